@@ -413,8 +413,8 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_two_listeners_are_refused
         (lambda arrays: math.nan, None, "validation: returned nan: must be finite"),
         (lambda arrays: None, None, "validation: returned 'None': must be a number"),
         (lambda arrays: "good", None, "validation: returned 'good': must be a number"),
-        (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': nothing of that name is said of a model"),
-        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must be one of what is said of a model: a, b"),
+        (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': the model has no figure of that name"),
+        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must name one of the model's figures: a, b"),
         (lambda arrays: 1.0, "loss", "utility: 'loss': validation returned 1.0: must be numbers by name"),
     ],
 )

@@ -79,7 +79,7 @@ def test_layers_that_are_read_wrongly_are_found_and_the_module_itself_is_run(
     found, problem, made_engine, said = settle(EngineChoice(engine, 1, 1), problem, row, pool, CPU, "float32")
     assert (found.engine, problem.plain) == ("sequential", True)
     assert said == [
-        f"warning: engine.train: '{engine}' scores models otherwise than the module itself; "
+        f"warning: engine.train: '{engine}' does not score models as the module itself does; "
         "each model is trained and scored by the module itself"
     ]
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_a_convolution_that_is_read_wrongly_is_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(forward, "layers_in_order", named_children)
     engine = make_engine(EngineChoice("sequential", 1, 1), problem)
     reason = disagreement(engine, problem, row, made((1, 8, 8), 5), CPU)
-    assert reason == "scores models otherwise than the module itself"
+    assert reason == "does not score models as the module itself does"
 
 
 class Lying:

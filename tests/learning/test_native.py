@@ -170,6 +170,8 @@ def test_rows_and_targets_of_another_size_are_not_read() -> None:
         engine.train(pool, [job], RECIPES["epochs"], 0.1)
     with pytest.raises(IndexError, match="samples of 11 numbers for a model of 12 inputs"):
         engine.score(row[None], Samples(pool.x[:, :11], pool.y))
+    with pytest.raises(IndexError, match=f"rows of {len(row) - 1} numbers for {len(row)} parameters"):
+        engine.score(row[None, :-1], pool)
     problem, row = build_problem("mlp", (12,), None, 1, hidden=[8])
     pool = made((12,), None)
     with pytest.raises(IndexError, match=r"targets are float32 \[400, 2\], \[400, 1\] is needed"):

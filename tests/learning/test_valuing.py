@@ -136,7 +136,7 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        (([],), "updates: there is none"),
+        (([],), "updates: the list is empty"),
         ((ROWS[0],), "updates: one array of shape (5,): must be [n, P]"),
         (({"a": ROWS},), "updates: dict: must be a list of state dicts or arrays, or rows [n, P]"),
         (([ROWS[0], ROWS[1][:4]],), "updates[1]: has shape (4,): must be (5,), as updates[0] has"),

@@ -260,8 +260,8 @@ def returning(value: Any) -> Callable[..., Any]:
     [
         (raising, "raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x5 and 6x5)"),
         (halved, "left '0.weight' as float32 [4, 6]: must be [5, 6]"),
-        (shorter, "left a model without '2.weight': must keep the parameters that there are"),
-        (longer, "left a model with 'extra.bias' more: must keep the parameters that there are"),
+        (shorter, "left a model without '2.weight': must keep the parameters that it was given"),
+        (longer, "added 'extra.bias' to the model: must keep the parameters that it was given"),
         (whole, "left '0.weight' as int64 [5, 6]: must be [5, 6]"),
         (diverged, "left NaN or infinite numbers in the model"),
         (returning([0.3]), "returned a list: must be None or metrics by name, as in {'loss': 0.3}"),

@@ -1,9 +1,11 @@
-"""How far adapters are apart, measured on what they do: on the products B A, not on the factors.
+"""How far LoRA adapters are apart, measured on what they do: on the products B A, not on the factors.
 
 A LoRA adapter (Hu et al. 2021) changes a weight by ``alpha / rank B A``. The factors are not unique: ``(B R, R^-1 A)``
-is the same change for every invertible R, so that two clients with the same model may have factors far apart or even
-orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. They are
-never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
+is the same change for every invertible R. So two clients with the same model may have factors that are far apart or
+even orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. They
+are never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
+
+:func:`product_gram` and :func:`travel_gram` return inner products, of which distances and cosines are made.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 def _pairs(layout: Layout, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each adapted weight's factors: ``A [k, rank, in]`` and ``B [k, out, rank]``."""
+    """Yield each adapted weight's factors of all rows: ``A [k, rank, in]`` and ``B [k, out, rank]``."""
     views = layout.unflatten(rows)
     for name in layout.names:
         other = f"{name.removesuffix('lora_A')}lora_B"
@@ -36,10 +38,16 @@ def has_adapters(layout: Layout) -> bool:
 
 
 def product_gram(layout: Layout, rows: Tensor) -> Floats:
-    """Return the inner products ``[k, k]`` of what adapters ``rows [k, P]`` change, summed over the weights, in float64
-    (without the factor ``(alpha / rank)^2``, which all share).
+    """Return the inner products ``[k, k]`` of what adapters change, summed over the weights, in float64.
 
-    Raises ValueError for numbers that are not finite, or rows that are not of adapters.
+    The factor ``(alpha / rank)^2``, which all adapters share, is left out.
+
+    Args:
+        layout: of the rows.
+        rows: ``[k, P]``.
+
+    Raises:
+        ValueError: rows that are not of adapters, or numbers that are not finite.
     """
     if not has_adapters(layout):
         raise ValueError("rows: the model has parameters that are not factors of an adapter")
@@ -57,8 +65,15 @@ def product_gram(layout: Layout, rows: Tensor) -> Floats:
 
 
 def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Floats:
-    """Return the inner products ``[k, k]`` of ``B A - B_0 A_0``, what changed since ``reference [P]`` (one for all), or
-    ``[k, P]`` (one each); None: since nothing.
+    """Return the inner products ``[k, k]`` of how far adapters have moved: of ``B A - B_0 A_0``.
+
+    Args:
+        layout: of the rows.
+        rows: ``[k, P]``.
+        reference: where they came from, ``[P]`` for all or ``[k, P]`` for each; None: from nothing.
+
+    Raises:
+        ValueError: as :func:`product_gram`.
     """
     if reference is None:
         return product_gram(layout, rows)
@@ -66,6 +81,7 @@ def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Float
     before = reference.reshape(-1, rows.shape[1])
     whole = product_gram(layout, torch.cat([rows, before]))
     since = np.arange(k) + k if len(before) == k and reference.ndim == 2 else np.full(k, k)
+    # row i of ``steps`` is +1 at row i and -1 at its reference, so that steps G steps^T compares the differences
     steps = np.zeros((k, len(whole)))
     steps[np.arange(k), np.arange(k)] = 1.0
     steps[np.arange(k), since] = -1.0

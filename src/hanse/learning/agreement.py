@@ -1,8 +1,12 @@
-"""Does a module fit the data, and does an engine compute what the module computes? Asked once, before round 0.
+"""Does a module fit the data, and does an engine compute what the module computes? Both are asked once, before round 0.
 
-The fast ways to train and score rest on what is read off a module. What is read wrongly would be another network than
-the user's, so each way is held against the module itself, on a few samples; the comparison draws from no stream of the
-run and leaves the template as it was. A mistake is one line and leaves nothing behind.
+:func:`why_unfit` runs a module on a few samples and says what is wrong. :func:`settle` makes the chosen engine,
+compares it with the module itself, and falls back to the sequential engine if they differ.
+
+The fast ways to train and score rest on what is read off a module. If something were read wrongly, they would train
+another network than the user's; so each is compared with the module as PyTorch runs it (:class:`Plain`). A comparison
+costs a few steps on a few samples, draws from no stream of the run, and leaves the template and all generators as they
+were.
 """
 
 from __future__ import annotations
@@ -35,7 +39,13 @@ from hanse.learning.scoring import outcomes_of
 class Plain:
     """The module itself: a copy on a device, run as PyTorch runs it.
 
-    ``images`` lie channels-last for bf16, as engines have them, since in bfloat16 another order of sums is far off.
+    Attributes:
+        problem: the model and its loss.
+        module: the copy, in float32.
+        device: where the copy lies.
+        precision: "bf16" runs it under autocast to bfloat16.
+        images: whether images lie channels-last, as in engines; it is set for bf16 only, where another order of sums
+            gives numbers that are far off.
     """
 
     problem: Problem
@@ -46,7 +56,7 @@ class Plain:
 
     @staticmethod
     def of(problem: Problem, device: torch.device, precision: Precision) -> Plain:
-        """Copy a problem's module to a device."""
+        """Copy a problem's module to a device, in float32."""
         module = copy.deepcopy(problem.module).to(device=device, dtype=torch.float32)
         images = precision == "bf16" and in_channels_last(problem)
         if images:
@@ -54,7 +64,10 @@ class Plain:
         return Plain(problem, module, device, precision, images)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return the module's outputs as float32."""
+        """Return what the module puts out on inputs ``x [n, ...]``.
+
+        Tensors come as float32; anything else that a module may return is left to the caller to complain about.
+        """
         around: AbstractContextManager[None] = nullcontext()
         if self.precision == "bf16":
             around = torch.autocast(self.device.type, dtype=torch.bfloat16)
@@ -66,7 +79,13 @@ class Plain:
         return output.float() if isinstance(output, Tensor) else output
 
     def losses(self, row: Tensor, samples: Samples, precision: Precision) -> Tensor:
-        """Return a row's loss on each sample ``[n]``, in evaluation mode."""
+        """Return a row's loss on each sample, float64 ``[n]``, in evaluation mode.
+
+        Args:
+            row: ``[P]``.
+            samples: n samples.
+            precision: takes the place of this object's own.
+        """
         self.problem.layout.load(self.module, row.to(self.device))
         self.module.eval()
         with torch.no_grad():
@@ -75,11 +94,19 @@ class Plain:
             return outcomes_of(self.problem, outputs, samples.x, y)[0][0].cpu().double()
 
     def loss(self, samples: Samples) -> Tensor:
-        """Return the mean loss of a batch, as the module stands."""
+        """Return the mean loss of a batch, a scalar with gradients, by the weights that the module holds."""
         return loss_of(self.problem, self.outputs(samples.x), samples.y.to(self.device))
 
     def gentle(self, samples: Samples, row: Tensor) -> float:
-        """Return a learning rate by which no parameter moves far, whatever the scale of the samples."""
+        """Return a learning rate by which no parameter moves far at the first step, whatever the scale of the samples.
+
+        Args:
+            samples: a batch.
+            row: where training starts, ``[P]``.
+
+        Returns:
+            At most 0.1, and so small that no parameter moves by more than 0.1 along its gradient.
+        """
         self.problem.layout.load(self.module, row.to(self.device))
         trained = [p for p in self.module.train().parameters() if p.requires_grad]
         gradients = torch.autograd.grad(self.loss(samples), trained, materialize_grads=True)
@@ -87,9 +114,9 @@ class Plain:
         return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
 
     def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
-        """Return the row after a seat's training: SGD on the gradients of autograd, with all that pulls added to them.
+        """Return the row ``[P]`` after a seat's training: SGD on autograd's gradients, pull and tilt included.
 
-        ``torch.optim.SGD`` takes the same steps, and seconds to be imported.
+        ``torch.optim.SGD`` takes the same steps, but takes seconds to be imported.
         """
         layout = self.problem.layout
         layout.load(self.module, job.start.to(self.device))
@@ -100,7 +127,8 @@ class Plain:
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
         seed, round, client, start = job.key
-        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))  # as engines drop
+        # the engines' own stream, so that dropout drops the same units
+        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))
         for batch in batch_plan(len(job.index), recipe, job.key).tolist():
             positions = torch.tensor([p for p in batch if p >= 0])
             loss = self.loss(samples.take(job.index[positions]))
@@ -113,15 +141,25 @@ class Plain:
         return layout.flatten(self.module).cpu()
 
 
-_FITTED = 4
+_FITTED = 4  # samples that a module is tried on
 
 
 def why_unfit(
     problem: Problem, samples: Samples, num_classes: int | None, device: torch.device | str = "cpu"
 ) -> str | None:
-    """Return why a module cannot be trained on such samples, or None: it must take them in evaluation and in training,
-    and give each an output of the right form, with one number for each of ``num_classes`` classes (None: for each
-    target).
+    """Return why a module cannot be trained on such samples, or None.
+
+    The module must take samples in evaluation and in training mode, and give each an output of the right shape.
+
+    Args:
+        problem: the model and its loss.
+        samples: the data; the first four are used.
+        num_classes: how many outputs a sample needs; None for regression, which needs one for each number of its
+            target.
+        device: where the module is run.
+
+    Returns:
+        One line that goes on from the model's name, such as "gives outputs of shape [4, 2] for 4 samples; ...".
     """
     device = torch.device(device)
     few = Samples(samples.x[:_FITTED], samples.y[:_FITTED], samples.inputs)
@@ -132,10 +170,11 @@ def why_unfit(
             with torch.no_grad():
                 plain.module.eval()
                 output = plain.outputs(few.x)
-        except Exception as error:  # whatever a user's module raises is the reason
+        except Exception as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
         wrong = _wrong_one(output, len(few)) if problem.one_output else _wrong_form(output, few, num_classes)
+        # with fewer samples than the model can train on there is nothing more to try
         if wrong is not None or len(few) < smallest_batch(problem):
             return wrong
         try:
@@ -149,7 +188,7 @@ def why_unfit(
 
 
 def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | None:
-    """Return what is wrong with the form of a module's output on ``few`` samples, or None."""
+    """Return what is wrong with the shape of a module's output on ``few`` samples, or None."""
     if not isinstance(output, Tensor):
         return f"returns a {type(output).__name__}; one tensor of outputs is needed"
     got, n = list(output.shape), len(few)
@@ -176,20 +215,20 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
 
 
 def _wrong_one(output: object, n: int) -> str | None:
-    """Return what is wrong with the output on ``n`` samples of a model whose one output tells two classes apart."""
+    """Return what is wrong with the output of a model that tells two classes apart by one output, or None."""
     if isinstance(output, Tensor) and list(output.shape) in ([n], [n, 1]):
         return None
     got = f"outputs of shape {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
     return f"gives {got} for {n} samples; this loss takes one output a sample, [{n}, 1]: the logit of class 1"
 
 
-_SAMPLES = 16  # at most so many are compared: two seats' batches
-_FEW = 4  # where the engine runs the module itself, and there is less to compare
-_TRIES = 3  # a sound engine may miss by a hair where a ReLU's input is all but zero: not three times
-_TOLERANCE = 1e-4
-_GRAIN = 1e-6  # of a row: what two ways of adding up in float32 may differ by
-_ROUGH = 2e-2  # bfloat16, and the products of CUDA devices
-_SCORES = "scores models otherwise than the module itself"
+_SAMPLES = 16  # the most that are compared: two seats' batches
+_FEW = 4  # as many where the engine runs the module itself, and there is less to compare
+_TRIES = 3  # a sound engine may be a little off where a ReLU's input is nearly zero, but not three times in a row
+_TOLERANCE = 1e-4  # relative
+_GRAIN = 1e-6  # of a row: by so much two ways of summing in float32 may differ
+_ROUGH = 2e-2  # relative, for bfloat16 and for the products of CUDA devices
+_SCORES = "does not score models as the module itself does"
 _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
 
 
@@ -201,18 +240,31 @@ def settle(
     device: torch.device,
     precision: Precision,
 ) -> tuple[EngineChoice, Problem, Engine, list[str]]:
-    """Return the chosen engine, made and compared with the module itself on ``samples``; see :func:`disagreement`.
+    """Return the engine to use: the chosen one, if it computes what the module computes.
 
-    Where they differ, or the engine fails, the choice becomes the sequential engine, the problem ``plain``, and a
-    warning says so. Without samples nothing is compared. Raises UserError for a module that scores differently each
-    time it is asked.
+    If it does not, or fails, the choice becomes the sequential engine and the problem ``plain``, and a warning says so.
+    Without samples nothing is compared.
+
+    Args:
+        choice: the engine that was chosen.
+        problem: the model and its loss.
+        row: the first row ``[P]``.
+        samples: some of the run's samples.
+        device: where models are trained.
+        precision: that of forward passes.
+
+    Returns:
+        The choice, the problem and the engine to use, and warnings.
+
+    Raises:
+        UserError: the module's outputs in evaluation mode differ from one time to the next.
     """
     engine = make_engine(choice, problem, device, precision)
     if not len(samples):
         return choice, problem, engine, []
     try:
         wrong = disagreement(engine, problem, row, samples, device)
-    except Exception as error:  # the plain path, which follows, raises what is the module's own
+    except Exception as error:  # if it is the module's own fault, the comparison below raises it again
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
         return choice, problem, engine, []
@@ -234,7 +286,10 @@ def settle(
 
 
 def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tuple[Samples, list[SeatJob]]:
-    """Return a few samples and up to two seats that train on them with every term there is, each its own way."""
+    """Return a few samples and up to two seats that train on them.
+
+    Momentum, weight decay, pull and tilt are all there, and differ from seat to seat.
+    """
     draw = stream(0, "agreement", round=attempt)
     fast = read_stack(problem) is not None or read_convolutions(problem) is not None
     index = torch.from_numpy(draw.permutation(len(samples))[: _SAMPLES if fast else _FEW])
@@ -243,7 +298,7 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
     seats = [part for part in torch.split(torch.arange(len(few)), half) if len(part) >= smallest_batch(problem)]
     noise = [torch.from_numpy(draw.standard_normal((3, len(row)), dtype=np.float32)) for _ in seats]
     for one in noise:
-        one[:, problem.layout.num_parameters :] = 0  # statistics: a variance must stay above zero
+        one[:, problem.layout.num_parameters :] = 0  # statistics stay as they are: a variance must be above zero
         if problem.frozen_columns is not None:
             one[0, problem.frozen_columns] = 0
     return few, [
@@ -253,10 +308,18 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
 
 
 def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples, device: torch.device) -> str | None:
-    """Return what an engine, its scorer or coalition values compute otherwise than the module itself, or None.
+    """Return what an engine, its scorer or the values of coalitions compute otherwise than the module itself, or None.
 
-    Compared are rows and buffers after two steps from near ``row [P]``, with momentum, weight decay, proximal term and
-    tilt, and each sample's loss in evaluation mode.
+    Three things are compared: rows and buffers after two steps from near ``row``, with momentum, weight decay, proximal
+    pull and tilt; the loss of each sample in evaluation mode; and the values of coalitions. What differs must differ in
+    each of three attempts with other samples and seats.
+
+    Args:
+        engine: the engine to compare.
+        problem: the model and its loss.
+        row: a row ``[P]``.
+        samples: samples to draw a few from.
+        device: where the module itself is run.
     """
     # engines without a precision of their own compute in float32, whatever the experiment says
     plain = Plain.of(problem, device, getattr(engine, "precision", "float32"))
@@ -273,6 +336,7 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
 
 
 def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
+    """Return what differs after training, or None: parameters, statistics, or frozen parameters that moved."""
     if not jobs:
         return None
     lr = plain.gentle(few, jobs[0].start)
@@ -281,7 +345,7 @@ def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence
     cut = plain.problem.layout.num_parameters
     for job, mine, theirs in zip(jobs, expected, got, strict=True):
         for part, what in ((slice(cut), "parameters"), (slice(cut, None), "statistics")):
-            # how far it moved is compared; what float32 cannot hold of the row is no difference
+            # what is compared is how far it moved; a difference below the row's own float32 precision is none
             grain = _GRAIN * float(mine[part].norm())
             if _far(theirs[part] - job.start[part], mine[part] - job.start[part], plain, grain):
                 return f"trains to other {what} than the module itself"
@@ -294,18 +358,23 @@ def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence
 
 
 def _scores_otherwise(engine: Engine, plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str | None:
+    """Return that scores differ, or None: sample by sample, on all samples, and on lists for each model."""
     table, everything = torch.stack(list(rows)).to(plain.device), torch.arange(len(few))
     each = engine.score_each(table, few, torch.split(everything, 1))
     got = torch.from_numpy(np.stack([scores.loss for scores in each], axis=1))
     whole = torch.from_numpy(engine.score(table, few).loss)
     own = torch.from_numpy(engine.score(table, few, [everything] * len(rows)).loss)
-    stacked = read_stack(plain.problem) is not None  # these are scored in float32 always
+    stacked = read_stack(plain.problem) is not None  # such models are always scored in float32
     expected = torch.stack([plain.losses(row, few, "float32" if stacked else plain.precision) for row in rows])
     mean = expected.mean(1)
     return _SCORES if any(_far(a, b, plain) for a, b in ((got, expected), (whole, mean), (own, mean))) else None
 
 
 def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str | None:
+    """Return that coalitions' values differ from those of models averaged row by row, or None.
+
+    Models that no fast way can score have nothing to compare.
+    """
     if read_stack(plain.problem) is None and read_convolutions(plain.problem) is None:
         return None
     table = torch.stack(list(rows)).to(plain.device)
@@ -314,12 +383,16 @@ def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str
     mixed = [rows[0], *(torch.stack(list(rows[1 : k + 1])).mean(0) for k in range(1, len(rows)))]
     worth = torch.stack([-plain.losses(row, few, "float32").mean() for row in mixed])
     far = _far(torch.tensor(game.many(clubs), dtype=torch.float64), worth, plain)
-    return "values coalitions otherwise than the module itself" if far else None
+    return "does not value coalitions as the module itself does" if far else None
 
 
 def _far(got: Tensor, expected: Tensor, plain: Plain, grain: float = _GRAIN) -> bool:
-    """Say whether finite numbers are further apart (in the Euclidean norm) than rounding explains."""
+    """Say whether finite numbers are further apart, in the Euclidean norm, than rounding explains.
+
+    Where the module itself is not finite, nothing is compared. ``grain`` is the absolute difference that is always
+    allowed.
+    """
     rough = plain.precision == "bf16" or plain.device.type == "cuda"
     sure = torch.isfinite(expected)
     gap, scale = (got - expected)[sure].norm(), expected[sure].norm()
-    return not float(gap) <= (_ROUGH if rough else _TOLERANCE) * float(scale) + grain
+    return not float(gap) <= (_ROUGH if rough else _TOLERANCE) * float(scale) + grain  # a gap of NaN is far, too

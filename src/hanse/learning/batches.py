@@ -1,4 +1,10 @@
-"""The batches of a round's seats laid out for stacked training: which seats go together, and what each step takes."""
+"""The batches of a round's seats laid out for engines that train many seats at once.
+
+:func:`plan_seats` finds each seat's batches as positions in the pool. :func:`group_seats` says which seats train
+together in one program, or :func:`deal_seats` which worker gets which seats. :class:`Batches` pads a group's plans to
+one array, step by step, and cuts it into runs of steps with the same seats and the same width. :class:`FlatPool` keeps
+the pool's samples as rows on the device.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +21,19 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob, plan_of
 
-_STEP_COST = 2e7  # the overhead of one batched step, in multiplications: it decides how seats are grouped
+_STEP_COST = 2e7  # the overhead of one batched step, in multiplications: what a group more costs at every step
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
 
 
 class FlatPool:
-    """A pool's samples flat ``[n, d]`` and its targets, on a device; kept while the pool is the same."""
+    """A pool's samples as rows ``[n, d]`` and its targets, on a device; kept as long as the pool stays the same."""
 
     def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
         self.problem, self.device, self.dtype = problem, device, dtype
         self._kept: tuple[Samples, Tensor, Tensor] | None = None
 
     def of(self, pool: Samples) -> tuple[Tensor, Tensor]:
-        """Return samples and targets (labels ``[n]``, numbers ``[n, k]``)."""
+        """Return the samples ``[n, d]``, and labels ``[n]`` or targets ``[n, k]``."""
         if self._kept is None or self._kept[0] is not pool:
             x = pool.x.reshape(len(pool), -1).to(device=self.device, dtype=self.dtype).contiguous()
             y = pool.y.to(self.device)
@@ -37,18 +43,25 @@ class FlatPool:
         return self._kept[1], self._kept[2]
 
     def clear(self) -> None:
-        """Forget the pool."""
+        """Forget the pool, so that its memory can be freed."""
         self._kept = None
 
 
 @dataclass(frozen=True)
 class SeatPlan:
-    """One seat's batches as positions into the pool, ``[steps, B]`` with -1 for padding."""
+    """One seat's batches as positions in the pool.
+
+    Attributes:
+        seat: the position of its job among the round's jobs.
+        batches: int64 ``[steps, B]``, -1 where a batch is short.
+        reported: the first step whose losses are reported.
+        spare: the position of one of the seat's own samples, which is read where a batch is short, with weight 0.
+    """
 
     seat: int
     batches: NDArray[np.int64]
-    reported: int  # first step whose losses are reported
-    spare: int  # a sample of the seat's own that stands in for padding
+    reported: int
+    spare: int
 
     @property
     def steps(self) -> int:
@@ -63,8 +76,14 @@ class SeatPlan:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of T steps of the same ``a`` seats and the same batch width: which samples are ``taken [T, a B]``, their
-    ``targets [T, a, k, B]``, ``weights`` and ``tally [T, a, 1, B]``, and at which steps losses are ``counted [T]``.
+    """A run of T steps that the same ``a`` seats take together in batches of the same width B.
+
+    Attributes:
+        taken: int64 ``[T, a B]``, positions in the pool.
+        targets: ``[T, a, k, B]``.
+        weights: ``[T, a, 1, B]``, each sample's share of its batch; 0 for padding.
+        tally: ``[T, a, 1, B]``, what a sample's loss counts in the mean that is reported.
+        counted: ``[T]``, whether any loss of that step is reported.
     """
 
     taken: Tensor
@@ -76,10 +95,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Batches:
-    """A group's batches, time first: ``samples``, ``weights``, ``tally`` ``[T, S, B]``, and their segments.
+    """The batches of a group of S seats, padded to one width B, the T steps of the longest seat first in every array.
 
-    A segment ``(begin, end, active, width)`` is a run of steps with the same active prefix and the same widest batch.
-    ``reports [T]`` says at which steps some seat's losses are reported.
+    Attributes:
+        samples: int64 ``[T, S, B]``, positions in the pool; padding is a sample of the same seat.
+        weights: ``[T, S, B]``, each sample's share of its batch; 0 for padding.
+        tally: ``[T, S, B]``, what a sample's loss counts in the mean that its seat reports.
+        reports: ``[T]``, whether some seat reports losses of that step.
+        segments: ``(begin, end, active, width)`` for each run of steps in which the same first ``active`` seats train,
+            the widest batch being ``width``.
     """
 
     samples: Tensor
@@ -90,7 +114,7 @@ class Batches:
 
     @staticmethod
     def of(plans: Sequence[SeatPlan], device: torch.device, dtype: torch.dtype) -> Batches:
-        """Lay out a group's plans, which are sorted by steps, longest first."""
+        """Lay out a group's plans, which must be sorted by their number of steps, the longest first."""
         total, width = plans[0].steps, max(plan.width for plan in plans)
         taken = np.full((total, len(plans), width), -1, dtype=np.int64)
         spare = np.array([plan.spare for plan in plans])
@@ -99,7 +123,7 @@ class Batches:
             taken[: plan.steps, s, : plan.width] = plan.batches
             reported[plan.reported : plan.steps, s] = True
         valid = taken >= 0
-        sizes = valid.sum(2)
+        sizes = valid.sum(2)  # [T, S], 0 from the step on at which a seat has finished
         weights = valid / np.maximum(sizes, 1)[:, :, None]
         counted = (sizes * reported).sum(0)
         tally = valid * (reported / np.maximum(counted, 1))[:, :, None]
@@ -116,7 +140,16 @@ class Batches:
 
 
 def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[SeatPlan]:
-    """Return every seat's batches. Raises ValueError for a seat with fewer than ``smallest`` samples."""
+    """Return every seat's plan, in the order of the jobs.
+
+    Args:
+        jobs: the seats.
+        recipe: how many batches, and how large.
+        smallest: the smallest batch that the model can train on.
+
+    Raises:
+        ValueError: a seat has fewer than ``smallest`` samples.
+    """
     plans = []
     for seat, job in enumerate(jobs):
         index = job.index.cpu().numpy()
@@ -126,9 +159,18 @@ def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[S
     return plans
 
 
+def _widest_first(plans: Sequence[SeatPlan]) -> list[SeatPlan]:
+    """Return the seats by falling batch width, then by falling number of steps."""
+    return sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
+
+
 def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
-    """Deal the seats to workers in turn, widest and longest first, there and back, so that all get the like."""
-    ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
+    """Deal the seats to ``workers``, and return what each gets; workers without a seat are left out.
+
+    The widest and longest seats go first, and every other turn runs backwards (1, 2, 3, 3, 2, 1, ...), so that no
+    worker always gets the larger seat of a turn.
+    """
+    ordered = _widest_first(plans)
     hands: list[list[SeatPlan]] = [[] for _ in range(workers)]
     for place, plan in enumerate(ordered):
         turn, seat = divmod(place, workers)
@@ -137,13 +179,18 @@ def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
 
 
 def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
-    """Cut the seats into groups that train together, each sorted by steps, longest first.
+    """Cut the seats into groups that train together, each sorted by steps, the longest seat first.
 
-    Sorted by batch width, neighbours share a group where padding to the widest costs less than another program's steps:
-    the best cut by dynamic programming over ``steps x (overhead + seats x width x 3 P)``. ``size`` is P.
+    A group's batches are padded to its widest, and its seats wait for its longest. Another group costs another
+    program's steps. The best cut of the seats, sorted by batch width, is found by dynamic programming over the cost
+    ``steps x (overhead + seats x width x 3 P)``.
+
+    Args:
+        plans: the seats.
+        size: P, the length of a row.
     """
-    ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
-    most = max(1, _GROUP_BYTES // (8 * size))
+    ordered = _widest_first(plans)
+    most = max(1, _GROUP_BYTES // (8 * size))  # 4 bytes of a parameter and 4 of its velocity
     cut = _cuts(ordered, size, most)
     groups, end = [], len(ordered)
     while end:
@@ -153,22 +200,23 @@ def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
 
 
 def _cuts(ordered: Sequence[SeatPlan], size: int, most: int) -> list[int]:
-    """Return where the last group of the best cut of the first ``end`` seats begins, by ``end``; a group has at most
-    so many seats.
+    """Return where the last group begins in the best cut of the first ``end`` seats, for each ``end`` from 0 on.
+
+    ``size`` is P; a group has at most ``most`` seats.
     """
     count = len(ordered)
     if count <= most and len({plan.width for plan in ordered}) == 1:
-        return [0] * (count + 1)  # nothing is padded: another group only costs its steps
+        return [0] * (count + 1)  # one group: nothing is padded, and another group would only cost its steps
     width, steps = (np.array([getattr(plan, name) for plan in ordered]) for name in ("width", "steps"))
     best, cut = np.zeros(count + 1), [0]
-    # of a group from each seat on to the one before ``end``: its longest seat, and the steps of all
+    # entry i is about the group of the seats from i on, up to ``end``: the steps of its longest seat, and of all
     longest, work = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for end in range(1, count + 1):
         group = slice(max(0, end - most), end)
         np.maximum(longest[group], steps[end - 1], out=longest[group])
         work[group] += steps[end - 1]
         costs = best[group] + (longest[group] * _STEP_COST + work[group] * 3.0 * size * width[group])
-        place = int(costs.argmin())  # the first of equals
+        place = int(costs.argmin())  # of equal costs the first, which is the largest group
         best[end] = costs[place]
         cut.append(group.start + place)
     return cut

@@ -1,4 +1,8 @@
-"""Samples in blocks that are left out one at a time: what a figure owes to the draw of its samples."""
+"""Samples in blocks that are left out one at a time: how much a figure owes to the draw of its samples.
+
+:func:`sample_blocks` cuts the samples, whoever scores finds the figure without each block, and :func:`errors_without`
+makes standard errors of these by the jackknife (:mod:`hanse.games.jackknife`).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,15 @@ from torch import Tensor
 from hanse.base.streams import stream
 from hanse.games.jackknife import jackknife_errors
 
-BLOCKS = 20  # of samples, for the error that comes from their draw
+BLOCKS = 20
+"""How many blocks the samples are cut into."""
 
 
 def sample_blocks(n: int) -> list[Tensor]:
-    """Return the positions of ``n`` samples in 20 blocks, or one a sample if there are fewer; the blocks are drawn, so
-    that the order of the samples plays no role. None of fewer than two samples.
+    """Return the positions of ``n`` samples in 20 blocks, or in n blocks of one sample if there are fewer than 20.
+
+    Blocks are drawn, always the same ones for the same n, so that the order of the samples plays no role. Of fewer than
+    two samples there are none.
     """
     order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
     count = min(BLOCKS, n) if n > 1 else 0
@@ -23,8 +30,12 @@ def sample_blocks(n: int) -> list[Tensor]:
 
 
 def errors_without(without: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the standard errors ``[n]`` of figures from what they are ``without`` each block ``[n, 20]`` of their
-    ``count [n]`` samples; of fewer than 20 samples the first that many blocks count. NaN: not known.
+    """Return the standard errors of n figures, ``[n]``; NaN where it is not known.
+
+    Args:
+        without: ``[n, 20]``, each figure with one block of its samples left out at a time. Of fewer than 20 samples
+            only the first that many blocks count.
+        count: int64 ``[n]``, how many samples each figure has.
     """
     found = np.full(len(without), np.nan)
     for place, (own, samples) in enumerate(zip(without, count.tolist(), strict=True)):

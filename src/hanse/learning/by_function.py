@@ -1,7 +1,8 @@
 """Models that only a function of the user's can score: an engine, a judge and a game of coalitions over it.
 
-hanse need not know what the models are: a row goes in, what it is worth comes out. So there is no gradient, no
-confusion count, and no value with a block of the samples left out.
+hanse need not know what the models are: a row goes in, what it is worth comes out. ``hanse.valued`` and
+``hanse.flower.strategy`` use this for apps whose models hanse cannot run. Since nothing is known of samples, there are
+no gradients, no confusion counts, and no values with a block of the samples left out.
 """
 
 from __future__ import annotations
@@ -31,13 +32,20 @@ Model = TypeVar("Model")
 
 @dataclass
 class FunctionEngine:
-    """Scores models by a function; the samples that it is handed play no role, since the function has its own."""
+    """Scores models by a function, in the place of an engine that runs them.
+
+    The samples that it is given play no role, since the function has its own.
+
+    Attributes:
+        evaluate: gets a row ``[P]`` and returns figures by name.
+        name: what the engine is called.
+    """
 
     evaluate: Evaluate
     name: str = "function"
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Return the scores of ``rows [C, P]``."""
+        """Return the scores of ``rows [C, P]``; a figure "count" says on how many samples, else that is 1."""
         said = [self.evaluate(row) for row in rows]
         loss, accuracy = [loss_of(one) for one in said], [accuracy_of(one) for one in said]
         count = [int(one.get("count", 1)) for one in said]
@@ -48,28 +56,34 @@ class FunctionEngine:
         return self.score(rows, pool)
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Return the same scores of ``rows [C, P]`` for each list of samples."""
+        """Return the scores of ``rows [C, P]``, the same ones for each list of samples."""
         return [self.score(rows, pool)] * len(index)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Raise RuntimeError: a function trains nothing."""
+        """Raise RuntimeError: a function cannot train."""
         raise RuntimeError("models are trained elsewhere")
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Sequence[ModelOutputs]:
-        """Raise RuntimeError: a function does not say what a model puts out."""
+        """Raise RuntimeError: a function does not tell what a model puts out."""
         raise RuntimeError("a function says what a model is worth, not what it puts out")
 
     def close(self) -> None:
-        """There is nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class FunctionCoalitions(Generic[Model]):
-    """The game of updates with ``weights [S]``, whose coalitions' models a function scores; for the rest as
-    :class:`hanse.learning.coalitions.Coalitions`, without values that leave a block of samples out.
+    """The game of some updates whose coalitions' models a function scores.
 
-    ``make`` gives the model of players ``[m]``, by position (None: they make none); ``base`` is the model of nobody,
-    and of those who make none. ``worth`` says what a model is worth, ``moves [S, P]`` how each update moved the base.
-    ``again`` is the rule by which ``make`` aggregates anew; None: it mixes.
+    It can be used like :class:`hanse.learning.coalitions.Coalitions`, but knows no values that leave a block of samples
+    out.
+
+    Args:
+        worth: returns what a model is worth, the more the better.
+        make: returns the model of some players, by their positions int64 ``[m]``; None if they make none.
+        base: the model of nobody, and of players who make none.
+        weights: ``[S]``, how much each update counts; negative ones count as 0.
+        moves: ``[S, P]``, how each update moved the base.
+        again: the rule by which ``make`` aggregates anew; None: it takes weighted means.
     """
 
     def __init__(
@@ -83,7 +97,7 @@ class FunctionCoalitions(Generic[Model]):
     ) -> None:
         self.again = again
         self._worth, self._make, self._base, self._moves = worth, make, base, moves
-        self._nothing: float | None = None  # what the base is worth, once it was asked
+        self._nothing: float | None = None  # what the base is worth, as soon as it is known
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.evaluated, self.keep_outputs = 0, False
 
@@ -94,25 +108,30 @@ class FunctionCoalitions(Generic[Model]):
 
     @property
     def without_block(self) -> Floats:
-        """Nothing is known of values with a block of the samples left out: NaN, ``[evaluated, 1]``."""
+        """NaN, ``[evaluated, 1]``: nothing is known of values with a block of the samples left out."""
         return np.full((self.evaluated, 1), math.nan)
 
     def __call__(self, coalition: frozenset[int]) -> float:
-        """Return the utility of one coalition; higher is better."""
+        """Return the utility of one coalition, the more the better."""
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
-        """Return the utility of each coalition, in order."""
+        """Return the utility of each coalition, in order.
+
+        Raises:
+            ValueError: a player that does not exist.
+        """
         return [self._one(np.array(members_of(coalition, self.players), np.int64)) for coalition in coalitions]
 
     def update_gram(self) -> NDArray[np.float64]:
-        """Return the inner products ``[S, S]`` of what each update moved the base."""
+        """Return the inner products ``[S, S]`` of how each update moved the base."""
         return inner_products(self._moves)
 
     def output_gram(self) -> None:
-        """Nothing is known of what the models put out."""
+        """Return None: nothing is known of what the models put out."""
 
     def _one(self, members: Ints) -> float:
+        """Return the utility of some players; the base, whose worth many coalitions may share, is scored only once."""
         self.evaluated += 1
         model = self._make(members) if len(members) else None
         if model is not None:
@@ -125,8 +144,14 @@ class FunctionCoalitions(Generic[Model]):
 def mixer(
     updates: Tensor, base: Tensor, weights: Floats, affine: tuple[float, float] = (1.0, 0.0), again: Rule | None = None
 ) -> Callable[[Ints], Tensor]:
-    """Return what makes the row of some players, ``[m]`` by position, of ``updates [S, P]``: their mixture by the
-    weights, or what the rule ``again`` makes of them.
+    """Return the function that makes the row ``[P]`` of some players, given by their positions ``[m]``.
+
+    Args:
+        updates: ``[S, P]``.
+        base: ``[P]``.
+        weights: ``[S]``, how much each update counts.
+        affine: ``(total, old)``: the row is ``total`` times the players' weighted mean plus ``old`` times the base.
+        again: a rule that makes the row in the place of that.
     """
 
     def row(members: Ints) -> Tensor:
@@ -146,7 +171,13 @@ def mixer(
 
 @dataclass(frozen=True)
 class FunctionJudge:
-    """Scores models by a function of the user's (None: there is none), in the place of held-out samples."""
+    """Scores models by a function of the user's, in the place of the server's held-out samples.
+
+    Attributes:
+        evaluate: gets a row ``[P]`` and returns figures by name; None: there is no such function, and to ask is an
+            error.
+        engine: scores rows by it.
+    """
 
     evaluate: Evaluate | None = None
     engine: FunctionEngine = field(init=False)
@@ -168,8 +199,17 @@ class FunctionJudge:
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
     ) -> FunctionCoalitions[Tensor]:
-        """Return the utility of coalitions of ``updates [S, P]``; the empty one is ``base [P]``. A model with numbers
-        that are not finite, or with such a worth, is worth WORST.
+        """Return the game of coalitions of some updates.
+
+        A model with numbers that are not finite, or whose worth is not finite, is worth WORST.
+
+        Args:
+            updates: ``[S, P]``.
+            base: ``[P]``, the model of the empty coalition.
+            weights: ``[S]``, how much each update counts.
+            utility: which of the function's figures counts.
+            affine: as for :func:`mixer`.
+            again: as for :func:`mixer`.
         """
 
         def worth(row: Tensor) -> float:
@@ -188,7 +228,9 @@ class FunctionJudge:
         return self.evaluate(row)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise UserError for what only samples can say (gradients, confusion counts, losses of classes)."""
+        """Raise UserError for what only samples can tell: gradients, confusion counts, losses of classes."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UserError(f"evaluate: a function says what a model is worth; a part asks for its {name}")
+        raise UserError(
+            f"evaluate: a function only says what a model is worth, but a part of the mechanism asks for its {name}"
+        )

@@ -1,4 +1,8 @@
-"""Models of several inputs: a sample's row is taken apart, and its inputs go to the user's module by name."""
+"""Models of several inputs: a sample's row is taken apart, and its inputs go to the user's module by name.
+
+All of hanse handles a sample as one row of numbers. :class:`ByName` stands between such rows and a module whose
+``forward`` has a parameter for each input; :func:`own_module` gives the user's module back.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,13 @@ from hanse.data.samples import Inputs
 
 
 class ByName(nn.Module):
-    """A user's ``model`` whose ``forward`` takes the inputs of a sample by name, as a module of one tensor: rows that
-    hold all ``inputs`` (:class:`hanse.data.samples.Inputs`). It takes the inputs by name, too.
+    """A user's module whose ``forward`` takes inputs by name, as a module of one tensor: rows that hold all inputs.
+
+    It takes the inputs by name, too.
+
+    Args:
+        model: the user's module.
+        inputs: the names and shapes of the inputs (:class:`hanse.data.samples.Inputs`).
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
@@ -19,10 +28,10 @@ class ByName(nn.Module):
         self.model, self.inputs = model, inputs
 
     def forward(self, x: Tensor | None = None, **named: Tensor) -> Any:
-        """Return the model's outputs for rows ``x [n, width]``, or for inputs given by name."""
+        """Return the model's outputs for rows ``x [n, width]``, or for inputs that are given by name."""
         return self.model(**(named if x is None else self.inputs.split(x)))
 
 
 def own_module(module: nn.Module) -> nn.Module:
-    """Return the user's own module, as ``forward`` of several inputs has it; any other is returned as it is."""
+    """Return the user's own module, without the :class:`ByName` around it if there is one."""
     return module.model if isinstance(module, ByName) else module

@@ -1,7 +1,8 @@
 """What coalitions of clients are worth: many models, made of their members' updates, evaluated at once.
 
-A coalition's model is mostly the weighted mean of its members' updates: a mixture of rows, which
-:class:`hanse.learning.scoring.Scorer` runs without making it wherever the model allows.
+:class:`Coalitions` is the utility that :mod:`hanse.games` is given inside a run: a coalition goes in, the worth of its
+model on held-out samples comes out. The model is mostly the weighted mean of the members' updates: a mixture of rows,
+which :class:`hanse.learning.scoring.Scorer` runs without making it, wherever the model's layers allow.
 """
 
 from __future__ import annotations
@@ -25,31 +26,54 @@ from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
 from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
-WEIGHED = ("loss", "accuracy", "balanced")  # utilities that are sums over the samples
+WEIGHED = ("loss", "accuracy", "balanced")
+"""The utilities that are weighted sums over the samples."""
 Rule = Callable[[NDArray[np.int64]], Aggregate]
-_LARGE = 16.0  # weights of a mixture that float32 may sum: it loses at most one part in a million
-_MADE = 1 << 23  # numbers: rows that a rule makes for coalitions are held at once up to this
-WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
-_OUTPUTS = (
-    1 << 25
-)  # numbers: outputs of single players' models that are kept, of the first samples only if they are more
+_LARGE = 16.0  # up to this sum of a mixture's absolute weights float32 loses at most one part in a million
+_MADE = 1 << 23  # numbers: so many, of rows that a rule makes for coalitions, are held at once
+WORST = -1e9
+"""The utility of a model whose loss is not finite: games need finite numbers."""
+# numbers: so many outputs of single players' models are kept; if there are more, those of the first samples only
+_OUTPUTS = 1 << 25
 
 
 class Coalitions:
-    """The game of ``updates [S, P]`` with ``weights [S]`` on some samples; a utility for :mod:`hanse.games`.
+    """The game of some updates on some samples; a utility for :mod:`hanse.games`.
 
-    Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and ``base [P]`` if it
-    is empty. With ``affine = (total, old)`` it is ``total`` times that plus ``old`` times the base: a row whose weights
-    on the updates sum to ``total``. With ``again`` it is what this rule makes of the members, by their positions.
-    ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
-    each class's mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; minus it where
-    less is better). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
-    a utility depend on their number. ``evaluated`` counts the models evaluated; nothing is memoised here.
-    ``without_block [evaluated, B]`` has, in the order of evaluation, what their utilities are with one of B blocks of
-    the samples left out at a time: 20 blocks, or one a sample if there are fewer. With ``keep_outputs`` the outputs of
-    single players' models are kept when they are evaluated, for :meth:`output_gram`.
+    Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and the base if C is
+    empty. A model whose numbers or whose worth are not finite is worth :data:`WORST`. Nothing is memoised here.
 
-    Raises UserError for an unknown utility, one that regression does not have, or no samples.
+    Args:
+        problem: the models and their loss.
+        updates: ``[S, P]``, a player each.
+        base: ``[P]``, the model of nobody.
+        weights: ``[S]``, how much each update counts in a mean; negative ones count as 0.
+        samples: the samples to score on.
+        utility: "loss" (minus the mean loss), "accuracy", "balanced" (minus the mean over the classes of each class's
+            mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; minus it if less is better).
+        workers: threads that share the work; None: PyTorch's intra-op setting. The last bits of a utility depend on
+            their number.
+        keep_outputs: whether the outputs of single players' models are kept when they are evaluated, for
+            :meth:`output_gram`.
+        affine: ``(total, old)``: a coalition's model is ``total`` times that mean plus ``old`` times the base, for a
+            table row whose weights on updates sum to ``total``.
+        again: a rule that makes a coalition's model in place of the mean; it is given the members' positions.
+
+    Attributes:
+        evaluated: how many models were evaluated.
+
+    Raises:
+        UserError: an unknown utility, one that regression or these samples do not have, or no samples.
+        ValueError: not one weight for each update.
+
+    Examples:
+        >>> from hanse.learning.models import build_problem
+        >>> problem, base = build_problem("logistic", (1,), None, seed=0)  # a line: weight and bias
+        >>> samples = Samples(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [2.0]]))  # y = 2 x
+        >>> updates = torch.tensor([[2.0, 0.0], [0.0, 0.0]])  # the line itself, and one that is flat
+        >>> game = Coalitions(problem, updates, torch.zeros(2), [1.0, 1.0], samples)
+        >>> game.many([frozenset(), frozenset({0}), frozenset({0, 1})])  # minus the mean squared error
+        [-2.0, 0.0, -0.5]
     """
 
     def __init__(
@@ -71,19 +95,20 @@ class Coalitions:
         self.device = updates.device
         rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
         finite = torch.isfinite(rows).all(1)
-        # a row that is not finite must spoil its own coalitions only, and 0 x NaN is NaN
+        # a row that is not finite must spoil its own coalitions only; since 0 x NaN is NaN, it is mixed as zeros, and
+        # coalitions with it are marked later
         self.models = ModelRows(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)))
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
         self.metric = metric_of(problem, self.samples, utility)
-        sign = 1.0 if utility == "accuracy" else -1.0  # the less loss the better
+        sign = 1.0 if utility == "accuracy" else -1.0  # utilities: more is better; losses: less is
         self.sample_weights = sign * _sample_weights(self.samples.y, utility)
         self.block_weights = sign * _block_weights(self.samples.y, utility)
         self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
         self.keep_outputs = keep_outputs
-        self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, by the first sample
+        self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, then by the position of a chunk's first sample
         crew = shared_crew((workers or torch.get_num_threads()) if self.device.type == "cpu" else 1)
         self.scorer = Scorer(problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy")
         if len(self.shares) != len(updates):
@@ -96,34 +121,44 @@ class Coalitions:
 
     @property
     def without_block(self) -> NDArray[np.float64]:
-        """Utilities with a block left out, ``[evaluated, B]``; see the class."""
+        """What the utilities are with one of B blocks of the samples left out at a time, ``[evaluated, B]``.
+
+        There are 20 blocks, or one for each sample if there are fewer; rows are in the order of evaluation.
+        """
         none = np.zeros((0, self.block_weights.shape[1]))
         return np.concatenate([none, *self._without])
 
     def __call__(self, coalition: frozenset[int]) -> float:
-        """Return the utility of one coalition; higher is better."""
+        """Return the utility of one coalition, the more the better."""
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
-        """Return the utility of each coalition, in order. Raises ValueError for a player that does not exist."""
+        """Return the utility of each coalition, in order.
+
+        Args:
+            coalitions: sets of players, who are numbered from 0 to S - 1.
+
+        Raises:
+            ValueError: a player that does not exist.
+        """
         if not coalitions:
             return []
-        most = max(1, _OUTPUTS // (16 * len(self.samples)))  # whose outputs are held at once
+        most = max(1, _OUTPUTS // (16 * len(self.samples)))  # models whose outputs a metric may hold at once
         if self.metric is not None and len(coalitions) > most:
             return [u for first in range(0, len(coalitions), most) for u in self.many(coalitions[first : first + most])]
         if self.again is None:
-            shares = torch.from_numpy(self._mixtures(coalitions)).to(self.models.rows)
+            shares = torch.from_numpy(mixtures(coalitions, self.shares, self.affine)).to(self.models.rows)
             return self._utilities(replace(self.models, shares=shares), self._alone(coalitions))
         most = max(1, _MADE // self.models.rows.shape[1])
         parts = [coalitions[a : a + most] for a in range(0, len(coalitions), most)]
         return [worth for part in parts for worth in self._by_rule(part)]
 
     def _by_rule(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
-        """Return the utilities of coalitions whose models a rule makes: mixtures, or rows beside them."""
+        """Return the utilities of coalitions whose models the rule ``again`` makes: mixtures, or rows of their own."""
         rows = self.models.rows
         table, made = np.zeros((len(coalitions), self.players + 1)), list[Tensor]()
         for c, coalition in enumerate(coalitions):
-            members = self._members(coalition)
+            members = members_of(coalition, self.players)
             if not members:
                 table[c, -1] = 1.0
                 continue
@@ -131,7 +166,7 @@ class Coalitions:
             said = self.again(np.array(members))
             if said.row is not None:
                 made.append(said.row.to(rows))
-                table[c] = np.nan  # the next of the rows that are made
+                table[c] = np.nan  # marks that its model is the next of the rows that are made
             elif said.weights is not None and self._cancel(said, members):
                 weights = np.append(said.weights, said.old)[None]
                 made.append(mix(weights, rows[members], rows[-1:])[0])
@@ -148,8 +183,8 @@ class Coalitions:
         models = ModelRows(torch.where(finite[:, None], new, torch.zeros_like(new)), torch.eye(len(new)).to(rows))
         worth[apart] = self._utilities(models)
         without[apart] = self._without.pop()
-        worth[np.flatnonzero(apart)[~finite.cpu().numpy()]] = WORST
-        without[np.flatnonzero(apart)[~finite.cpu().numpy()]] = WORST
+        bad = np.flatnonzero(apart)[~finite.cpu().numpy()]
+        worth[bad], without[bad] = WORST, WORST
         if not apart.all():
             worth[~apart] = self._utilities(replace(self.models, shares=torch.from_numpy(table[~apart]).to(rows)))
             without[~apart] = self._without.pop()
@@ -158,15 +193,18 @@ class Coalitions:
         return values
 
     def _cancel(self, said: Aggregate, members: Sequence[int]) -> bool:
-        """Say whether a rule's weights are so large that they cancel, beyond what float32 can sum: such a model is made
-        in float64, as the table's rows are. A coalition that is spoilt stays one.
+        """Say whether a rule's weights are so large that they cancel beyond what float32 can sum.
+
+        Such a model is made in float64, as the table's rows are. A coalition with an update that is not finite is left
+        as it is.
         """
         assert said.weights is not None
         return float(np.abs(said.weights).sum()) > _LARGE and not set(members) & set(self.spoilt)
 
     def _utilities(self, models: ModelRows, alone: Mapping[int, int] | None = None) -> list[float]:
-        """Return the utility of each of the models, in order; ``alone`` says which rows' outputs are kept, by
-        position.
+        """Return the utility of each model, in order.
+
+        ``alone`` says for which models the outputs are kept, and under which row.
         """
         worth = torch.zeros(len(models), dtype=torch.float64, device=self.device)
         without = torch.zeros(len(models), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
@@ -195,23 +233,17 @@ class Coalitions:
         values: list[float] = worth.tolist()
         return values
 
-    def _members(self, coalition: frozenset[int]) -> list[int]:
-        """Return a coalition's players, ascending. Raises ValueError for one that does not exist."""
-        return members_of(coalition, self.players)
-
-    def _mixtures(self, coalitions: Sequence[frozenset[int]]) -> NDArray[np.float64]:
-        """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``."""
-        return mixtures(coalitions, self.shares, self.affine)
-
     def update_gram(self) -> NDArray[np.float64]:
-        """Return the inner products ``[S, S]`` of what each update moved the base, ``U_i - base``."""
+        """Return the inner products ``[S, S]`` of how each update moved the base, ``U_i - base``."""
         rows = self.models.rows
         return inner_products(rows[:-1] - rows[-1])
 
     def output_gram(self) -> NDArray[np.float64] | None:
-        """Return the inner products ``[S, S]`` of how far each player's own model moves the outputs on the samples from
-        those of the base, where each sample's outputs are centred (of classes: their level says nothing). None unless
-        the empty coalition and all single players were evaluated with ``keep_outputs``, and gave outputs.
+        """Return how alike single players' models move the outputs away from the base's: inner products ``[S, S]``.
+
+        A sample's outputs are centred first if they are classes' logits, whose level says nothing. The result is None
+        unless the empty coalition and all single players were evaluated with ``keep_outputs``, and samples have
+        outputs.
         """
         if set(self._outputs) != set(range(self.players + 1)):
             return None
@@ -224,13 +256,15 @@ class Coalitions:
         return inner_products(moves) if bool(torch.isfinite(moves).all()) else None
 
     def _alone(self, coalitions: Sequence[frozenset[int]]) -> dict[int, int]:
-        """Return the row of each coalition whose model is a row of its own, by its position; none if not kept."""
+        """Return the row whose outputs are to be kept, the base's or a single player's, by the position of its
+        coalition.
+        """
         if not self.keep_outputs:
             return {}
         return {c: min(one, default=self.players) for c, one in enumerate(coalitions) if len(one) <= 1}
 
     def _keep(self, row: int, chunk: Chunk, place: int) -> None:
-        """Keep a row's outputs on a chunk of samples, if all rows' so far fit."""
+        """Keep a row's outputs on a chunk of samples, as long as those of all rows fit into memory."""
         if chunk.outputs is None:
             return
         end = chunk.begin + chunk.outputs.shape[2]
@@ -238,7 +272,7 @@ class Coalitions:
             self._outputs.setdefault(row, {})[chunk.begin] = chunk.outputs[place].clone()
 
     def _measured(self, metric: Metric, kept: _Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the models' utilities by a metric ``[C]``, and those with a block left out ``[C, B]``."""
+        """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
         sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
         judged = [
             Judged.of(self.samples.y, *kept.of(c), problem.objective, regression=problem.regression)
@@ -247,14 +281,18 @@ class Coalitions:
         return sign * metric.of_models(judged), sign * metric.of_models_without_blocks(judged)
 
     def _weighed(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
-        """Return what a chunk adds to the utilities ``[C']``, and to those with a block left out ``[C', B]``."""
+        """Return what a chunk adds to the utilities, ``[C']``, and to those with a block left out, ``[C', B]``."""
         outcomes = (chunk.right if self.utility == "accuracy" else chunk.loss).double()
         part = slice(chunk.begin, chunk.begin + outcomes.shape[1])
         return outcomes @ self.sample_weights[part], outcomes @ self.block_weights[part]
 
 
 def members_of(coalition: frozenset[int], players: int) -> list[int]:
-    """Return a coalition's players, ascending. Raises ValueError for one that does not exist."""
+    """Return a coalition's players in ascending order.
+
+    Raises:
+        ValueError: a player that is not one of ``players``.
+    """
     members = sorted(coalition)
     if members and not 0 <= members[0] <= members[-1] < players:
         raise ValueError(f"coalition {members} names a player outside 0..{players - 1}")
@@ -264,7 +302,17 @@ def members_of(coalition: frozenset[int], players: int) -> list[int]:
 def mixtures(
     coalitions: Sequence[frozenset[int]], shares: NDArray[np.float64], affine: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``, by the players' ``shares [S]``."""
+    """Return what each coalition's model has of each update, and of the base in the last column, ``[C, S + 1]``.
+
+    Args:
+        coalitions: sets of players.
+        shares: ``[S]``, the weight of each update, 0 or more.
+        affine: ``(total, old)``, see :class:`Coalitions`.
+
+    Examples:
+        >>> mixtures([frozenset(), frozenset({0, 1})], np.array([3.0, 1.0]), (1.0, 0.0)).tolist()
+        [[0.0, 0.0, 1.0], [0.75, 0.25, 0.0]]
+    """
     total, old = affine
     table = np.zeros((len(coalitions), len(shares) + 1))
     for c, coalition in enumerate(coalitions):
@@ -279,7 +327,7 @@ def mixtures(
 
 
 def _block_weights(y: Tensor, utility: str) -> Tensor:
-    """Return :func:`_sample_weights` with each of B blocks left out, float64 ``[n, B]``."""
+    """Return :func:`_sample_weights` with each of B blocks left out in turn, float64 ``[n, B]``."""
     n, blocks = len(y), sample_blocks(len(y))
     kept = np.ones((n, len(blocks)))
     for b, block in enumerate(blocks):
@@ -295,14 +343,14 @@ def _block_weights(y: Tensor, utility: str) -> Tensor:
 
 
 class _Outputs:
-    """What ``models`` put out on samples that come in chunks, and the samples' losses."""
+    """What some models put out on samples that come in chunks, and the samples' losses."""
 
     def __init__(self, models: int) -> None:
         self.parts: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(models)]
 
     def keep(self, chunk: Chunk) -> None:
-        """Keep a chunk's."""
-        assert chunk.outputs is not None  # texts have no such metric
+        """Keep what a chunk has of its models."""
+        assert chunk.outputs is not None  # texts, which have none, are refused when the metric is built
         for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
             self.parts[c][chunk.begin] = output.cpu(), loss.cpu()
 
@@ -313,8 +361,15 @@ class _Outputs:
 
 
 def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None:
-    """Return the metric that a utility names, None for one that is a sum over samples. Raises UserError for an unknown
-    one, one that such samples do not have, and for no samples at all.
+    """Return the metric that a utility names; None for one that is a plain sum over samples (:data:`WEIGHED`).
+
+    Args:
+        problem: the models, their loss and the metrics of their tests.
+        samples: those to score on.
+        utility: a name or an import path.
+
+    Raises:
+        UserError: an unknown name, a metric that such samples do not have, or no samples at all.
     """
     known = {metric.key: metric for metric in problem.metrics}
     if utility not in WEIGHED and utility not in METRICS and utility not in known and ":" not in utility:
@@ -326,7 +381,7 @@ def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None
     if utility in WEIGHED:
         return None
     text = problem.judge is not None or (samples.y.ndim > 1 and not problem.regression)
-    classes = None if problem.regression else 2  # how many plays no role here
+    classes = None if problem.regression else 2  # only whether there are classes matters here, not how many
     metric = known.get(utility) or build_metric(utility, classes, text=text, where="utility")
     if gap := metric.gap(samples.y.cpu().numpy()):
         raise UserError(f"utility is {utility!r}, but {gap.replace('test samples', 'validation samples')}")
@@ -334,7 +389,7 @@ def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None
 
 
 def _sample_weights(y: Tensor, utility: str) -> Tensor:
-    """Return what the outcome of each sample with target ``y`` counts, float64 ``[n]``, summing to 1."""
+    """Return how much the outcome of each sample with target ``y`` counts, float64 ``[n]``, with the sum 1."""
     n = len(y)
     if utility != "balanced":
         return torch.full((n,), 1 / n, dtype=torch.float64, device=y.device)

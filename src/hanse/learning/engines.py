@@ -1,7 +1,11 @@
 """Which engine trains a job: a rule over the model's kind, seats, threads and device. Nothing is timed or remembered.
 
-The rule, where its figures come from and what it cannot know are in ``docs/engines.md``; ``benchmarks/engines.py``
-checks it against every other setting on the machine that it runs on.
+:func:`choose` reads the kind of a model and its rounds off the problem and returns an :class:`EngineChoice` with its
+reasons; :func:`rule` is the rule itself, over plain numbers; :func:`make_engine` makes the engine. An experiment's
+``[engine]`` table overrides any part of the choice.
+
+Where the rule's figures come from and what it cannot know is in ``docs/engines.md``; ``benchmarks/engines.py`` checks
+it against every other setting on the machine that it runs on.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 Kind = Literal["dense", "layers", "images", "texts", "batched", "other"]
 
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
-_MOST = 4  # threads of one program: beyond these nothing has been measured
+_MOST = 4  # threads of one program: with more than these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
 _CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _IN_WORDS: dict[Kind, str] = {
@@ -48,8 +52,14 @@ _SGD_ONLY = "its steps are SGD's, and train.optimizer asks for others"
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine and its settings: intra-op ``threads`` of one program, ``workers`` threads that each train seats of
-    their own, steps as CUDA ``graphs``. ``why`` explains the choice in lines.
+    """An engine and its settings.
+
+    Attributes:
+        engine: "native", "stacked", "vmapped" or "sequential".
+        threads: intra-op threads of one program.
+        workers: threads that each train seats of their own; above 1, ``threads`` is 1.
+        why: explains the choice, line by line; two choices may be equal for different reasons.
+        graphs: whether steps are recorded as CUDA graphs.
     """
 
     engine: str
@@ -60,7 +70,7 @@ class EngineChoice:
 
     @property
     def label(self) -> str:
-        """What it is called in explanations."""
+        """What the choice is called in explanations, such as "stacked (2 threads)"."""
         if self.workers > 1:
             what = "stacks" if self.engine == "stacked" else "seats"
             return f"{self.engine} ({self.workers} {what} side by side, 1 thread each)"
@@ -69,12 +79,23 @@ class EngineChoice:
 
 
 def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", engine: str = "auto") -> EngineChoice:
-    """Return the engine for ``seats`` models of a ``kind`` on a device ("cpu", "cuda") with so many ``cores``.
+    """Return the engine for a round.
 
-    ``work`` is the multiplications of one seat's step, taken as its batch times P. The kinds are "dense" (linear layers
-    that compiled code can train here), "layers" (a sequence of known layers), "images" (2-d convolutions), "texts" (a
-    label at every position, or recurrent layers), "batched" (any other that torch.func can batch) and "other". Where
-    ``engine`` is given, its threads are chosen.
+    Args:
+        kind: "dense" (linear layers that compiled code can train here), "layers" (a sequence of known layers), "images"
+            (2-d convolutions), "texts" (a label at every position, or recurrent layers), "batched" (any other module
+            that ``torch.func`` can batch), or "other".
+        seats: how many seats train in a round.
+        work: multiplications of one seat's step, taken as its batch times P.
+        cores: how many threads there may be at most.
+        device: "cpu" or "cuda".
+        engine: an engine that is wanted whatever the rule says, so that only its threads are chosen; "auto": none.
+
+    Examples:
+        >>> rule("dense", seats=10, work=32 * 40_000, cores=4).label
+        'native (4 seats side by side, 1 thread each)'
+        >>> rule("images", seats=10, work=32 * 40_000, cores=4).label
+        'sequential (4 seats side by side, 1 thread each)'
     """
     large = kind in ("images", "texts") or work >= _LARGE
     if engine == "auto":
@@ -83,17 +104,18 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         engine = by_kind.get(kind, "vmapped" if batches else "sequential")
     if device != "cpu":
         return EngineChoice(engine, 1, 1)
-    if engine == "native":  # every seat is trained by one thread, and in one call
+    if engine == "native":  # one thread trains a seat, so there are no more threads than seats
         return EngineChoice(engine, 1, max(1, min(cores, seats, seats * work // _A_THREAD)))
     if engine != "sequential":  # one program for all seats: its operators are split over threads
         return EngineChoice(engine, _threads(seats * work, cores), 1)
     if seats == 1:
         return EngineChoice(engine, _threads(work, cores) if large else 1, 1)
-    return EngineChoice(engine, 1, min(cores, seats) if large else 1)  # small operators would wait for Python's lock
+    # threads that run small operators would mostly wait for Python's lock
+    return EngineChoice(engine, 1, min(cores, seats) if large else 1)
 
 
 def _threads(work: int, cores: int) -> int:
-    """Return how many threads a program of so many multiplications a step is worth."""
+    """Return how many threads a program with ``work`` multiplications a step is worth, at most ``cores``."""
     return max(1, min(cores, _MOST, work // _A_THREAD))
 
 
@@ -114,12 +136,28 @@ def choose(
     own_loop: bool = False,
     graphs: bool = False,
 ) -> EngineChoice:
-    """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
-    ``workers``, ``graphs``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
+    """Return the engine for a run's rounds, with the reasons for it.
 
-    ``initial [P]`` and a ``few`` samples tell whether torch.func can batch the model; seats with a ``payload`` beside
-    their task are not batched: it may add a loss of its own; nor are those that an ``own_loop`` of the user's trains.
-    Raises UserError if the engine asked for cannot train this model.
+    Args:
+        problem: the model and its loss.
+        initial: the first row ``[P]``; with ``few`` it is used to try out whether ``torch.func`` can batch the model.
+        recipe: how clients train.
+        few: some samples.
+        seats: how many seats train in a round.
+        batch: the size of their batches.
+        train: the engine that is asked for; "auto": by the rule.
+        threads: intra-op threads that are asked for; None: by the rule, or 1 if ``workers`` is given.
+        workers: worker threads that are asked for; None: by the rule, or 1 if ``threads`` is given.
+        device: where models are trained.
+        precision: "bf16" for forward passes in bfloat16, which only the sequential engine has.
+        payload: whether the mechanism sends a payload beside its training tasks. It may add a loss of its own, so such
+            seats are not trained in one program.
+        own_loop: whether a training loop of the user's own trains the seats, which then run the module itself.
+        graphs: whether steps are to be recorded as CUDA graphs.
+
+    Raises:
+        UserError: the engine that is asked for cannot train this model, several workers have more than one thread each,
+            or graphs are asked for where there can be none.
     """
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
@@ -129,10 +167,10 @@ def choose(
     notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
     if train in unable:
         raise UserError(f"engine.train is {train!r}, but it cannot train this model: {unable[train]}")
-    cores = torch.get_num_threads()
+    cores = torch.get_num_threads()  # what PyTorch may use (OMP_NUM_THREADS), not what the machine has
     found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
     if threads or workers:
-        if found.engine == "native":  # its threads train a seat each, whichever name they are given by
+        if found.engine == "native":  # it has workers only: engine.threads means them, too
             threads, workers = 1, threads if workers in (None, 1) else workers
         found = replace(found, threads=threads or 1, workers=workers or 1)
     if graphs:
@@ -151,7 +189,7 @@ def choose(
 def _passed_over(
     kind: Kind, unable: Mapping[str, str], seats: int, parameters: int, engine: str, device: str
 ) -> list[str]:
-    """Return, in lines, which engines could train the model and were not chosen by the rule, and why."""
+    """Return, a line each, which engines could train the model but were not chosen by the rule, and why."""
     if kind == "layers" and device == "cpu" and "native" not in unable:
         most = f"more than the {_CACHED:,} up to which it is chosen"
         return [f"native: the model has {parameters:,} parameters, {most}"]
@@ -162,7 +200,7 @@ def _passed_over(
 
 
 def _refuse_graphs(choice: EngineChoice, device: str) -> None:
-    """Raise UserError where steps cannot be CUDA graphs."""
+    """Raise UserError if steps cannot be recorded as CUDA graphs."""
     if device != "cuda":
         raise UserError(f"engine.graphs is true, but the device is {device!r}; CUDA graphs need a CUDA device")
     if choice.engine != "stacked":
@@ -174,7 +212,11 @@ def _refuse_graphs(choice: EngineChoice, device: str) -> None:
 def _kind(
     problem: Problem, initial: Tensor, few: Samples, unfit: str | None, train: str, device: str
 ) -> tuple[Kind, dict[str, str]]:
-    """Return the kind of a model, and why which engines cannot train it: ``unfit`` if none that batches seats can."""
+    """Return the kind of a model, and for each engine that cannot train it the reason.
+
+    ``unfit`` is the reason why none of the engines that train seats together can, or None; ``train`` is the engine that
+    is asked for, whose reasons are looked for even where the rule would not choose it.
+    """
     module = problem.module
     texts = is_text(few) or any(isinstance(m, nn.RNNBase) for m in module.modules())
     plain: Kind = "images" if has_convolutions(module) else "texts" if texts else "other"
@@ -186,6 +228,7 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
+    # trying takes two engines a step each, so it is done only where the answer can change the choice
     tried = train == "auto" and not stacks and plain == "other"
     if tried or train == "vmapped":
         reason = why_not_vmapped(problem, initial, few)
@@ -200,7 +243,17 @@ def _kind(
 def make_engine(
     choice: EngineChoice, problem: Problem, device: torch.device | str = "cpu", precision: Precision = "float32"
 ) -> Engine:
-    """Return the chosen engine. ``precision`` "bf16" concerns the engines that run the module itself."""
+    """Return the chosen engine.
+
+    Args:
+        choice: from :func:`choose` or :func:`rule`.
+        problem: the model and its loss.
+        device: where models are trained and scored; the native engine always works on the CPU.
+        precision: "bf16" for forward passes in bfloat16; it only concerns the sequential engine.
+
+    Raises:
+        UserError: there is no engine of this name.
+    """
     device = torch.device(device)
     match choice.engine:
         case "native":
@@ -215,7 +268,11 @@ def make_engine(
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device: "auto" is CUDA if there is one, else the CPU. Raises UserError for one that is not there."""
+    """Return the device of this name; "auto" is CUDA if there is a CUDA device, else the CPU.
+
+    Raises:
+        UserError: PyTorch knows no such device, or there is none on this machine.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,6 +1,8 @@
-"""What a function of somebody else's says of a model: numbers by name, which of them counts, which way it is better.
+"""What a function of somebody else's says of a model: figures by name, and which of them counts.
 
-This is the one place where a name decides that less is better.
+Functions return what they like (a number, a dictionary of losses and accuracies). :func:`as_figures` turns it into
+figures, :func:`counted` finds the one that counts, and :func:`worth_of` makes it a worth, the more the better. This is
+the one place where a name decides that less is better (:func:`less_is_better`).
 """
 
 from __future__ import annotations
@@ -17,21 +19,33 @@ Figures = Mapping[str, float]
 WORTH = "worth"
 """The figure of a function that returns one number: the more the better."""
 LESS = ("loss", "error", "perplexity", "deviance", "mse", "rmsle", "mae", "mape", "nll")
-"""Words in the name of a figure that is the better the less it is."""
+"""Words in a figure's name by which less of it is better."""
 NOT = "neg_"
-"""What stands before such a name where the figure is minus it, as in scikit-learn's scores."""
+"""The prefix of a figure that is minus such a one, as in scikit-learn's scores."""
 
 
 def less_is_better(name: str) -> bool:
-    """Say whether a figure of this name is the better the less it is: "eval_loss", "RMSE"; not "neg_log_loss"."""
+    """Say whether a figure of this name is better if it is lower, such as "eval_loss" or "RMSE", but not
+    "neg_log_loss".
+
+    Examples:
+        >>> [less_is_better(name) for name in ("eval_loss", "RMSE", "neg_log_loss", "accuracy")]
+        [True, True, False, False]
+    """
     name = name.lower()
     return NOT not in name and any(word in name for word in LESS)
 
 
 def as_figures(said: object, where: str) -> dict[str, float]:
-    """Return what a function said of a model, numbers by name or one number (the more the better), as figures.
+    """Return what a function said of a model as figures.
 
-    What is no number is left out. Raises UserError, beginning with ``where``, if there is none.
+    Args:
+        said: numbers by name, or one number (the more the better), which becomes the figure :data:`WORTH`. What is no
+            number is left out.
+        where: what an error's message begins with.
+
+    Raises:
+        UserError: there is no number at all.
     """
     if isinstance(said, Mapping):
         found = {str(name): x for name, value in said.items() if (x := _number(value)) is not None}
@@ -43,36 +57,39 @@ def as_figures(said: object, where: str) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number of Python's, NumPy's or a framework's (an array of one) as a float; None if it is no number."""
+    """Return a number of Python's, NumPy's or a framework's as a float, also an array with one entry; else None."""
     if isinstance(value, str | bytes | bool | np.bool_) or not hasattr(type(value), "__float__"):
         return None
     try:
         return float(value)  # type: ignore[arg-type]  # it has __float__
-    except (TypeError, ValueError, RuntimeError):  # an array of several
+    except (TypeError, ValueError, RuntimeError):  # an array of several numbers
         return None
 
 
 def loss_name(names: Iterable[str]) -> str | None:
-    """Return which of these names is the loss: just "loss", or the first that has it ("eval_loss"); None: none."""
+    """Return which of these names is the loss: "loss" itself, else the first that contains it ("eval_loss");
+    else None.
+    """
     return _named(names, "loss")
 
 
 def loss_of(figures: Figures) -> float:
-    """Return the loss among figures (:func:`loss_name`); NaN if there is none."""
+    """Return the loss among figures, found as by :func:`loss_name`; NaN if there is none."""
     name = loss_name(figures)
     return math.nan if name is None else figures[name]
 
 
 def accuracy_of(figures: Figures) -> float:
-    """Return the accuracy among figures: the one of this name, or the first with "acc" in its name; else NaN, as where
-    it is no share (of 0 to 1).
+    """Return the accuracy among figures: the one of this name, else the first with "acc" in its name.
+
+    NaN if there is none, or if it is not a share from 0 to 1.
     """
     name = _named(figures, "accuracy")
     return figures[name] if name is not None and 0 <= figures[name] <= 1 else math.nan
 
 
 def _named(names: Iterable[str], figure: str) -> str | None:
-    """Return by which of these names a figure goes: its own, or of "loss" and "accuracy" the first that has it."""
+    """Return the name under which a figure goes: its own, or for "loss" and "accuracy" the first that contains it."""
     names = list(names)
     if figure in names:
         return figure
@@ -81,8 +98,19 @@ def _named(names: Iterable[str], figure: str) -> str | None:
 
 
 def counted(names: Iterable[str], utility: str | None = None) -> str | None:
-    """Return which of the figures counts: the ``utility``, or without it the loss, else the accuracy, else the only
-    one. "loss" and "accuracy" are found in longer names too, where nothing has just that name. None: none counts.
+    """Return the name of the figure that counts; None: none does.
+
+    "loss" and "accuracy" are found in longer names, too, if nothing has just that name.
+
+    Args:
+        names: the figures there are.
+        utility: the figure that is asked for; None: the loss, else the accuracy, else the only figure.
+
+    Examples:
+        >>> counted(["eval_loss", "accuracy"])
+        'accuracy'
+        >>> counted(["eval_loss", "accuracy"], "loss")
+        'eval_loss'
     """
     names = list(names)
     if utility is not None:
@@ -93,15 +121,20 @@ def counted(names: Iterable[str], utility: str | None = None) -> str | None:
 
 
 def signed(figures: Figures, name: str) -> float:
-    """Return the figure of this name, the more the better."""
+    """Return the figure of this name, or minus it where less is better, so that more is better in any case."""
     return -figures[name] if less_is_better(name) else figures[name]
 
 
 def worth_of(figures: Figures, utility: str | None, where: str) -> float:
-    """Return what a model is worth by its figures, the more the better; of one number alone that is it.
+    """Return what a model is worth by its figures, the more the better; a lone number of :data:`WORTH` is that itself.
 
-    Raises UserError, beginning with ``where``, for a utility that is not among the figures, or if none is named and
-    none counts by itself.
+    Args:
+        figures: what is said of the model.
+        utility: which figure counts; None: see :func:`counted`.
+        where: what an error's message begins with.
+
+    Raises:
+        UserError: the utility is not among the figures, or none is named and none counts by itself.
     """
     if list(figures) == [WORTH]:
         return figures[WORTH]
@@ -109,5 +142,5 @@ def worth_of(figures: Figures, utility: str | None, where: str) -> float:
     if name is not None:
         return signed(figures, name)
     if utility is None:
-        raise UserError(f"{where}: must be one of what is said of a model: {', '.join(figures)}")
-    raise UserError(f"{where}: {utility!r}: nothing of that name is said of a model{nearest(utility, figures)}")
+        raise UserError(f"{where}: must name one of the model's figures: {', '.join(figures)}")
+    raise UserError(f"{where}: {utility!r}: the model has no figure of that name{nearest(utility, figures)}")

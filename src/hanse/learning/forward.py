@@ -1,15 +1,16 @@
-"""Outputs of many stacked models at once, feature-major: ``[C, k, m]`` of C models on m samples.
+"""Outputs of many models at once, feature-major: ``[C, k, m]`` of C models on m samples.
 
-The models share the first layer's product (one ``[C h, d] x [d, m]`` product), and what follows the layers, a
-log-softmax or a maximum over classes, vectorises over samples.
+Scorers come here (:mod:`hanse.learning.scoring`). :func:`forward` runs models of linear layers, whose first product is
+one for all, ``[C h, d] x [d, m]``; what follows, such as a maximum over classes, vectorises over samples.
+:func:`read_convolutions` reads a convolutional model as a :class:`ConvStack`, whose models run side by side: their
+first convolutions as one wide one, the later ones grouped. This pays where a first convolution is too narrow to fill
+the vector units (GreedyFed's has 8 channels), since the samples are then read and unfolded once for all models. Wide
+models gain nothing and are run one by one.
 
-Convolutional models run side by side: their first convolutions as one wide one, the later ones grouped. This pays where
-a first convolution is too narrow to fill the vector units (GreedyFed's has 8 channels), since the samples are then read
-and unfolded once for all models. Wide models gain nothing and are run one by one.
-
-Two more things make most of the speed: a few images at a time, so that what one layer writes is still in the cache when
-the next one reads it, and images cut to what the last layer sees (GreedyFed's pooling drops rows and columns at the
-lower and right edge: 29 x 29 of 32 x 32 pixels count, which saves a fifth of the first convolution).
+Two more things make most of the speed. A few images go through at a time, so that what one layer writes is still in the
+cache when the next one reads it. And images are cut to what the last layer sees: GreedyFed's pooling drops rows and
+columns at the lower and right edge, so that 29 x 29 of 32 x 32 pixels count, which saves a fifth of the first
+convolution.
 """
 
 from __future__ import annotations
@@ -27,15 +28,25 @@ from hanse.learning.program import Spec, flattens, is_changed, layers_in_order, 
 
 
 def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Return the outputs ``[C, k, m]`` of C models on samples ``x``, ``[m, d]`` for all or ``[C, m, d]`` for each.
+    """Return the outputs ``[C, k, m]`` of C models.
 
-    ``blocks`` are the models' tensors by name, each ``[C, *shape]``; batch norm uses its running statistics.
+    Args:
+        specs: the models' layers.
+        blocks: the models' tensors by name, each ``[C, *shape]``.
+        x: samples ``[m, d]`` for all models, or ``[C, m, d]``, other ones for each. Batch norm uses its running
+            statistics.
     """
     return through(specs, blocks, x.transpose(-1, -2))  # a view: the product reads the samples as they lie
 
 
 def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    """Run layers on feature-major values, ``[d, m]`` for all models or ``[C, d, m]``, which may be overwritten."""
+    """Return what layers make of feature-major values, which may be overwritten.
+
+    Args:
+        specs: the layers.
+        blocks: the models' tensors by name, each ``[C, *shape]``.
+        value: ``[d, m]`` for all models, or ``[C, d, m]``.
+    """
     for spec in specs:
         if spec.kind == "linear":
             value = _linear(spec, blocks, value)
@@ -47,6 +58,7 @@ def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> 
 
 
 def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
+    """Return ``W x + b`` of C models, ``[C, out, m]``."""
     weight = blocks[f"{spec.name}.weight"]
     bias = blocks[f"{spec.name}.bias"].unsqueeze(2) if spec.bias else None
     if value.ndim == 3:
@@ -60,6 +72,7 @@ def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
 
 
 def _normalise(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
+    """Return the values normalised by the running statistics: one product and one sum, both worked out beforehand."""
     name = spec.name
     scale = blocks[f"{name}.weight"] * torch.rsqrt(blocks[f"{name}.running_var"] + spec.eps)
     shift = blocks[f"{name}.bias"] - blocks[f"{name}.running_mean"] * scale
@@ -72,18 +85,27 @@ _CACHED = 1 << 20  # numbers that the first convolution writes for a few images:
 
 @dataclass(frozen=True)
 class ConvStack:
-    """A module of convolutions, pooling and ReLU up to a Flatten, and stackable layers after it."""
+    """A module of convolutions, pooling and ReLU up to a Flatten, and of stackable layers after it.
+
+    Attributes:
+        convolutions: the named layers before the Flatten.
+        dense: the layers after it.
+    """
 
     convolutions: Sequence[tuple[str, nn.Module]]
     dense: Sequence[Spec]
 
     def forward(self, blocks: dict[str, Tensor], x: Tensor) -> Tensor:
-        """Return the outputs ``[C, k, m]`` of C models, tensors ``[C, *shape]`` by name, on images ``[m, c, h, w]``."""
+        """Return the outputs ``[C, k, m]`` of C models on images ``x [m, channels, height, width]``.
+
+        ``blocks`` are the models' tensors by name, each ``[C, *shape]``.
+        """
         name, first = self.convolutions[0]
         assert isinstance(first, nn.Conv2d)
         models = blocks[f"{name}.weight"].shape[0]
         rows, columns = (_seen([layer for _, layer in self.convolutions], x.shape[2 + d], d) for d in (0, 1))
         x = x[:, :, :rows, :columns].contiguous(memory_format=torch.channels_last)
+        # so many images at a time that what the first convolution writes stays in the cache
         few = max(4, _CACHED // (models * first.out_channels * rows * columns))
         wide = self._wide(blocks, models)
         features = torch.cat([_features(wide, part, models) for part in torch.split(x, few)], 1)
@@ -103,8 +125,10 @@ class ConvStack:
 
 
 def _features(wide: Sequence[tuple[nn.Module, Tensor | None, Tensor | None]], x: Tensor, models: int) -> Tensor:
-    """Return the features ``[C, m, d]`` of all models on images ``[m, c, h, w]``: the first convolution is one wide
-    one, the others are grouped.
+    """Return the features ``[C, m, d]`` of all models on images ``x [m, channels, height, width]``.
+
+    The first convolution is one wide one over the same images; from then on each model has channels of its own, and the
+    convolutions are grouped.
     """
     value, groups = x, 1
     for layer, weight, bias in wide:
@@ -120,8 +144,14 @@ def _features(wide: Sequence[tuple[nn.Module, Tensor | None, Tensor | None]], x:
 
 
 def _seen(layers: Sequence[nn.Module], size: int, dimension: int) -> int:
-    """Return how many of an image's ``size`` rows (``dimension`` 0) or columns (1), from its first on, reach the
-    features; all of them where a layer pads.
+    """Return how many of an image's rows or columns, from the first on, reach the features.
+
+    All of them do where a layer pads.
+
+    Args:
+        layers: convolutions, pooling and ReLU.
+        size: the image's rows, or its columns.
+        dimension: 0 for rows, 1 for columns.
     """
     spans: list[tuple[int, int]] = []  # how far a layer looks, and its stride
     left = size
@@ -136,7 +166,7 @@ def _seen(layers: Sequence[nn.Module], size: int, dimension: int) -> int:
             return size
         spans.append((dilation * (kernel - 1) + 1, stride))
         left = (left - spans[-1][0]) // stride + 1
-    for reach, stride in reversed(spans):
+    for reach, stride in reversed(spans):  # back from the features to the pixels that they are made of
         left = (left - 1) * stride + reach
     return left
 
@@ -146,7 +176,7 @@ def _pair(given: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read_convolutions(problem: Problem) -> ConvStack | None:
-    """Return the stack of an ``nn.Sequential`` that begins with a narrow convolution, or None if it is not one."""
+    """Return the stack of an ``nn.Sequential`` that begins with a narrow convolution, or None for any other module."""
     layers = None if problem.plain else layers_in_order(problem.module)
     if not layers or type(layers[0][1]) is not nn.Conv2d or layers[0][1].out_channels > _NARROW:
         return None

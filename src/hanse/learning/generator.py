@@ -1,5 +1,9 @@
-"""FedGen's generator: from a label and noise to a *latent*, the input of a classifier's head (its last linear layer);
-its training at the server, and how a client trains with it.
+"""FedGen's generator, its training at the server, and how a client trains with it.
+
+The generator makes a *latent*, the input of a classifier's head (its last linear layer), of a label and noise. The
+server trains it by :func:`train_generator` against the heads of the clients' models (:class:`Ensemble`) and sends it as
+a payload; :class:`FromGenerator` is the client's half, and :class:`Tutor` computes its terms in training. The mechanism
+is ``mechanisms/fedgen.py``.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021. Where the paper and
 its published code differ, the code is followed, since GTFLAT's tables were made with it: noise is uniform on [0, 1)
@@ -28,8 +32,13 @@ from hanse.core.table import Layout
 
 @dataclass(frozen=True)
 class Head:
-    """A model's last linear layer: the names of its tensors, how many ``classes`` it tells apart, and the width of its
-    input, the ``latent``.
+    """A model's last linear layer.
+
+    Attributes:
+        weight: the name of its weight.
+        bias: the name of its bias; None: it has none.
+        classes: how many classes it tells apart.
+        latent: the width of its input.
     """
 
     weight: str
@@ -39,8 +48,10 @@ class Head:
 
     @staticmethod
     def of(layout: Layout) -> Head:
-        """Return the head as the layout shows it: the last parameters. Raises ValueError if those are not a linear
-        layer's.
+        """Return the head as a layout shows it: the last parameters.
+
+        Raises:
+            ValueError: these are not a linear layer's.
         """
         count = layout.offsets.index(layout.num_parameters)
         shapes = dict(zip(layout.names[:count], layout.shapes[:count], strict=True))
@@ -53,15 +64,24 @@ class Head:
         return Head(weight, last if last != weight else None, int(classes), int(latent))
 
     def tensors(self, layout: Layout, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heads of ``rows [S, P]``: weights ``[S, classes, latent]`` and biases ``[S, classes]``."""
+        """Return the heads of ``rows [S, P]``: weights ``[S, classes, latent]`` and biases ``[S, classes]``, zeros if
+        it has none.
+        """
         views = layout.unflatten(rows)
         weight = views[self.weight]
         return weight, weight.new_zeros(weight.shape[:2]) if self.bias is None else views[self.bias]
 
 
 def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
-    """Return why a model has no head, or None. ``x`` are a few inputs: the linear layer that comes last in the
-    layout must be the one that makes the model's output.
+    """Return why a model has no head, or None.
+
+    The linear layer that comes last in the layout must be the one that makes the model's output; the model is run to
+    see it.
+
+    Args:
+        module: the model.
+        layout: of its rows.
+        x: a few inputs.
     """
     try:
         head = Head.of(layout)
@@ -80,12 +100,12 @@ def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
     return None
 
 
-_MOST_SAMPLES = 2**53  # every whole number up to it is a float64
-_BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's
+_MOST_SAMPLES = 2**53  # up to this, float64 holds every whole number
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's usual settings
 
 
 class _Parts(NamedTuple):
-    """The tensors of a generator's row, in its order; ``mean`` and ``var`` are batch-norm statistics."""
+    """The tensors of a generator's row, in their order; ``mean`` and ``var`` are the statistics of its batch norm."""
 
     weight: Tensor  # [hidden, noise + classes]
     bias: Tensor
@@ -99,9 +119,15 @@ class _Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator:
-    """The shape of a generator: ``noise`` numbers and a one-hot label -> ``hidden``, batch norm, ReLU -> ``latent``.
+    """The shape of a generator: noise and a one-hot label, a linear layer, batch norm, ReLU, a linear layer, a latent.
 
     Its numbers are one flat row ``[size]``: ``num_parameters`` parameters, then the batch norm's mean and variance.
+
+    Attributes:
+        classes: how many labels there are.
+        latent: the width of what it puts out.
+        noise: how many numbers of noise go in.
+        hidden: the width between its two layers.
     """
 
     classes: int
@@ -111,7 +137,7 @@ class Generator:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of a row's tensors, in order."""
+        """The shapes of a row's tensors, in the order of :class:`_Parts`."""
         h = (self.hidden,)
         return (self.hidden, self.noise + self.classes), h, h, h, (self.latent, self.hidden), (self.latent,), h, h
 
@@ -126,14 +152,20 @@ class Generator:
         return self.size - 2 * self.hidden
 
     def parts(self, row: Tensor) -> _Parts:
-        """Return named views of a row. Raises ValueError for a row of another length."""
+        """Return named views of a row.
+
+        Raises:
+            ValueError: the row is of another length.
+        """
         if row.shape != (self.size,):
             raise ValueError(f"generator row: shape {tuple(row.shape)}: must be ({self.size},)")
         pieces = torch.split(row, [math.prod(shape) for shape in self.shapes])
         return _Parts(*(piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)))
 
     def initial(self, draw: np.random.Generator) -> Tensor:
-        """Return a first row (float32): linear layers uniform within 1/sqrt(inputs), as PyTorch's; unit batch norm."""
+        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), as PyTorch's are; unit
+        batch norm.
+        """
         row = torch.zeros(self.size)
         parts = self.parts(row)
         for weight, bias in ((parts.weight, parts.bias), (parts.out_weight, parts.out_bias)):
@@ -149,10 +181,14 @@ class Generator:
         return torch.from_numpy(draw.random((n, self.noise), dtype=np.float32))
 
     def latents(self, row: Tensor, noise: Tensor, y: Tensor, statistics: Tensor | None = None) -> Tensor:
-        """Return latents ``[n, latent]`` for ``noise [n, noise]`` and labels ``y [n]``.
+        """Return latents ``[n, latent]``.
 
-        Batch norm uses the row's statistics; in training ``statistics [2, hidden]`` are given, which are updated in
-        place, while the batch's own are used.
+        Args:
+            row: the generator's numbers ``[size]``.
+            noise: ``[n, noise]``.
+            y: labels int64 ``[n]``.
+            statistics: None: batch norm uses the row's statistics. In training ``[2, hidden]``, running statistics that
+                are updated in place, while batch norm uses those of the batch.
         """
         parts = self.parts(row)
         inputs = torch.cat([noise, F.one_hot(y, self.classes).to(noise)], 1)
@@ -165,8 +201,12 @@ class Generator:
 def diversity(noise: Tensor, latents: Tensor) -> Tensor:
     """Return the diversity loss of the published code, ``exp(-mean_ij |e_i - e_j|_2^2/d_e |z_i - z_j|_1/d_z)``.
 
-    ``noise [n, d_e]``, ``latents [n, d_z]``; the mean is over all pairs, a sample with itself included. It is 1 if all
-    latents are the same.
+    It is 1 if all latents are the same, and less the further they are apart. The mean is over all pairs, those of a
+    sample with itself included.
+
+    Args:
+        noise: e, ``[n, d_e]``.
+        latents: z, ``[n, d_z]``.
     """
     apart = torch.cdist(noise, noise).square() / noise.shape[1]
     spread = torch.cdist(latents, latents, p=1) / latents.shape[1]
@@ -175,9 +215,13 @@ def diversity(noise: Tensor, latents: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The last layers of the clients' updated models: ``weight [S, C, latent]``, ``bias [S, C]``, and ``trust [S, C]``:
-    how much of the truth about label c client s holds (columns sum to 1). ``labels [C]`` are the probabilities by which
-    labels are drawn.
+    """The last layers of the clients' updated models, which judge what a generator makes.
+
+    Attributes:
+        weight: ``[S, C, latent]``.
+        bias: ``[S, C]``.
+        trust: ``[S, C]``, how much of the truth about label c client s holds; each column sums to 1.
+        labels: float64 ``[C]``, the probabilities by which labels are drawn.
     """
 
     weight: Tensor
@@ -187,15 +231,28 @@ class Ensemble:
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor, counts: Tensor, labels: NDArray[np.float64]) -> Ensemble:
-        """Weigh heads by the labels that each client trained on, ``counts [S, C]``; one is added to each count, as in
-        the published code, so that every column has a sum.
+        """Return the ensemble of heads that are weighed by the labels that each client trained on.
+
+        One is added to each count, as in the published code, so that every column has a sum.
+
+        Args:
+            weight: ``[S, C, latent]``.
+            bias: ``[S, C]``.
+            counts: ``[S, C]``, how often client s trained on label c.
+            labels: float64 ``[C]``, the probabilities by which labels are drawn.
         """
         seen = counts.double() + 1
         return Ensemble(weight, bias, (seen / seen.sum(0)).to(weight), labels)
 
 
 def ensemble_loss(ensemble: Ensemble, latents: Tensor, y: Tensor) -> Tensor:
-    """Return ``mean_b sum_s trust[s, y_b] CE(head_s(z_b), y_b)``: FedGen eq. (4), as the published code has it."""
+    """Return ``mean_b sum_s trust[s, y_b] CE(head_s(z_b), y_b)``: FedGen eq. (4), as the published code has it.
+
+    Args:
+        ensemble: the heads.
+        latents: z, ``[n, latent]``.
+        y: labels int64 ``[n]``.
+    """
     heads, classes, width = ensemble.weight.shape
     logits = latents @ ensemble.weight.reshape(heads * classes, width).t() + ensemble.bias.reshape(-1)
     n = len(y)
@@ -204,8 +261,13 @@ def ensemble_loss(ensemble: Ensemble, latents: Tensor, y: Tensor) -> Tensor:
 
 
 class Schooled(NamedTuple):
-    """A generator after training: its row, Adam's moments ``[2, parameters]``, its steps so far, the loss of each step
-    of this training.
+    """A generator after training.
+
+    Attributes:
+        row: its numbers ``[size]``.
+        moments: Adam's two moments, ``[2, num_parameters]``.
+        steps: how many steps Adam has taken in all.
+        losses: ``[steps]``, the loss at each step of this training.
     """
 
     row: Tensor
@@ -230,11 +292,25 @@ def train_generator(
 ) -> Schooled:
     """Train a generator by Adam (decay added to the gradient) on ``ensemble_loss + eta diversity``.
 
-    Adam goes on from ``moments`` after ``steps_before`` steps. Nothing given is changed.
+    Nothing given is changed.
+
+    Args:
+        generator: its shape.
+        row: its numbers ``[size]``.
+        moments: Adam's two moments ``[2, num_parameters]``, from which it goes on.
+        steps_before: how many steps Adam took before.
+        ensemble: the heads that judge it.
+        draw: labels and noise are drawn from it.
+        steps: how many steps to take.
+        batch: how many latents are made at each step.
+        lr: the learning rate.
+        weight_decay: times the parameters, is added to the gradient.
+        eta: how much diversity counts.
     """
     row, moments, count = row.clone(), moments.clone(), generator.num_parameters
     first, second = moments
-    statistics = row[count:].view(2, generator.hidden).clone()  # apart from what autograd keeps of the row
+    # a copy: batch norm updates them in place, which autograd would refuse on a row that it still needs
+    statistics = row[count:].view(2, generator.hidden).clone()
     losses = torch.zeros(steps, dtype=torch.float64)
     for step in range(steps):
         y = torch.from_numpy(draw.choice(generator.classes, batch, p=ensemble.labels)).to(row.device)
@@ -258,13 +334,15 @@ def train_generator(
 
 @dataclass(frozen=True)
 class FromGenerator:
-    """The client's half: the head is trained on latents that the server's generator makes, and the model's answers on
-    real samples are pulled towards the head's on latents generated for the same labels.
+    """The client's half of FedGen's payload.
 
-    The payload has the tensors "row" ``[generator.size]``, the generator's numbers, and "labels" ``[classes]`` float64,
+    The head is trained on latents that the server's generator makes. And the model's answers on real samples are pulled
+    towards the head's answers on latents that are made for the same labels.
+
+    The payload has the tensors "row" ``[generator.size]``, the generator's numbers, and "labels" float64 ``[classes]``,
     the probabilities by which a client draws labels. Its numbers are the generator's shape, this round's weights
-    "alpha" and "beta" of the two terms (both 0: plain training) and "batch", how many latents are drawn a step. The
-    answer has the extra "label_counts" ``[classes]``, how often each label was met in training.
+    "alpha" and "beta" of the two terms (both 0: plain training), and "batch", how many latents are drawn at each step.
+    The answer has the tensor "label_counts" ``[classes]``, how often each label was met in training.
     """
 
     name: ClassVar[str] = "generator"
@@ -275,18 +353,27 @@ class FromGenerator:
 
     @staticmethod
     def payload(generator: Generator, row: Tensor, labels: Tensor, alpha: float, beta: float, batch: int) -> Payload:
-        """Return what the server sends: a generator and how much a client heeds it."""
+        """Return what the server sends.
+
+        Args:
+            generator: the generator's shape.
+            row: its numbers ``[size]``.
+            labels: float64 ``[classes]``, the probabilities by which a client draws labels.
+            alpha: the weight of the term that trains the head.
+            beta: the weight of the term that pulls the model's answers.
+            batch: how many latents are drawn at each step.
+        """
         numbers = {name: getattr(generator, name) for name in ("classes", "latent", "noise", "hidden")}
         more = {"alpha": alpha, "beta": beta, "batch": batch}
         return Payload(FromGenerator.name, {"row": row, "labels": labels}, numbers | more)
 
     @staticmethod
     def generator(numbers: Mapping[str, int | float]) -> Generator:
-        """Return the shape of the generator in a payload of these numbers."""
+        """Return the shape of the generator that a payload's numbers describe."""
         return Generator(*(int(numbers[name]) for name in ("classes", "latent", "noise", "hidden")))
 
     def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
-        """Return the generator's row, the labels' probabilities and counts, as the numbers shape them."""
+        """Return which tensors a payload of these numbers has, and which its answer has."""
         made, classes = self.generator(numbers), (int(numbers["classes"]),)
         return Declaration(
             {"row": Like((made.size,)), "labels": Like(classes, torch.float64, 0, 1)},
@@ -294,7 +381,10 @@ class FromGenerator:
         )
 
     def unfit(self, payload: Payload, layout: Layout) -> str | None:
-        """Return why the latents do not fit the model's head, or the labels are no probabilities, or None."""
+        """Return why a payload cannot be used on a model of this layout, or None.
+
+        The labels must be probabilities, and the latents as wide as the input of the model's head.
+        """
         if not math.isclose(float(payload.tensors["labels"].sum()), 1, abs_tol=1e-9):
             return "tensor 'labels': must have the sum 1"
         made = self.generator(payload.numbers)
@@ -307,7 +397,7 @@ class FromGenerator:
         return f"made for {made.classes} classes and a latent of {made.latent}: here are {head.classes}, {head.latent}"
 
     def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
-        """Return the two terms; None if both have the weight 0."""
+        """Return the function that adds the two terms to a batch's loss; None if both have the weight 0."""
         if payload.numbers["alpha"] == 0 and payload.numbers["beta"] == 0:
             return None
         head = Head.of(layout)
@@ -315,15 +405,19 @@ class FromGenerator:
         return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
 
     def reports(self, payload: Payload, y: Tensor, plan: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        """Return the counts of the labels that were met."""
+        """Return what goes with the update: how often each label was met, "label_counts"."""
         return {"label_counts": labels_met(y, plan, int(payload.numbers["classes"]))}
 
 
 @dataclass
 class Tutor:
-    """A payload's generator at work on one seat, whose head is ``weight [classes, latent]`` and ``bias``.
+    """A payload's generator at work on one seat.
 
-    ``key`` is the seat's ``(seed, round, client, start row)``: its noise and labels come from the stream "guide".
+    Attributes:
+        payload: the generator and the weights of its terms.
+        key: the seat's ``(seed, round, client, start row)``; noise and labels come from its stream "guide".
+        weight: the head's weight ``[classes, latent]``, which is trained.
+        bias: the head's bias ``[classes]``, or None.
     """
 
     payload: Payload
@@ -343,10 +437,14 @@ class Tutor:
         self._labels = self.payload.tensors["labels"].cpu().numpy()
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the two terms for one batch, the model's ``logits [n, classes]`` on real samples of labels ``y [n]``.
+        """Return the two terms for one batch, a scalar with gradients (FedGen eq. 6 and its published code).
 
-        ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y)) || softmax logits)`` with fresh noise e and drawn
-        labels y' (FedGen eq. 6 and its published code; no gradient flows into the target of the second term).
+        They are ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y)) || softmax logits)`` with fresh noise e
+        and drawn labels y'. No gradient flows into the target of the second term.
+
+        Args:
+            logits: the model's outputs on real samples, ``[n, classes]``.
+            y: their labels int64 ``[n]``.
         """
         numbers, n = self.payload.numbers, len(y)
         batch = int(numbers["batch"])
@@ -362,8 +460,16 @@ class Tutor:
 
 
 def labels_met(y: Tensor, plan: NDArray[np.int64], classes: int) -> Tensor:
-    """Return how often each label was met in training, ``[classes]`` int64: labels ``y [n]`` in the batches of
-    ``plan``, positions into them, padded with -1 (FedGen's label counter).
+    """Return how often each label was met in training, int64 ``[classes]`` (FedGen's label counter).
+
+    Args:
+        y: the labels of the client's samples, ``[n]``.
+        plan: the batches as positions into these, -1 where a batch is short.
+        classes: how many labels there are.
+
+    Examples:
+        >>> labels_met(torch.tensor([0, 2, 2]), np.array([[0, 1], [2, -1]]), 3).tolist()
+        [1, 0, 2]
     """
     positions = torch.from_numpy(plan[plan >= 0]).to(y.device)
     return torch.bincount(y[positions], minlength=classes).cpu()

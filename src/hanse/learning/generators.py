@@ -1,4 +1,8 @@
-"""The generators of a process that anybody may draw from: Python's, NumPy's and PyTorch's."""
+"""The random generators of a process that anybody may draw from: Python's, NumPy's and PyTorch's.
+
+hanse draws from keyed streams (:mod:`hanse.base.streams`) and leaves these alone. A user's own code may draw from any
+of them, so they are seeded before it runs and put back afterwards.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import torch
 
 @contextmanager
 def untouched(device: torch.device) -> Iterator[None]:
-    """Give a block the generators that there are, and put them back: a user's code may draw from any of them."""
+    """Run a block and put all generators back as they were before it."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -24,7 +28,12 @@ def untouched(device: torch.device) -> Iterator[None]:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seed every generator, that of the device too, with a number from 0 to 2^63 - 1."""
+    """Seed every generator, the device's as well.
+
+    Args:
+        seed: from 0 to 2^63 - 1; NumPy's generator takes its last 32 bits.
+        device: whose CUDA generator is seeded, if it is a CUDA device.
+    """
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)
@@ -34,7 +43,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 def drawn_so_far(device: torch.device) -> tuple[Any, ...]:
-    """Return what differs as soon as somebody has drawn from one of the generators, or seeded it anew."""
+    """Return the state of all generators: it differs as soon as somebody draws from one or seeds one."""
     _, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
     cuda = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
     numpy = np.asarray(words).tobytes(), *rest

@@ -1,8 +1,11 @@
-"""Segments of a stacked training as CUDA graphs: recorded once, then replayed with new samples.
+"""Segments of a stacked training as CUDA graphs: recorded once, then replayed with other samples.
 
-A step of small layers is some twenty short kernels, and a card waits for Python between them. A graph is launched at
-once. It has fixed addresses and fixed numbers, so a segment is recorded anew for other shapes, another learning rate or
-momentum, and what changes from round to round (which samples, what pulls) is copied to where the recorded kernels read.
+A step of small layers is some twenty short kernels, and the card waits for Python between them. A graph is launched at
+once. Its addresses and numbers are fixed, so a segment is recorded anew for other shapes, another learning rate or
+another momentum. What changes from round to round (which samples, what pulls) is copied to where the recorded kernels
+read it.
+
+The stacked engine makes a :class:`Graphs` for each of its programs where an experiment says ``[engine] graphs``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from torch import Tensor
 from hanse.learning.batches import Segment
 from hanse.learning.program import ActiveProgram
 
-_MOST = 16  # graphs of one program: rounds of ever new shapes do not fill the card
+_MOST = 16  # graphs of one program, so that rounds of ever new shapes do not fill the card's memory
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]
@@ -24,7 +27,7 @@ Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]
 
 
 def cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
-    """Record what ``work`` launches, without running it; return what runs it."""
+    """Record what ``work`` launches, without running it, and return a function that runs it."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
@@ -42,8 +45,14 @@ class _Recorded:
 
 
 class Graphs:
-    """Runs the ``steps`` of one program's segments: as they are where a segment is new, which warms up the card's
-    libraries; recorded when it comes again; then replayed.
+    """Takes the steps of one program's segments.
+
+    A new segment runs as it is, which also warms up the card's libraries. It is recorded when one like it comes again,
+    and replayed from then on.
+
+    Args:
+        steps: takes the steps of a segment.
+        capture: records them; a test can put something else in its place.
     """
 
     def __init__(self, steps: Steps, capture: Capture = cuda_capture) -> None:
@@ -52,7 +61,7 @@ class Graphs:
         self._kept: dict[tuple[object, ...], _Recorded] = {}
 
     def __call__(self, bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
-        """Train ``bound`` on a segment."""
+        """Train ``bound`` on a segment of the samples ``x [n, d]``, which must stay where they are in memory."""
         key = _key(bound, x, segment, momentum, lr)
         if key not in self._met:
             if len(self._met) >= _MOST:
@@ -66,7 +75,7 @@ class Graphs:
             still = Segment(taken, targets, weights, tally, segment.counted)
             replay = self.capture(lambda: self.steps(bound, x, still, momentum, lr))
             self._kept[key] = _Recorded(replay, bound, x, still)
-        recorded = self._kept[key]
+        recorded = self._kept[key]  # also right after it was recorded: recording does not run anything
         for old, new in zip(_changing(recorded.bound), _changing(bound), strict=True):
             if old is not new:
                 old.copy_(new)
@@ -76,12 +85,13 @@ class Graphs:
 
 
 def _changing(bound: ActiveProgram) -> list[Tensor]:
-    """Return what pulls, tensors that are new in every round."""
+    """Return what pulls the seats: tensors that :meth:`Program.start` makes anew in every round."""
     pull = bound.pull if isinstance(bound.pull, list) else []
     return [*pull, *(bound.constant or [])]
 
 
 def _batches(segment: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the tensors of a segment that differ from round to round."""
     return segment.taken, segment.targets, segment.weights, segment.tally
 
 

@@ -1,4 +1,8 @@
-"""The client's halves by the name of their payload, and the check that both ends make before one is used."""
+"""What clients do with payloads, by the payload's name, and the check that both ends make before one is used.
+
+A mechanism may send a *payload* with its training tasks (:mod:`hanse.core.payload`). The server's half is a part of the
+mechanism; the client's half is found here, by name, since no code is sent. :func:`register` makes one known.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,38 @@ HALVES: dict[str, ClientHalf] = {FromGenerator.name: FromGenerator()}
 
 
 def register(name: str, half: ClientHalf) -> None:
-    """Make a client's half known, in the process of the server and of every participant that trains with it.
+    """Make a client's half known to this process.
 
-    A server can name only what a participant has registered itself: no code is fetched. Raises ValueError if the name
-    is another one's.
+    The process of the server and that of every participant must call it before they train with such a payload.
+
+    Args:
+        name: the payload's name.
+        half: what a client does with it.
+
+    Raises:
+        ValueError: another half is registered under this name.
     """
     if HALVES.setdefault(name, half) != half:
         raise ValueError(f"payload {name!r}: a client's half of this name is registered already")
 
 
 def half_of(name: str) -> ClientHalf:
-    """Return the client's half of a payload. Raises ValueError if there is none."""
+    """Return the client's half of a payload.
+
+    Raises:
+        ValueError: none is registered under this name.
+    """
     if name not in HALVES:
         raise ValueError(f"payload {name!r:.40}: no client's half is registered for it; there are {', '.join(HALVES)}")
     return HALVES[name]
 
 
 def declaration(payload: Payload) -> Declaration:
-    """Return what is declared for a payload. Raises ValueError if its name or its numbers are not."""
+    """Return which tensors a payload and its answer must have.
+
+    Raises:
+        ValueError: its name is not registered, or its numbers are not as its half declares them.
+    """
     half = half_of(payload.name)
     if wrong := mismatch("number", payload.numbers, half.numbers):
         raise ValueError(f"payload '{payload.name}': {wrong}")
@@ -35,7 +53,10 @@ def declaration(payload: Payload) -> Declaration:
 
 
 def unsound(payload: Payload, layout: Layout) -> str | None:
-    """Return why a payload must not be used to train a model laid out so, or None: one line that names the field."""
+    """Return why a payload must not be used to train a model of this layout, or None.
+
+    The reason is one line that names the field.
+    """
     try:
         declared = declaration(payload)
     except ValueError as wrong:

@@ -1,7 +1,12 @@
-"""What local training is asked to do: the recipe, one job a seat, and the order of its batches.
+"""What local training is asked to do: a problem, one job for each seat, and the order of a job's batches.
 
-Every engine (stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan, so that they
-can be compared number by number.
+Come here to learn what an engine is given and what it must return. A :class:`Problem` is the model with its loss. A
+:class:`SeatJob` says where one seat starts, which samples it trains on and what pulls it. :func:`batch_plan` turns a
+job and a recipe (:class:`hanse.core.recipe.Recipe`) into batches. An :class:`Engine` takes all of these, trains
+(:class:`TrainedRows`) and scores models (:class:`Scores`).
+
+Every engine (native, stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan, so that
+their results can be compared number by number.
 """
 
 from __future__ import annotations
@@ -26,30 +31,41 @@ from hanse.data.samples import Samples
 from hanse.learning.losses import Objective
 from hanse.learning.metrics import Metric
 
-__all__ = ["Engine", "Problem", "Recipe", "SampleJudge", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
-
 
 class SampleJudge(Protocol):
-    """Scores samples in a way of its own, such as by comparing whole answers."""
+    """Scores samples in a way of its own, such as by comparing whole answers of a language model."""
 
     def __call__(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each sample's loss and how right it is (0 to 1), both ``[n]``; ``outputs`` runs the model."""
+        """Return each sample's loss and how right it is.
+
+        Args:
+            outputs: runs the model on a batch of inputs and returns its outputs.
+            x: inputs ``[n, ...]``.
+            y: labels or targets ``[n, ...]``.
+
+        Returns:
+            The losses ``[n]``, and shares from 0 to 1 ``[n]``.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A model and its loss: a ``module`` used as a template (never trained in place by callers), its layout, and
-    ``loss``: "cross_entropy" (y int64 ``[n]``; accuracy = share of right answers) or "mse" (y float; accuracy is NaN).
-    An ``objective`` says what a sample's loss is in the place of these. ``metrics`` are what tests report beside loss
-    and accuracy, the main one first.
+    """A model and its loss: what engines train and scorers score.
 
-    Texts have labels ``[n, T]`` at every position and outputs ``[n, k, T]`` (:mod:`hanse.learning.sequences`). A
-    ``judge`` scores samples in the place of that. With ``plain`` every engine and scorer runs the module as it is: no
-    stacked layers, no other layout of images.
+    Samples have one label or target each, or they are texts: labels ``[n, T]`` at every position and outputs ``[n, k,
+    T]`` (:mod:`hanse.learning.sequences`).
 
-    Parameters with ``requires_grad`` False are ``frozen``: they are columns of a row that training leaves as they are,
-    or, in a layout without them, the module's own for all rows.
+    Attributes:
+        module: the template. Engines train copies of it, or run it on other weights; callers never train it in place.
+        layout: where the module's tensors lie in a row ``[P]``.
+        loss: "cross_entropy" (labels int64 ``[n]``, accuracy is the share of right answers) or "mse" (float targets,
+            accuracy is NaN).
+        judge: scores samples in place of the loss and of comparing classes; None: the usual way.
+        plain: True makes every engine and scorer run the module as it is: no stacked layers, no other memory layout of
+            images. It is set where the fast ways turn out to compute something else (:mod:`hanse.learning.agreement`).
+        objective: a loss that is minimised in place of ``loss``; None: ``loss`` itself.
+        metrics: what tests report beside loss and accuracy, the main metric first.
     """
 
     module: nn.Module
@@ -72,12 +88,20 @@ class Problem:
 
     @cached_property
     def frozen(self) -> tuple[str, ...]:
-        """The names of the parameters that do not train."""
+        """The names of the parameters with ``requires_grad`` False.
+
+        They are columns of a row that training leaves as they are. In a layout that leaves them out they are the
+        module's own, the same for all rows.
+        """
         return tuple(name for name, p in self.module.named_parameters() if not p.requires_grad)
 
     @cached_property
     def unsent(self) -> str:
-        """A digest of the frozen parameters that rows do not have (empty: none): they must be the same everywhere."""
+        """A digest of the frozen parameters that rows leave out, 32 hexadecimal digits; empty if there are none.
+
+        Such parameters are never sent, so a server and its participants compare this digest to know that they hold the
+        same ones.
+        """
         digest, tensors = hashlib.blake2b(digest_size=16), dict(self.module.named_parameters())
         left = [name for name in self.frozen if name not in self.layout.names]
         for name in left:
@@ -99,8 +123,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A seat's batches: ``batches [steps, B]``, positions into its index with -1 for padding, and the first step whose
-    losses are ``reported``, the start of the last pass.
+    """A seat's batches.
+
+    Attributes:
+        batches: int64 ``[steps, B]``, positions into the seat's samples, -1 where a batch is short.
+        reported: the first step whose losses are reported, which is where the last pass over the samples begins.
     """
 
     batches: NDArray[np.int64]
@@ -109,14 +136,21 @@ class Drawn:
 
 @dataclass(frozen=True)
 class SeatJob:
-    """One seat's training: samples ``index [n]`` (int64) into a pool, from row ``start [P]``, minimising
-    ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the buffers).
+    """One seat's training: minimise ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the
+    buffers).
 
-    ``work`` replaces the recipe's epochs, or its steps if it counts those (stragglers). ``key`` is ``(seed, round,
-    client, start row)`` of its stream. ``payload`` adds a term to the loss of each batch, not to the one reported.
-    ``drawn`` are its batches where they are not drawn from that stream.
-    ``before``: the steps that its client took in earlier rounds; batches that are not shuffled go on there.
-    ``name`` is its client's, for display.
+    Attributes:
+        index: int64 ``[n]``, the seat's samples as positions in a pool.
+        start: the row ``[P]`` from which training starts.
+        key: ``(seed, round, client, start row)``, the key of the stream that its batches are drawn from.
+        centre: the row ``[P]`` that the parameters are pulled to; None: no pull, whatever ``mu`` is.
+        mu: how strong the pull is.
+        tilt: a row ``[P]`` that is added to every gradient; None: nothing is added.
+        work: replaces the recipe's epochs, or its steps if it counts steps (stragglers); None: as the recipe says.
+        payload: adds a term to the loss of each batch, though not to the loss that is reported.
+        before: the steps that the client took in earlier rounds, from where batches that are not shuffled go on.
+        drawn: the batches, where they are not drawn from the stream of ``key``.
+        name: the client's name, for display.
     """
 
     index: Tensor
@@ -134,8 +168,12 @@ class SeatJob:
 
 @dataclass(frozen=True)
 class Said:
-    """What a training loop of the user's own said of a seat: ``metrics`` by name, on how many ``samples`` it trained
-    (None: all), and why the seat is ``refused``, if it is.
+    """What a training loop of the user's own said of a seat.
+
+    Attributes:
+        metrics: numbers by name.
+        samples: on how many samples it trained; None: on all that the seat has.
+        refused: why the seat is refused; None: it is not.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -145,9 +183,14 @@ class Said:
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """``rows [S, P]`` float32, mean ``loss [S]`` of the last epoch's samples as met (NaN: diverged), ``steps [S]``.
+    """What came of training S seats.
 
-    Of a training loop of the user's own, what it ``said`` of each seat, and a loss is NaN where it does not say.
+    Attributes:
+        rows: float32 ``[S, P]``, in the order of the jobs.
+        loss: ``[S]``, the mean loss over the samples of the last epoch, each taken at the step that met it. NaN where
+            training diverged, or where a loop of the user's own reports none.
+        steps: int64 ``[S]``, optimiser steps taken.
+        said: what a loop of the user's own said of each seat; empty for hanse's own training.
     """
 
     rows: Tensor
@@ -158,8 +201,14 @@ class TrainedRows:
 
 @dataclass(frozen=True)
 class Scores:
-    """Per model: mean ``loss [C]``, ``accuracy [C]`` (NaN for regression), number of samples ``count [C]``, and the
-    standard error of the mean loss ``loss_error [C]`` from its spread over the samples (None: not known).
+    """How good each of C models is.
+
+    Attributes:
+        loss: ``[C]``, the mean loss.
+        accuracy: ``[C]``, the share of right answers; NaN for regression.
+        count: int64 ``[C]``, how many samples were scored.
+        loss_error: ``[C]``, the standard error of the mean loss, from its spread over the samples; None where it is not
+            known.
     """
 
     loss: NDArray[np.float64]
@@ -170,37 +219,56 @@ class Scores:
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """One model's ``outputs [k, n]`` on n samples, and each sample's ``loss [n]``, on the CPU."""
+    """What one model puts out on n samples, on the CPU.
+
+    Attributes:
+        outputs: ``[k, n]``, logits or predictions.
+        loss: ``[n]``, each sample's loss.
+    """
 
     outputs: Tensor
     loss: Tensor
 
 
 class Engine(Protocol):
-    """Trains seats and scores models; engines differ in speed, never in what they compute."""
+    """Trains seats and scores models. Engines differ in speed, not in what they compute.
+
+    In what follows ``rows`` are C models ``[C, P]`` and ``pool`` the samples that they are scored on.
+    """
 
     name: str
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job, in order."""
+        """Train every job and return the results in the order of the jobs.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: epochs or steps, batch size, optimiser and its settings.
+            lr: the learning rate of this round, which takes the place of the recipe's.
+        """
         ...
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``."""
+        """Score each model on the whole pool, or model c on the samples ``pool[index[c]]``."""
         ...
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool, bit for bit as :meth:`score` would
-        among all; the others may be NaN.
+        """Score only the models ``rows[some]`` on the pool; ``some [m]`` are positions.
+
+        Each of their scores is bit for bit what :meth:`score` would say of it among all rows. The other scores may be
+        NaN.
         """
         ...
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        """Score every model on each of several lists of samples ``pool[index[i]]``: one :class:`Scores` for
+        each list.
+        """
         ...
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Sequence[ModelOutputs]:
-        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``."""
+        """Return what each model puts out on the pool, or model c on the samples ``pool[index[c]]``."""
         ...
 
     def close(self) -> None:
@@ -214,7 +282,7 @@ class _Cuts:
 
     n: int
     cuts: NDArray[np.int64]
-    steps: int  # optimiser steps in all
+    steps: int  # of the whole training, not of one pass
 
     @property
     def per_epoch(self) -> int:
@@ -226,7 +294,7 @@ class _Cuts:
 
     @cached_property
     def slots(self) -> NDArray[np.int64]:
-        """Positions ``[per_epoch, B]`` into a permutation, n where a batch is short."""
+        """Positions ``[per_epoch, B]`` into a permutation; n, one beyond its end, where a batch is short."""
         slots = self.cuts[:-1, None] + np.arange(int(np.diff(self.cuts).max()))
         return np.where(slots < self.cuts[1:, None], slots, self.n)
 
@@ -240,7 +308,7 @@ def _cut(n: int, recipe: Recipe, work: int | None, smallest: int) -> _Cuts:
         per_epoch = min(recipe.batches_per_epoch, max(1, n // smallest))
         cuts = np.linspace(0, n, per_epoch + 1).round().astype(np.int64)
     else:
-        size = min(recipe.batch_size or n, n)
+        size = min(recipe.batch_size or n, n)  # no batch_size: the whole of a client's samples
         per_epoch = math.ceil(n / size)
         cuts = np.minimum(np.arange(per_epoch + 1) * size, n)
         if per_epoch > 1 and cuts[-1] - cuts[-2] < smallest:
@@ -259,30 +327,48 @@ def batch_plan(
     smallest: int = 1,
     before: int = 0,
 ) -> NDArray[np.int64]:
-    """Return the batches of one seat, ``[steps, B]`` positions into its ``n`` samples, short batches padded with -1.
+    """Return the batches of one seat: positions into its samples, int64 ``[steps, B]``, short batches padded with -1.
 
-    The order comes from the stream ``(seed, "batches", round, client, start)`` of ``key``: one permutation an epoch.
-    A recipe with another order than "shuffled" takes the samples as they lie, going on ``before`` steps after the first
-    batch.
-    ``smallest`` is the least batch the model can train on (2 with batch norm): a shorter last batch is left out.
-    Raises ValueError for a client with fewer than ``smallest`` samples.
+    The order comes from the stream ``(seed, "batches", round, client, start)``: one permutation for each epoch. A
+    recipe whose order is not "shuffled" takes the samples as they lie.
+
+    Args:
+        n: how many samples the seat has.
+        recipe: says how many batches there are and how large they are.
+        key: ``(seed, round, client, start row)``.
+        work: replaces the recipe's epochs, or its steps if it counts those.
+        smallest: the smallest batch that the model can train on (2 with batch norm). A shorter last batch of an epoch
+            is left out.
+        before: without shuffling, how many steps after the first batch the plan begins.
+
+    Raises:
+        ValueError: the seat has fewer than ``smallest`` samples.
+
+    Examples:
+        >>> from hanse.core.recipe import Recipe
+        >>> in_order = Recipe(epochs=1, batch_size=2, order="by_class")
+        >>> batch_plan(5, in_order, key=(0, 0, 0, 0)).tolist()
+        [[0, 1], [2, 3], [4, -1]]
     """
     if n < smallest:
         raise ValueError(f"client {key[2]} has {n} samples to train on; at least {smallest} needed")
     cut = _cut(n, recipe, work, smallest)
     if recipe.order != "shuffled":
-        at_rest = np.append(np.arange(n), -1)[cut.slots]
+        at_rest = np.append(np.arange(n), -1)[cut.slots]  # slot n, where a batch is short, reads the -1
         return at_rest[(before + np.arange(cut.steps)) % cut.per_epoch]
     seed, round, client, start = key
     draw = stream(seed, "batches", round=round, client=client, start=start)
-    order = np.full((cut.epochs, n + 1), -1, dtype=np.int64)
+    order = np.full((cut.epochs, n + 1), -1, dtype=np.int64)  # column n stays -1: the padding of short batches
     for epoch in range(cut.epochs):
         order[epoch, :n] = draw.permutation(n)
     return order[:, cut.slots].reshape(-1, cut.slots.shape[1])[: cut.steps]
 
 
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
-    """Return the first step of the last (perhaps unfinished) pass over the samples: reported losses start there."""
+    """Return the step at which the last pass over the samples begins, be it complete or not.
+
+    The loss that is reported counts from there. The arguments are those of :func:`batch_plan`.
+    """
     cut = _cut(n, recipe, work, smallest)
     if recipe.order != "shuffled":
         return max(0, cut.steps - 1 - (before + cut.steps - 1) % cut.per_epoch)
@@ -290,7 +376,11 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
 
 
 def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
-    """Return a seat's batches. Raises ValueError as :func:`batch_plan` does."""
+    """Return a seat's batches: the job's own if it brings them, else those of :func:`batch_plan`.
+
+    Raises:
+        ValueError: the seat has fewer than ``smallest`` samples.
+    """
     if job.drawn is not None:
         return job.drawn
     n = len(job.index)
@@ -299,12 +389,17 @@ def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
 
 
 def smallest_batch(problem: Problem) -> int:
-    """Return the least batch a model can train on: 2 if it has batch norm, whose variance needs two samples."""
+    """Return the smallest batch that a model can train on: 2 with batch norm, whose variance needs two
+    samples; else 1.
+    """
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
 
 
 def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
-    """Raise ValueError for a payload or a recipe that is not SGD; called by engines that can heed neither."""
+    """Raise ValueError for a job with a payload and for a recipe whose optimiser is not SGD.
+
+    Engines that can do neither call this before they train; the message names ``engine``.
+    """
     if any(job.payload is not None for job in jobs):
         raise ValueError(f"engine {engine!r} trains without payloads; use 'sequential'")
     if recipe.optimizer != "sgd":

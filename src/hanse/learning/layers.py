@@ -1,8 +1,16 @@
-"""Stacked layers: the same layer of S models at once, each with an explicit forward and backward on given buffers.
+"""Stacked layers: the same layer of S models at once, with hand-written forward and backward passes.
 
-Activations are *feature-major*, ``[S, features, batch]``: reductions over classes then vectorise along the batch (a
-log-softmax over 10 classes is six times faster so), and a weight's gradient is one ``baddbmm_`` into its velocity,
-which folds momentum in. Only the first layer's input is sample-major ``[S, batch, features]``, as the pool has it.
+A :class:`hanse.learning.program.Program` builds them and the stacked engine runs them. Every :class:`Layer` takes the
+activations of the layer before it, writes its own into a buffer, and on the way back puts its gradients into its
+velocities. A :class:`Loss` ends the stack.
+
+Activations are *feature-major*, ``[S, features, batch]``. So reductions over classes vectorise along the batch (a
+log-softmax over 10 classes is six times faster), and a weight's gradient is one ``baddbmm_`` into its velocity, which
+takes in the momentum as well. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the
+pool.
+
+In all signatures B is the batch width, ``weights [S, 1, B]`` each sample's share of its batch (0 for padding), and
+``grad`` the gradient of the loss at a layer's outputs.
 """
 
 from __future__ import annotations
@@ -22,34 +30,53 @@ _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
 class Layer(Protocol):
-    """One stacked layer bound to its weights, velocities and buffers."""
+    """One stacked layer, bound to its weights, velocities and buffers."""
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return the outputs ``[S, out, B]``; ``weights [S, 1, B]``: each sample's share of its batch (padding: 0)."""
+        """Return the outputs ``[S, out, B]`` of inputs ``x [S, in, B]``, which may be overwritten."""
         ...
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Put the gradients into the velocities (``v = momentum v + g``), return the input's ``[S, in, B]``."""
+        """Put the gradients into the velocities, ``v = momentum v + g``, and return the gradient at the inputs.
+
+        ``grad [S, out, B]`` may be overwritten; the result is ``[S, in, B]``. A layer below which nothing trains
+        returns ``grad`` as it is.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Enter:
-    """Turn the pool's ``[S, B, features]`` into feature-major, for stacks that do not begin with a linear layer."""
+    """Turns the pool's ``[S, B, features]`` into feature-major, for stacks that do not begin with a linear layer.
+
+    Attributes:
+        out: ``[S, features, B]``, where the samples go.
+    """
 
     out: Tensor
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Copy transposed."""
+        """Copy the samples transposed."""
         return self.out.copy_(x.transpose(1, 2))
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Nothing to do: samples have no gradient."""
+        """Return ``grad`` as it is: nobody needs a gradient at the samples."""
         return grad
 
 
 class Linear:
-    """``W x + b`` with ``W [S, out, in]`` and ``b [S, out, 1]`` (or none)."""
+    """The layer ``W x + b``.
+
+    Args:
+        weight: ``W``, ``[S, out, in]``.
+        weight_velocity: as ``weight``.
+        bias: ``b``, ``[S, out, 1]``, or None.
+        bias_velocity: as ``bias``.
+        out: buffer of the outputs, ``[S, out, B]``.
+        grad_in: buffer of the gradient at the inputs, ``[S, in, B]``; None where nothing trains below.
+        ones: ``[S, B, 1]``, by which a product sums over the batch.
+        from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
+    """
 
     def __init__(
         self,
@@ -66,11 +93,12 @@ class Linear:
         self.bias, self.bias_velocity = bias, bias_velocity
         self.out, self.grad_in, self.ones, self.from_pool = out, grad_in, ones, from_pool
         self.transposed = weight.transpose(1, 2)
-        self.x: Tensor | None = None  # the input, and its views [S, in, B] and [S, B, in]: it is the same at every step
+        # the input, and its views [S, in, B] and [S, B, in]: the same buffer at every step, so they are made once
+        self.x: Tensor | None = None
         self.x_columns = self.x_rows = out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """One batched product; the pool's samples come untransposed."""
+        """Return ``W x + b`` by one batched product; samples from the pool are not transposed for it."""
         if x is not self.x:
             self.x, swapped = x, x.transpose(1, 2)
             self.x_columns, self.x_rows = (swapped, x) if self.from_pool else (x, swapped)
@@ -79,7 +107,7 @@ class Linear:
         return torch.baddbmm(self.bias, self.weight, self.x_columns, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Three batched products; none for the input where nothing trains below."""
+        """Add the gradients by a batched product each, and return the one at the inputs if it is wanted."""
         self.weight_velocity.baddbmm_(grad, self.x_rows, beta=momentum)
         if self.bias_velocity is not None:
             self.bias_velocity.baddbmm_(grad, self.ones, beta=momentum)
@@ -89,10 +117,10 @@ class Linear:
 
 
 class SeatwiseLinear:
-    """The first layer, seat by seat: for one thread on processors where single products are faster than batched ones.
+    """The first layer, one product for each seat, for one thread where single products are faster than batched ones.
 
-    See :mod:`hanse.learning.products`. ``x [S, B, in]`` is where the samples will be; all views are made
-    once.
+    That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`, with
+    ``x [S, B, in]``, the buffer in which the samples will lie. All views of the buffers are made once.
     """
 
     def __init__(
@@ -113,13 +141,13 @@ class SeatwiseLinear:
         self.grads: Sequence[Tensor] = ()
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """One product a seat."""
+        """Return ``W x + b`` of the samples in the buffer, seat by seat."""
         for weight, rows, shift, out in self.forwards:
             torch.add(direct_product(weight, rows), shift, out=out)
         return self.out
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """One product a seat, added to its velocity; nothing trains below."""
+        """Add the gradients, seat by seat; there is nothing below that trains."""
         if grad is not self.grad:
             self.grad, self.grads = grad, grad.unbind(0)
         for velocity, g, columns in zip(self.velocities, self.grads, self.x_columns, strict=True):
@@ -130,28 +158,46 @@ class SeatwiseLinear:
 
 
 class Activation:
-    """ReLU or tanh; ``out`` is None where it may overwrite its input."""
+    """ReLU or tanh.
+
+    Args:
+        kind: "relu" or "tanh".
+        out: buffer of the outputs ``[S, d, B]``; None where the input may be overwritten.
+    """
 
     def __init__(self, kind: str, out: Tensor | None) -> None:
         self.relu, self.out = kind == "relu", out
         self.y: Tensor | None = None
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Apply it to ``x [S, d, B]``, in place if allowed."""
+        """Apply the function to ``x [S, d, B]``, in place if that is allowed."""
         if self.out is not None:
             x = self.out.copy_(x)
         self.y = x.clamp_min_(0) if self.relu else x.tanh_()
         return self.y
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Scale the gradient ``[S, d, B]`` in place."""
+        """Multiply the gradient ``[S, d, B]`` by the function's slope, in place."""
         if self.relu:
             return _relu_backward(grad, self.y, 0, grad_input=grad)  # type: ignore[no-any-return]
         return _tanh_backward(grad, self.y, grad_input=grad)  # type: ignore[no-any-return]
 
 
 class BatchNorm:
-    """Batch normalisation over each model's own batch, padding left out; running statistics as PyTorch keeps them."""
+    """Batch normalisation over each model's own batch, padding left out; running statistics as PyTorch keeps them.
+
+    Args:
+        scale: PyTorch's ``weight``; this and all others but ``normal`` and ``out`` are ``[S, features, 1]``.
+        shift: PyTorch's ``bias``.
+        scale_velocity: as ``scale``.
+        shift_velocity: as ``shift``.
+        mean: the running mean.
+        var: the running variance.
+        decay: PyTorch's ``momentum``: how far the running statistics move towards the batch's.
+        eps: is added to the variance.
+        normal: buffer of the normalised inputs ``[S, features, B]``.
+        out: buffer of the outputs ``[S, features, B]``.
+    """
 
     def __init__(
         self,
@@ -166,7 +212,6 @@ class BatchNorm:
         normal: Tensor,
         out: Tensor,
     ) -> None:
-        # all but normal and out, [S, features, batch], are [S, features, 1]
         self.scale, self.shift = scale, shift
         self.scale_velocity, self.shift_velocity = scale_velocity, shift_velocity
         self.mean, self.var, self.decay, self.eps = mean, var, decay, eps
@@ -175,7 +220,10 @@ class BatchNorm:
         self.weights = out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Normalise and move the running statistics (the variance unbiased: n / (n - 1), with n = 1 / weight)."""
+        """Return the normalised, scaled and shifted inputs, and move the running statistics.
+
+        The running variance takes the unbiased one, ``n / (n - 1)`` times the batch's, where ``n = 1 / weight``.
+        """
         self.weights = weights
         column = weights.transpose(1, 2)
         mean = torch.bmm(x, column)
@@ -189,9 +237,12 @@ class BatchNorm:
         return torch.addcmul(self.shift, self.normal, self.scale, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Return ``scale rstd (g - w (sum g) - x w (sum g x))``: padding has weight 0 and keeps gradient 0."""
+        """Return ``scale rstd (g - w sum(g) - normal w sum(g normal))``, w being the weights.
+
+        Padding, whose weight is 0, keeps the gradient 0.
+        """
         sum_grad = grad.sum(2, keepdim=True)
-        product = torch.mul(grad, self.normal, out=self.out)  # the output is not needed any more
+        product = torch.mul(grad, self.normal, out=self.out)  # nobody needs the outputs any longer
         sum_product = product.sum(2, keepdim=True)
         self.shift_velocity.mul_(momentum).add_(sum_grad)
         self.scale_velocity.mul_(momentum).add_(sum_product)
@@ -203,15 +254,29 @@ class Loss(Protocol):
     """The last step of a forward pass and the first of a backward pass."""
 
     def gradient(self, output: Tensor, y: Tensor, weights: Tensor, tally: Tensor | None) -> Tensor:
-        """Return the gradient at the outputs; add each model's losses times ``tally [S, 1, B]`` to its total."""
+        """Return the gradient at the outputs, ``[S, k, B]``.
+
+        Args:
+            output: ``[S, k, B]``.
+            y: labels ``[S, 1, B]`` or targets ``[S, d, B]``.
+            weights: each sample's share of its batch.
+            tally: ``[S, 1, B]``, what each sample's loss counts in the loss that its model reports; None: losses of
+                this step are not reported.
+        """
         ...
 
 
 class CrossEntropy:
-    """Cross-entropy of logits ``[S, classes, B]`` with labels ``[S, 1, B]``; ``total [S, 1, 1]`` collects losses."""
+    """Cross-entropy of logits ``[S, classes, B]`` with labels ``[S, 1, B]``.
+
+    Args:
+        out: buffer of the gradient, ``[S, classes, B]``.
+        total: ``[S, 1, 1]``, to which reported losses are added.
+    """
 
     def __init__(self, out: Tensor, total: Tensor) -> None:
         self.out, self.total = out, total
+        # scattered onto the labels' places it makes softmax - one-hot, with no one-hot tensor
         self.minus_one = torch.full((out.shape[0], 1, out.shape[2]), -1.0, dtype=out.dtype, device=out.device)
 
     def gradient(self, output: Tensor, y: Tensor, weights: Tensor, tally: Tensor | None) -> Tensor:
@@ -223,7 +288,10 @@ class CrossEntropy:
 
 
 class SquaredError:
-    """Squared error of outputs ``[S, d, B]`` with targets ``[S, d, B]``, the mean over d for each sample."""
+    """Squared error of outputs ``[S, d, B]`` with targets ``[S, d, B]``, the mean over a sample's d numbers.
+
+    The arguments are those of :class:`CrossEntropy`.
+    """
 
     def __init__(self, out: Tensor, total: Tensor) -> None:
         self.out, self.total = out, total
@@ -237,15 +305,16 @@ class SquaredError:
 
 
 class AnyLoss:
-    """Any loss of a sample's outputs ``[S, k, B]`` and target ``[S, d, B]``: autograd gives the slope at the outputs,
-    from where the stack's own backward pass goes on.
+    """Any loss of a sample's outputs ``[S, k, B]`` and target ``[S, d, B]``.
+
+    Autograd gives its gradient at the outputs, from where the stack's own backward pass goes on.
     """
 
     def __init__(self, objective: Objective, out: Tensor, total: Tensor) -> None:
         self.objective, self.out, self.total = objective, out, total
 
     def gradient(self, output: Tensor, y: Tensor, weights: Tensor, tally: Tensor | None) -> Tensor:
-        """Return ``weights`` times the slope of each sample's loss."""
+        """Return ``weights`` times the gradient of each sample's loss at its outputs."""
         seats, outputs, width = output.shape
         targets = y.transpose(1, 2).reshape(seats * width, -1)
         with torch.enable_grad():

@@ -1,7 +1,8 @@
-"""Local training of one seat with autograd: the oracle that every faster engine is checked against.
+"""Local training of one seat with PyTorch's autograd: the reference against which every faster engine is checked.
 
-Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay), AdamW or Adadelta; the proximal pull and the tilt
-join the gradient.
+:class:`Trainer` holds a copy of a problem's module, trains one seat at a time, and runs the module on samples. Its
+steps are those of plain SGD as in ``torch.optim.SGD`` (momentum, weight decay), of AdamW, or of Adadelta;
+:func:`stepper` chooses. The proximal pull and the tilt of a seat are added to the gradient, not to the loss.
 """
 
 from __future__ import annotations
@@ -30,16 +31,21 @@ Step = Callable[[list[Tensor], list[Tensor], float], None]
 
 @dataclass
 class SGD:
-    """``v = momentum v + g``, ``theta -= lr v``, as ``torch.optim.SGD`` has it."""
+    """Steps ``v = momentum v + g`` and ``theta -= lr v``, as ``torch.optim.SGD`` takes them.
+
+    Attributes:
+        momentum: from 0 (none) to 1.
+        velocity: ``v``, one tensor for each parameter; None before the first step.
+    """
 
     momentum: float
     velocity: list[Tensor] | None = None
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-        """Take one step."""
+        """Take one step in place; the gradients become the velocity at the first step."""
         if self.momentum:
             if self.velocity is None:
-                self.velocity = gradients
+                self.velocity = gradients  # as in PyTorch: the first velocity is the gradient itself
             else:
                 torch._foreach_mul_(self.velocity, self.momentum)
                 torch._foreach_add_(self.velocity, gradients)
@@ -49,7 +55,16 @@ class SGD:
 
 @dataclass
 class AdamW:
-    """AdamW (Loshchilov and Hutter 2019) as ``torch.optim.AdamW`` has it; moments start from zero in every round."""
+    """AdamW (Loshchilov and Hutter 2019) as in ``torch.optim.AdamW``; its moments start from zero in every round.
+
+    Attributes:
+        weight_decay: the share of a parameter, times the learning rate, that each step takes away.
+        betas: how much of the first and of the second moment a step keeps.
+        eps: is added to the root of the second moment.
+        steps: how many steps were taken.
+        first: the running mean of the gradients.
+        second: the running mean of the squared gradients.
+    """
 
     weight_decay: float
     betas: tuple[float, float] = (0.9, 0.999)
@@ -59,7 +74,7 @@ class AdamW:
     second: list[Tensor] = field(default_factory=list)
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-        """Take one step."""
+        """Take one step in place."""
         if not self.steps:
             self.first = [torch.zeros_like(p) for p in parameters]
             self.second = [torch.zeros_like(p) for p in parameters]
@@ -78,10 +93,15 @@ class AdamW:
 
 @dataclass
 class Adadelta:
-    """Adadelta (Zeiler 2012) as ``torch.optim.Adadelta`` has it; its means start from zero in every round.
+    """Adadelta (Zeiler 2012) as in ``torch.optim.Adadelta``; its running means start from zero in every round.
 
-    ``squares`` is the running mean of squared gradients, ``moves`` that of squared steps before ``lr``:
-    ``step = sqrt(moves + eps) / sqrt(squares + eps) g``.
+    A step is ``sqrt(moves + eps) / sqrt(squares + eps) g``, times the learning rate.
+
+    Attributes:
+        rho: how much of the running means a step keeps.
+        eps: is added under both roots.
+        squares: the running mean of squared gradients.
+        moves: the running mean of squared steps, before they are multiplied by the learning rate.
     """
 
     rho: float
@@ -90,7 +110,7 @@ class Adadelta:
     moves: list[Tensor] = field(default_factory=list)
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-        """Take one step."""
+        """Take one step in place."""
         if not self.squares:
             self.squares = [torch.zeros_like(p) for p in parameters]
             self.moves = [torch.zeros_like(p) for p in parameters]
@@ -108,7 +128,7 @@ class Adadelta:
 
 
 def stepper(recipe: Recipe) -> Step:
-    """Return a fresh optimiser of a recipe, for one seat's training."""
+    """Return a new optimiser for one seat's training, as the recipe names it."""
     if recipe.optimizer == "adadelta":
         return Adadelta(recipe.rho, recipe.eps)
     if recipe.optimizer == "adamw":
@@ -126,8 +146,10 @@ def has_convolutions(module: nn.Module) -> bool:
 
 
 def in_channels_last(problem: Problem) -> bool:
-    """Say whether a module's images are to lie channels-last: it is up to three times faster with max-pooling, and no
-    slower with many channels; narrow networks without pooling (FedGen's) are tested in half the time without it.
+    """Say whether a module's images are to lie channels-last in memory.
+
+    With max-pooling that is up to three times faster, and with many channels no slower. Narrow networks without pooling
+    (FedGen's) are tested in half the time without it.
     """
     if problem.plain:
         return False
@@ -138,8 +160,12 @@ def in_channels_last(problem: Problem) -> bool:
 
 
 def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
-    """Return the mean loss of a batch: cross-entropy of logits ``[n, k]`` (of texts ``[n, k, T]``, over all positions
-    that count), squared error over all of ``y``, or what the problem's objective says.
+    """Return the mean loss of a batch, a scalar.
+
+    Args:
+        problem: says which loss it is.
+        output: logits ``[n, k]``, of texts ``[n, k, T]``; or predictions with as many numbers as ``y``.
+        y: labels int64 ``[n]`` or ``[n, T]``, where positions marked ``IGNORED`` do not count; or targets.
     """
     if problem.objective is not None:
         return problem.objective(output, y).mean()
@@ -149,9 +175,13 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
 
 
 class Trainer:
-    """One copy of the module that trains one seat at a time; not to be shared between threads.
+    """One copy of a problem's module that trains one seat at a time. Threads must not share a trainer.
 
-    ``precision="bf16"`` runs the forward pass under autocast; weights, gradients' sums and steps stay in ``dtype``.
+    Args:
+        problem: the model and its loss.
+        device: where the copy lies.
+        dtype: of weights, gradients and steps.
+        precision: "bf16" runs the forward pass under autocast to bfloat16; all else stays in ``dtype``.
     """
 
     def __init__(
@@ -172,7 +202,10 @@ class Trainer:
         self._random: bool | None = None
 
     def draws(self, pool: Samples) -> bool:
-        """Say whether the module draws random numbers as it trains (dropout); found out by one forward pass."""
+        """Say whether the module draws random numbers while it trains (dropout).
+
+        One forward pass on a few samples of ``pool`` finds it out; the answer is kept.
+        """
         if self._random is None:
             before = torch.get_rng_state()
             probe = copy.deepcopy(self.module).train()
@@ -182,13 +215,27 @@ class Trainer:
         return self._random
 
     def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
-        """Train one seat: its row ``[P]``, mean loss of the last epoch's samples (NaN if not finite), and steps."""
+        """Train one seat.
+
+        Args:
+            pool: all samples, in which the job's ``index`` points.
+            job: the seat.
+            recipe: how much training, and by which optimiser.
+            lr: the learning rate.
+
+        Returns:
+            The seat's row ``[P]``; the mean loss over the samples of the last epoch (NaN where the row or the loss is
+                not finite); the number of steps.
+
+        Raises:
+            ValueError: fewer samples than the model can train on.
+        """
         key, drawn = job.key, plan_of(job, recipe, self.smallest)
         plan, reported = drawn.batches, drawn.reported
         tail = plan[reported:]
         counted = int((tail >= 0).sum())
         self._load(job.start)
-        if not self.draws(pool):
+        if not self.draws(pool):  # then no generator needs to be seeded and put back
             total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
         else:
             devices = [self.device] if self.device.type == "cuda" else []
@@ -198,12 +245,13 @@ class Trainer:
                 total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
         row = self.row()
         loss = float(total) / counted
-        finite = math.isfinite(loss) and math.isfinite(float(row.sum()))
+        finite = math.isfinite(loss) and math.isfinite(float(row.sum()))  # a sum is finite only if all its terms are
         return row, loss if finite else float("nan"), len(plan)
 
     def _run(
         self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float, plan: list[list[int]], reported: int
     ) -> Tensor:
+        """Take the steps of a plan; return the sum of the reported samples' losses as a float64 scalar."""
         module, index = self.module.train(), job.index.to(pool.x.device)
         parameters: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
@@ -219,6 +267,7 @@ class Trainer:
             with self._autocast():
                 output = module(x)
             loss = loss_of(self.problem, output.to(self.dtype), y)
+            # a payload's term is trained on but not reported: losses stay comparable with those of other mechanisms
             aim = loss if term is None else loss + term(output.to(self.dtype), y)
             gradients = list(torch.autograd.grad(aim, parameters, materialize_grads=True))
             with torch.no_grad():
@@ -235,13 +284,13 @@ class Trainer:
         return total
 
     def _term(self, job: SeatJob) -> Term | None:
-        """Return the loss that a payload adds, if there is one."""
+        """Return the term that the job's payload adds to the loss; None without a payload or if it adds none."""
         if job.payload is None:
             return None
         return half_of(job.payload.name).term(job.payload, job.key, self.module, self.layout)
 
     def load(self, row: Tensor) -> nn.Module:
-        """Return the module holding this row, in evaluation mode."""
+        """Load a row ``[P]`` into the module and return it in evaluation mode."""
         self._load(row)
         return self.module.eval()
 
@@ -252,12 +301,13 @@ class Trainer:
             return torch.cat([tensors[name].reshape(-1) for name in self.layout.names])
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return the loaded module's outputs on a batch as it lies in a pool, without gradients."""
+        """Return what the loaded module puts out on inputs ``x [n, ...]`` from a pool, without gradients."""
         with torch.no_grad(), self._autocast():
             output: Tensor = self.module(self._inputs(x))
         return output.to(self.dtype)
 
     def _load(self, row: Tensor) -> None:
+        """Load a row's tensors, and reset the integer buffers, which a row does not hold, to those of the template."""
         self.layout.load(self.module, row.to(self.device))
         for name, counter in self.counters.items():
             self.module.get_buffer(name).copy_(counter)
@@ -268,6 +318,7 @@ class Trainer:
         return [views[name] for name, p in self.module.named_parameters() if p.requires_grad]
 
     def _inputs(self, x: Tensor) -> Tensor:
+        """Return inputs on the trainer's device; whole numbers (tokens) keep their type."""
         x = x.to(device=self.device, dtype=self.dtype if x.is_floating_point() else None)
         return x.contiguous(memory_format=torch.channels_last) if self.images and x.ndim == 4 else x
 

@@ -1,11 +1,16 @@
 """A training loop of the user's own: ``fit(model, data, round)`` trains the plain module in place.
 
-Hanse loads the seat's model before it and takes the row after it; what lies between is the loop's: its loss, optimiser,
-schedule, clipping, augmentation, and whatever library. A loop with a parameter ``penalty`` is also given a function of
-that name, which returns what the mechanism adds to the seat's loss (a proximal pull, a tilt).
+hanse loads the seat's model before it and takes the row after it. What lies between is the loop's own: its loss,
+optimiser, schedule, clipping, augmentation, and whatever library. A loop is given the PyTorch module, a
+:class:`TrainingData` with the client's samples and a :class:`TrainingRound` with the settings. If it has a parameter
+``penalty``, it is also given a :class:`Penalty`, a function that returns what the mechanism adds to the seat's loss (a
+proximal pull, a tilt). It returns None, or numbers by name: "loss", "samples" and "steps" have a meaning (see
+``docs/own-loop.md``), others are recorded.
 
 Generators are seeded before each seat, so that runs repeat bit by bit and are the same on a network. What a loop does
 wrong costs its client the seat, for a reason that is recorded; the round goes on.
+
+Inside hanse, :class:`Loop` is such a function and :class:`LoopEngine` the engine that trains seats by it.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class LoopError(ValueError):
-    """What a training loop left or returned cannot be taken; one line that says what, and what is allowed."""
+    """What a training loop left or returned cannot be taken; the message says what it is and what is allowed."""
 
 
 # ---- what a loop is given
@@ -59,11 +64,23 @@ class LoopError(ValueError):
 class TrainingRound:
     """What a training loop is told of its seat.
 
-    ``number`` is the round's, from 0; ``client`` and ``name`` are the client's. ``seed`` (63 bits) is the seat's own,
-    drawn anew for each round, client and start row: all generators are seeded with it. ``epochs``, ``batch_size``,
-    ``steps`` (None: epochs are counted), ``lr`` (after ``lr_decay``), ``momentum`` and ``weight_decay`` are those of
-    ``[train]``, as far as this client is concerned: a straggler has fewer epochs, and ``batches_per_epoch`` and
-    ``batch_share`` are turned into the size of a batch. ``recipe`` has all of them as they are written.
+    The settings are those of ``[train]`` as far as this client is concerned: a straggler has fewer epochs, and
+    ``batches_per_epoch`` and ``batch_share`` are turned into the size of a batch.
+
+    Attributes:
+        number: the round's, from 0.
+        client: the client's number.
+        name: the client's name.
+        seed: the seat's own, of 63 bits, drawn anew for each round, client and start row. All generators are seeded
+            with it.
+        device: where the model and the data are.
+        epochs: how often the data are gone through.
+        batch_size: samples in a batch, at most as many as the client has.
+        steps: how many batches, for recipes that count these; None: epochs are counted.
+        lr: the learning rate, after ``lr_decay``.
+        momentum: that of SGD.
+        weight_decay: that of the optimiser.
+        recipe: all settings as they are written.
     """
 
     number: int
@@ -81,7 +98,14 @@ class TrainingRound:
 
     @staticmethod
     def of(job: SeatJob, recipe: Recipe, lr: float, device: torch.device) -> TrainingRound:
-        """Return what a seat's loop is told."""
+        """Return what a seat's loop is told.
+
+        Args:
+            job: the seat.
+            recipe: how clients train.
+            lr: the learning rate of this round.
+            device: where the loop works.
+        """
         seed, number, client, start = job.key
         counts_steps = recipe.steps is not None
         n, steps = len(job.index), recipe.steps if job.work is None else job.work
@@ -107,8 +131,15 @@ class TrainingRound:
 
 
 class TrainingData(TorchDataset[Batch]):
-    """The samples that a client trains on: ``x [n, ...]`` and ``y [n, ...]`` on the round's device, and a dataset of
-    PyTorch's, ``data[i]`` a sample with its target. They are the client's own copy.
+    """The samples that a client trains on; a dataset of PyTorch's, of which ``data[i]`` is a sample with its target.
+
+    They are the client's own copy, so a loop may change them.
+
+    Args:
+        pool: the samples of all clients.
+        index: int64 ``[n]``, which of them are this client's.
+        round: what the loop is told.
+        smallest: the smallest batch that the model can train on.
     """
 
     def __init__(self, pool: Samples, index: Tensor, round: TrainingRound, smallest: int = 1) -> None:
@@ -116,7 +147,7 @@ class TrainingData(TorchDataset[Batch]):
 
     @cached_property
     def samples(self) -> Samples:
-        """The client's samples and targets."""
+        """The client's samples and targets, on the round's device."""
         own, device = self._pool.take(self._index.to(self._pool.y.device)), self._round.device
         return own if own.y.device == device else replace(own, x=own.x.to(device), y=own.y.to(device))
 
@@ -140,10 +171,25 @@ class TrainingData(TorchDataset[Batch]):
     def loader(
         self, batch_size: int | None = None, *, shuffle: bool = True, drop_last: bool | None = None
     ) -> DataLoader[Batch]:
-        """Return a ``DataLoader`` of batches ``x, y``, gathered whole: it costs less than one of single samples.
+        """Return a ``DataLoader`` of batches ``(x, y)``.
 
-        ``batch_size`` is the round's if nothing is said. The order is drawn from a generator of the seat's own, which
-        leaves the others as they are. ``drop_last`` None leaves out a last batch only if batch norm cannot use it.
+        A batch is gathered at once, which costs less than sample by sample. The order is drawn from a generator of the
+        seat's own, which leaves all others as they are.
+
+        Args:
+            batch_size: None: the round's.
+            shuffle: whether each pass over the samples has an order of its own.
+            drop_last: whether a last, smaller batch is left out; None: only if batch norm could not use it.
+
+        Examples:
+            >>> pool = Samples(torch.arange(10.0).reshape(5, 2), torch.tensor([0, 1, 0, 1, 0]))
+            >>> job = SeatJob(index=torch.arange(5), start=torch.zeros(6), key=(0, 0, 0, 0))
+            >>> told = TrainingRound.of(job, Recipe(batch_size=2), lr=0.1, device=torch.device("cpu"))
+            >>> data = TrainingData(pool, job.index, told)
+            >>> [len(y) for x, y in data.loader()]
+            [2, 2, 1]
+            >>> [y.tolist() for x, y in data.loader(shuffle=False)]
+            [[0, 1], [0, 1], [0]]
         """
         size = self._round.batch_size if batch_size is None else batch_size
         if drop_last is None:
@@ -163,7 +209,7 @@ class TrainingData(TorchDataset[Batch]):
 
 
 class _Batches(TorchDataset[Batch]):
-    """The same samples for a loader: a list of places gives a batch."""
+    """The same samples for a loader: a list of positions gives a batch."""
 
     def __init__(self, data: TrainingData) -> None:
         self.data = data
@@ -180,13 +226,22 @@ class _Batches(TorchDataset[Batch]):
 
 
 def _as_it_is(batch: Any) -> Any:
+    """Return the batch, which is gathered already: a loader's usual collation would stack samples."""
     return batch
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a mechanism adds to a seat's loss, as a function of the model: ``mu/2 |theta - centre|^2 + <tilt, theta>``
-    over the parameters that train; 0 where it adds nothing. Its gradient is what hanse's own training adds.
+    """What a mechanism adds to a seat's loss, as a function of the model.
+
+    It is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters that train. Its gradient is what hanse's own
+    training adds to that of the loss.
+
+    Attributes:
+        mu: how strong the pull is.
+        centre: what each parameter is pulled to; None: no pull.
+        tilt: what each parameter is multiplied by; None: no tilt.
+        zero: the scalar 0 on the device.
     """
 
     mu: float
@@ -196,7 +251,7 @@ class Penalty:
 
     @staticmethod
     def of(job: SeatJob, problem: Problem, device: torch.device) -> Penalty:
-        """Return the term of a seat."""
+        """Return the penalty of a seat, with tensors on ``device``."""
         trained = [name for name, p in problem.module.named_parameters() if p.requires_grad]
 
         def cut(row: Tensor | None) -> Sequence[Tensor] | None:
@@ -207,9 +262,13 @@ class Penalty:
         return Penalty(job.mu, centre, cut(job.tilt), torch.zeros((), device=device))
 
     def __call__(self, model: nn.Module) -> Tensor:
-        """Return the term (a scalar) at a model: the one that was given to the loop, or one that wraps it.
+        """Return the penalty at a model, a scalar with gradients; 0 where nothing is added.
 
-        Raises ValueError for another model.
+        Args:
+            model: the one that the loop was given, or one that wraps it.
+
+        Raises:
+            ValueError: another model.
         """
         if self.centre is None and self.tilt is None:
             return self.zero
@@ -231,15 +290,26 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Loop:
-    """A user's training function; ``takes_penalty`` if it has a parameter of that name."""
+    """A user's training function.
+
+    Attributes:
+        fit: the function.
+        takes_penalty: whether it has a parameter ``penalty``.
+    """
 
     fit: Callable[..., Any]
     takes_penalty: bool = False
 
     @staticmethod
     def of(given: str | Callable[..., Any], where: str) -> Loop:
-        """Return the loop that a function is, or that an import path names. Raises UserError, its line beginning with
-        ``where``, for what cannot be called as a loop is.
+        """Return the loop that a function is, or that an import path names.
+
+        Args:
+            given: the function or its path.
+            where: what an error's message begins with.
+
+        Raises:
+            UserError: it cannot be imported, or cannot be called as a loop is.
         """
         fit = import_path(given, where, ()) if isinstance(given, str) else given
         name = given if isinstance(given, str) else getattr(fit, "__name__", type(fit).__name__)
@@ -247,7 +317,7 @@ class Loop:
             raise UserError(f"{where}: {name!r}: is a {type(fit).__name__}; must be a function {FORMS}")
         try:
             signature = inspect.signature(fit)
-        except (TypeError, ValueError):  # a built-in says nothing of itself
+        except (TypeError, ValueError):  # a built-in has no signature
             return Loop(fit)
         takes = "penalty" in signature.parameters
         try:
@@ -257,13 +327,20 @@ class Loop:
         return Loop(fit, takes)
 
     def __call__(self, model: nn.Module, data: TrainingData, round: TrainingRound, penalty: Penalty) -> Any:
-        """Train the model in place and return what the loop returns."""
+        """Train the model in place and return what the function returns."""
         return self.fit(model, data, round, penalty=penalty) if self.takes_penalty else self.fit(model, data, round)
 
 
 @dataclass(frozen=True)
 class _Seat:
-    """What came of a seat: its row ``[P]`` (None: refused), loss (NaN: not said), steps, and what it said."""
+    """What came of a seat.
+
+    Attributes:
+        row: ``[P]``; None: it is refused.
+        loss: the mean training loss; NaN: the loop did not say.
+        steps: optimiser steps.
+        said: what else the loop said, or why the seat is refused.
+    """
 
     row: Tensor | None
     loss: float
@@ -272,10 +349,14 @@ class _Seat:
 
 
 class LoopEngine(ScoringEngine):
-    """Trains seats by a user's loop, one after another or on the worker threads of ``scoring``, the engine that scores.
+    """Trains seats by a user's loop, one after another or on the worker threads of another engine, which also scores.
 
-    A loop that draws from the generators of the process has them to itself: its seats are trained by one worker. That
-    is found out at the first seats, and looked for as long as there are several workers.
+    A loop that draws from the process's generators must have them to itself, so a single worker trains its seats.
+    Whether it draws is found out at the first seat, and is watched as long as there are several workers.
+
+    Args:
+        scoring: the engine that scores, whose threads are used.
+        loop: the user's function.
     """
 
     name = "loop"
@@ -289,7 +370,14 @@ class LoopEngine(ScoringEngine):
         self._process = _settings()
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; what each seat said, or why it is refused, comes with the rows."""
+        """Train every job; what each seat's loop said, or why it is refused, comes with the rows. A refused row is NaN.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: is passed on to the loop.
+            lr: the learning rate, passed on to the loop.
+        """
         done: dict[int, _Seat] = {}
         self._process = _settings()
 
@@ -306,14 +394,15 @@ class LoopEngine(ScoringEngine):
                 before = drawn_so_far(device)
                 crew.deal(one, left)
                 self._draws = drawn_so_far(device) != before
-                left = left if self._draws else []  # some drew, in no order that could be repeated: once more
+                # if some drew, then in no order that could be repeated: all of them are trained once more, in order
+                left = left if self._draws else []
             self._alone(one, left, jobs)
         return self._rows([done[seat] for seat in range(len(jobs))])
 
     def _alone(
         self, one: Callable[[int, int], None], seats: Sequence[int], jobs: Sequence[SeatJob], *, watched: bool = False
     ) -> bool:
-        """Train seats one after another, generators seeded for each; if they are ``watched``, say whether any drew."""
+        """Train seats one after another, with generators seeded for each; return whether any drew, if ``watched``."""
         device, drew = self.scoring.device, False
         for seat in seats:
             seed, number, client, start = jobs[seat].key
@@ -324,6 +413,7 @@ class LoopEngine(ScoringEngine):
         return drew
 
     def _rows(self, done: Sequence[_Seat]) -> TrainedRows:
+        """Return what the seats left, as the rows of an engine."""
         rows = torch.full((len(done), self.problem.layout.size), math.nan, device=self.scoring.device)
         for s, seat in enumerate(done):
             if seat.row is not None:
@@ -336,6 +426,7 @@ class LoopEngine(ScoringEngine):
         self.scoring.close()
 
     def _train_seat(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> _Seat:
+        """Train one seat on a copy of the module; whatever the loop does wrong becomes the reason why it is refused."""
         problem, device = self.problem, self.scoring.device
         if job.payload is not None:
             return _refused(f"a training loop of one's own does not add the loss of the payload {job.payload.name!r}")
@@ -348,13 +439,17 @@ class LoopEngine(ScoringEngine):
         problem.layout.load(module, job.start.to(device))
         self._counts.steps = 0
         try:
-            with torch.enable_grad(), _restored(self._process):  # whatever mode a loop leaves is its own
+            with torch.enable_grad(), _restored(self._process):  # a loop's settings must not outlast it
                 found = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
             return _seat_of(row, found, self._counts.steps, len(data))
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
-        except (Exception, SystemExit, GeneratorExit) as wrong:  # whatever a user's code raises is a reason
+        except (
+            Exception,
+            SystemExit,
+            GeneratorExit,
+        ) as wrong:  # a user's code may raise anything; not KeyboardInterrupt
             said = last_line(wrong)
             if said not in self._logged:  # the traceback once, not in every round
                 self._logged.add(said)
@@ -363,7 +458,7 @@ class LoopEngine(ScoringEngine):
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Count the steps of PyTorch's optimisers, by thread."""
+        """Count the steps of PyTorch's optimisers, thread by thread, while a block runs."""
 
         def step(optimizer: Optimizer, args: Any, more: Any) -> None:
             self._counts.steps = getattr(self._counts, "steps", 0) + 1
@@ -376,14 +471,16 @@ class LoopEngine(ScoringEngine):
 
 
 def _settings() -> tuple[torch.dtype, bool, bool]:
-    """Return what a loop may set for the whole process: the type of new tensors, and exact repeats."""
+    """Return what a loop may change for the whole process: the type of new tensors, and whether repeats must
+    be exact.
+    """
     exact, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     return torch.get_default_dtype(), exact, warn
 
 
 @contextmanager
 def _restored(settings: tuple[torch.dtype, bool, bool]) -> Iterator[None]:
-    """Run a loop, and put back what it set for the process: these settings, and this thread's threads of PyTorch."""
+    """Run a block, then put back these settings of the process and the number of this thread's intra-op threads."""
     threads = torch.get_num_threads()
     try:
         yield
@@ -396,10 +493,10 @@ def _restored(settings: tuple[torch.dtype, bool, bool]) -> Iterator[None]:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error's traceback, as in ``ValueError: what was wrong``."""
+    """Return the last line of an error's traceback, such as ``ValueError: what was wrong``, cut to 160 characters."""
     try:
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:  # an error of the user's own that cannot be said
+    except Exception:  # an error of the user's own whose __str__ fails
         said = []
     return f"{type(error).__name__}: {said[-1][:160]}" if said else type(error).__name__
 
@@ -409,35 +506,41 @@ def _refused(reason: str) -> _Seat:
 
 
 def _row_of(module: nn.Module, problem: Problem, start: Tensor) -> Tensor:
-    """Return the row ``[P]`` that a loop left in a module. Raises LoopError for other parameters than it was given,
-    frozen ones that moved, and numbers that are not finite.
+    """Return the row ``[P]`` that a loop left in a module.
+
+    Raises:
+        LoopError: parameters are missing, added or of another shape, a frozen one moved, or numbers are not finite.
     """
     layout, given = problem.layout, dict(problem.module.named_parameters())
     left = dict(module.named_parameters())
     tensors: dict[str, Tensor] = left | dict(module.named_buffers())
     for name, shape in [*zip(layout.names, layout.shapes, strict=True), *((n, p.shape) for n, p in given.items())]:
         if name not in tensors:
-            raise LoopError(f"left a model without {name!r}: must keep the parameters that there are")
+            raise LoopError(f"left a model without {name!r}: must keep the parameters that it was given")
         if tensors[name].shape != shape or not tensors[name].is_floating_point():
             kind = str(tensors[name].dtype).removeprefix("torch.")
             raise LoopError(f"left {name!r} as {kind} {list(tensors[name].shape)}: must be {list(shape)}")
     if more := sorted(left.keys() - given.keys()):
-        raise LoopError(f"left a model with {more[0]!r} more: must keep the parameters that there are")
+        raise LoopError(f"added {more[0]!r} to the model: must keep the parameters that it was given")
     before = layout.unflatten(start)
     for name in problem.frozen:
         if not torch.equal(left[name].detach().cpu(), before.get(name, given[name]).detach().cpu()):
             raise LoopError(f"moved {name!r}, which is frozen (requires_grad is False)")
     row = torch.cat([tensors[name].detach().reshape(-1).float() for name in layout.names])
+    # the sum is the quick test; it can overflow though all numbers are finite, so only then each is looked at
     if not math.isfinite(float(row.sum())) and not bool(torch.isfinite(row).all()):
         raise LoopError("left NaN or infinite numbers in the model")
     return row
 
 
 def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
-    """Return a seat with what its loop returned. Raises LoopError for anything but metrics.
+    """Return a seat with what its loop returned.
 
-    ``loss`` is the seat's mean training loss; ``samples`` and ``steps`` take the place of the client's ``n`` samples
-    and of the ``steps`` that PyTorch's optimisers took.
+    "loss" is the seat's mean training loss; "samples" and "steps" take the place of the client's ``n`` samples and of
+    the ``steps`` that PyTorch's optimisers took.
+
+    Raises:
+        LoopError: it returned anything but numbers by name, too many of them, or one out of range.
     """
     if found is not None and not isinstance(found, Mapping):
         raise LoopError(f"returned a {type(found).__name__}: must be None or metrics by name, as in {{'loss': 0.3}}")
@@ -458,12 +561,14 @@ def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
 
 
 def _name(name: Any) -> str:
+    """Return a metric's name, checked: it is shown in reports."""
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 80:
         raise LoopError(f"returned a metric named {str(name)[:40]!r}: must be a text of 1 to 80 characters")
     return name
 
 
 def _number(name: Any, value: Any) -> float:
+    """Return a metric as a finite float."""
     try:
         number = float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):

@@ -1,8 +1,9 @@
 """What training minimises, by name or import path: the loss of each sample.
 
-A loss is a function of outputs and targets that returns one number a sample, so that every engine can weigh samples as
-it likes: padding counts nothing, and a batch's loss is the mean. Plain cross-entropy and plain squared error are no
-:class:`Objective`: engines have them built in.
+:func:`build_objective` makes an :class:`Objective` of what an experiment says under ``[train] loss``. A loss is a
+function of outputs and targets that returns one number for each sample, so that every engine can weigh samples as it
+needs: padding counts nothing, and a batch's loss is the mean. Plain cross-entropy and the plain squared error are no
+:class:`Objective`, because engines have them built in.
 """
 
 from __future__ import annotations
@@ -29,25 +30,31 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss that is neither plain cross-entropy nor plain squared error: ``each`` says what a sample's is.
+    """A loss that is neither plain cross-entropy nor the plain squared error.
 
-    With ``one_output`` the model tells two classes apart by one number, the logit of class 1. ``told`` is the loss in
-    words.
+    Attributes:
+        each: returns each sample's loss (see :data:`SampleLoss`).
+        regression: whether targets are numbers.
+        one_output: whether the model tells two classes apart by one number, the logit of class 1.
     """
 
-    told: str
     each: SampleLoss
     regression: bool = False
     one_output: bool = False
 
     def __call__(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the losses ``[n]`` of outputs ``[n, ...]`` for targets ``y [n]`` (numbers: ``[n, ...]``)."""
+        """Return the losses ``[n]`` of outputs ``[n, ...]``; targets ``y`` are classes ``[n]`` or numbers
+        ``[n, ...]``.
+        """
         n = y.shape[0]
         return self.each(output.reshape(n, -1), y.reshape(n, -1) if self.regression else y)
 
     def of_models(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the losses ``[C, m]`` of outputs ``[C, k, m]``; ``y`` are the targets of the m samples, or of each
-        model's own ones in turn.
+        """Return the losses ``[C, m]`` of C models.
+
+        Args:
+            output: ``[C, k, m]``.
+            y: the targets of m samples that all models share, or of each model's own samples in turn.
         """
         models, _, m = output.shape
         flat = output.transpose(1, 2).reshape(models * m, -1)
@@ -57,7 +64,12 @@ class Objective:
 
 
 def classes_of(objective: Objective | None, output: Tensor) -> Tensor:
-    """Return which class outputs ``[n, k, ...]`` (or one logit each, ``[n]`` or ``[n, 1]``) take each sample for."""
+    """Return the class that a model takes each sample for.
+
+    Args:
+        objective: the loss that was minimised, if it is not a built-in one.
+        output: ``[n, k, ...]``, or one logit each, ``[n]`` or ``[n, 1]``.
+    """
     if objective is not None and objective.one_output:
         return (output.reshape(len(output)) > 0).long()
     return output.argmax(dim=1)
@@ -69,6 +81,7 @@ Weights = Literal["balanced"] | Sequence[Annotated[float, Field(ge=0, allow_inf_
 
 
 def _weighted(losses: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+    """Return each sample's loss times the weight of its class."""
     return losses if weights is None else losses * weights.to(losses)[y]
 
 
@@ -79,16 +92,13 @@ def _cross_entropy(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
 def _focal(output: Tensor, y: Tensor, gamma: float, weights: Tensor | None) -> Tensor:
     losses = F.cross_entropy(output, y, reduction="none")
     missed = -torch.expm1(-losses)  # 1 - p of the true class
+    # the clamp keeps the gradient finite: for gamma below 1 the slope of the power at 0 is infinite
     return _weighted(losses * missed.clamp(min=torch.finfo(losses.dtype).tiny) ** gamma, y, weights)
 
 
 def _bce(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
     losses = F.binary_cross_entropy_with_logits(output.squeeze(1), y.to(output.dtype), reduction="none")
     return _weighted(losses, y, weights)
-
-
-def _mse(output: Tensor, y: Tensor) -> Tensor:
-    return F.mse_loss(output, y, reduction="none").mean(1)
 
 
 def _mae(output: Tensor, y: Tensor) -> Tensor:
@@ -100,22 +110,35 @@ def _huber(output: Tensor, y: Tensor, delta: float) -> Tensor:
 
 
 def cross_entropy(*, weights: Weights | None = None) -> Any:
-    """Return the cross-entropy of k outputs, a sample's times the weight of its class."""
+    """Return the cross-entropy of k outputs; None if no ``weights`` are given, since engines have that built in.
+
+    Args:
+        weights: one number for each class, by which a sample's loss is multiplied, or "balanced" (:func:`balanced`).
+    """
     return None if weights is None else partial(_cross_entropy, weights=_tensor(weights))
 
 
 def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
-    """Return the focal loss (Lin et al. 2017, eq. 5): cross-entropy times ``(1 - p)^gamma``, p that of the class."""
+    """Return the focal loss (Lin et al. 2017, eq. 5): cross-entropy times ``(1 - p)^gamma``.
+
+    Args:
+        gamma: how much less a sample counts that the model is sure of; 0 is plain cross-entropy.
+        weights: as for :func:`cross_entropy`.
+    """
     return partial(_focal, gamma=gamma, weights=None if weights is None else _tensor(weights))
 
 
 def bce(*, weights: Weights | None = None) -> SampleLoss:
-    """Return the binary cross-entropy of one output, the logit of class 1 (PyTorch's ``BCEWithLogitsLoss``)."""
+    """Return the binary cross-entropy of one output, the logit of class 1 (PyTorch's ``BCEWithLogitsLoss``).
+
+    Args:
+        weights: as for :func:`cross_entropy`, two numbers.
+    """
     return partial(_bce, weights=None if weights is None else _tensor(weights))
 
 
 def mse() -> Any:
-    """Return the squared error."""
+    """Return None: engines have the squared error built in."""
 
 
 def mae() -> SampleLoss:
@@ -124,7 +147,7 @@ def mae() -> SampleLoss:
 
 
 def huber(*, delta: Rate = 1.0) -> SampleLoss:
-    """Return Huber's loss: half the squared error up to ``delta``, linear beyond it (PyTorch's ``HuberLoss``)."""
+    """Return Huber's loss (PyTorch's ``HuberLoss``): half the squared error up to ``delta``, linear beyond it."""
     return partial(_huber, delta=delta)
 
 
@@ -136,7 +159,8 @@ WHERE = "train.loss"
 
 
 def _tensor(weights: Weights) -> Tensor:
-    assert not isinstance(weights, str)  # "balanced" has become numbers
+    """Return the weights of classes as a float64 tensor."""
+    assert not isinstance(weights, str)  # ``balanced`` has put numbers in the place of "balanced"
     return torch.tensor(list(weights), dtype=torch.float64)
 
 
@@ -150,7 +174,7 @@ def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:
 
 
 def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
-    """Return in words what an experiment says under ``[train] loss``; None: nothing, or what its data imply anyway."""
+    """Return in words what an experiment says under ``[train] loss``; None if that is nothing or the plain default."""
     if isinstance(given, str):
         given = {"name": given}
     if not isinstance(given, Mapping):
@@ -161,10 +185,22 @@ def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
 
 
 def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None) -> Mapping[str, Any]:
-    """Return a ``[train] loss`` with numbers in the place of ``weights = "balanced"``: ``n / (k n_c)`` for a class with
-    ``n_c`` of the n train samples in k classes, as scikit-learn has it.
+    """Return a ``[train] loss`` with numbers in the place of ``weights = "balanced"``.
 
-    ``counts [N, num_classes]``: the clients' train samples of each class (None: not known here). Raises UserError.
+    A class with ``n_c`` of all n train samples in k classes has the weight ``n / (k n_c)``, as in scikit-learn.
+
+    Args:
+        given: the table of the loss.
+        num_classes: how many classes the data have; None: their targets are numbers.
+        counts: int64 ``[clients, num_classes]``, the clients' train samples of each class; None: not known here.
+
+    Raises:
+        UserError: the targets are numbers, or the counts are not known.
+
+    Examples:
+        >>> loss = balanced({"name": "cross_entropy", "weights": "balanced"}, 2, np.array([[30, 10], [45, 15]]))
+        >>> [round(weight, 3) for weight in loss["weights"]]
+        [0.667, 2.0]
     """
     if num_classes is None:
         raise UserError(f"{WHERE}.weights: 'balanced': the targets are no classes; leave it out")
@@ -181,8 +217,16 @@ def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[
 def build_objective(
     given: str | Mapping[str, Any] | None, num_classes: int | None, *, text: bool = False
 ) -> Objective | None:
-    """Return what ``[train] loss`` names, for targets of ``num_classes`` classes (None: numbers); None for what is
-    built in. Raises UserError for a name that does not go with such targets, and for wrong options.
+    """Return what ``[train] loss`` names; None for what engines have built in.
+
+    Args:
+        given: a name of :data:`LOSSES`, an import path, or a table with one of these under "name" and options.
+        num_classes: how many classes the targets have; None: they are numbers.
+        text: whether samples are texts, with a label at every position.
+
+    Raises:
+        UserError: a name that does not go with such targets, wrong options, or a function of the user's that does not
+            return one loss for each sample.
     """
     if given is None:
         return None
@@ -203,12 +247,16 @@ def build_objective(
     if weights is not None and len(weights) != num_classes:
         raise UserError(f"{WHERE}.weights: {len(weights)} numbers; one for each of the {num_classes} classes is needed")
     one = name == "bce" or (name not in LOSSES and options.get("outputs") == 1)
-    objective = Objective(loss_told(given) or name, each, num_classes is None, one)
+    objective = Objective(each, num_classes is None, one)
     return objective if name in LOSSES else _looked_at(objective, name, num_classes)
 
 
 def _own(found: Callable[..., Any], name: str, options: Mapping[str, Any], num_classes: int | None) -> SampleLoss:
-    """Return a loss of the user's own: a function of (outputs, targets), or a class such as PyTorch's, with options."""
+    """Return a loss of the user's own: a function of (outputs, targets), or an object of a class such as PyTorch's.
+
+    Raises:
+        UserError: it cannot be called so with these options.
+    """
     options = dict(options)
     if "outputs" in options and (options.pop("outputs") != 1 or num_classes != 2):
         raise UserError(f"{WHERE}.outputs: must be 1, the logit of class 1 of two, or be left out")
@@ -225,7 +273,11 @@ def _own(found: Callable[..., Any], name: str, options: Mapping[str, Any], num_c
 
 
 def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Objective:
-    """Try a loss of the user's own on four made-up samples. Raises UserError unless it gives one number each."""
+    """Return a loss of the user's own after it was tried on four made-up samples.
+
+    Raises:
+        UserError: it fails, does not give one number for each sample, or mixes the samples of a batch.
+    """
     draw = torch.Generator().manual_seed(0)
     width = 1 if objective.one_output else num_classes or 1
     output = torch.randn((4, width), generator=draw)
@@ -238,7 +290,7 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
             raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
     except UserError:
         raise
-    except Exception as error:  # whatever a user's function raises is the reason
+    except Exception as error:  # a user's function may raise anything, and that is the reason
         hint = ""
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"

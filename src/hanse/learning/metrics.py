@@ -1,11 +1,11 @@
 """How good a model is, by name or import path: the figures of ``[eval] metrics``, computed by scikit-learn.
 
-A metric takes the true targets and what a model says of each sample: for classes the probability of each class, for
-numbers the predictions. Where it has no value (one class alone has no AUC) it is None, with the reason in words, a
-*gap*.
+:func:`build_metrics` makes a :class:`Metric` of each name in an experiment's list. A metric takes the true targets and
+what a model says of each sample (:class:`Judged`): the probability of each class, or predicted numbers. Where it has no
+value (samples of a single class have no AUC) it is NaN, with the reason in words, a *gap*.
 
-What a figure is called, and which way it is better, is a :class:`Reading`, which reports make of an experiment's file
-without importing anything that it names.
+What a figure is called, and which way it is better, is a :class:`Reading`. Reports make it from an experiment's file by
+:func:`readings_of`, without importing anything that the file names.
 """
 
 from __future__ import annotations
@@ -34,8 +34,14 @@ Given = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric is read: the ``key`` that its figures have, its ``title`` in a sentence, whether less is better, and
-    whether it is a share that is shown in percent; ``within`` which bounds it lies.
+    """How a metric's figures are read and shown.
+
+    Attributes:
+        key: what its figures are called in records.
+        title: what it is called in a sentence.
+        less_is_better: whether a lower figure is the better one.
+        percent: whether it is a share that is shown in percent.
+        within: the least and the greatest value that it can have.
     """
 
     key: str
@@ -46,20 +52,20 @@ class Reading:
 
     @property
     def factor(self) -> float:
-        """What its numbers are multiplied by where they are shown."""
+        """What figures are multiplied by to be shown: 100 for percent, else 1."""
         return 100.0 if self.percent else 1.0
 
     @property
     def axis(self) -> str:
-        """What stands at an axis."""
+        """The label of an axis on which it is drawn."""
         return f"{self.title} (%)" if self.percent else self.title
 
     def show(self, value: float) -> str:
-        """Return a value in words: "84.3 %", "0.843"."""
+        """Return a figure in words, such as "84.3 %" or "0.843"."""
         return f"{100 * value:.1f} %" if self.percent else f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
 
     def show_difference(self, value: float) -> str:
-        """Return a difference of two values in words: "+2.1 points", "+0.052"."""
+        """Return a difference of two figures in words, such as "+2.1 points" or "+0.052"."""
         return f"{100 * value:+.1f} points" if self.percent else f"{value:+.3f}" if abs(value) < 10 else f"{value:+.4g}"
 
 
@@ -85,7 +91,10 @@ _READINGS = {
 
 
 def reading_of(given: object) -> Reading | None:
-    """Return how a metric that an experiment's file names is read; None for what names none. Nothing is imported."""
+    """Return how a metric is read that an experiment's file names; None if this names none. Nothing is imported.
+
+    ``given`` is a name, an import path, or a table with one of these under "name"; see :data:`Given`.
+    """
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         return None
@@ -97,7 +106,7 @@ def reading_of(given: object) -> Reading | None:
 
 
 def readings_of(given: object) -> tuple[Reading, ...]:
-    """Return how the metrics of an ``[eval] metrics`` list are read, the main one first; none if there is no list."""
+    """Return how the metrics of an ``[eval] metrics`` list are read, the main one first; empty if it is no list."""
     found = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
     return tuple(reading for reading in found if reading is not None)
 
@@ -106,7 +115,7 @@ def readings_of(given: object) -> tuple[Reading, ...]:
 
 
 def _accuracy(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import accuracy_score  # late, here and below: few runs need it, and it is long to import
+    from sklearn.metrics import accuracy_score  # late, here and below: few runs need it, and it takes long to import
 
     return float(accuracy_score(y, p.argmax(axis=1)))
 
@@ -114,7 +123,7 @@ def _accuracy(y: NDArray[Any], p: Floats) -> float:
 def _balanced_accuracy(y: NDArray[Any], p: Floats) -> float:
     from sklearn.metrics import recall_score
 
-    # the mean recall of the classes that there are, as scikit-learn's own: that warns of a class only predicted
+    # what balanced_accuracy_score computes, which would warn of classes that are predicted but do not occur
     return float(recall_score(y, p.argmax(axis=1), labels=np.unique(y), average="macro", zero_division=0.0))
 
 
@@ -131,7 +140,7 @@ def _average_precision(y: NDArray[Any], p: Floats) -> float:
 
 
 def _by_class(score: Callable[..., float], y: NDArray[Any], p: Floats) -> float:
-    """Return a score of class 1 of two, or the mean over the classes that there are, each against the rest."""
+    """Return a score of class 1 of two classes, or its mean over the classes that occur, each against the rest."""
     classes = [1] if p.shape[1] == 2 else np.unique(y).tolist()
     return float(np.mean([score(y == c, p[:, c]) for c in classes]))
 
@@ -149,28 +158,11 @@ def _log_loss(y: NDArray[Any], p: Floats) -> float:
     return float(log_loss(y, p, labels=range(p.shape[1])))
 
 
-def _r2(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import r2_score
+def _of_numbers(name: str, y: Floats, p: Floats) -> float:
+    """Return what the function ``name`` of ``sklearn.metrics`` says of numbers ``y [n, d]`` and predictions ``p``."""
+    from sklearn import metrics
 
-    return float(r2_score(y, p))
-
-
-def _mae(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import mean_absolute_error
-
-    return float(mean_absolute_error(y, p))
-
-
-def _rmse(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import root_mean_squared_error
-
-    return float(root_mean_squared_error(y, p))
-
-
-def _mse(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import mean_squared_error
-
-    return float(mean_squared_error(y, p))
+    return float(getattr(metrics, name)(y, p))
 
 
 _OF_CLASSES: Mapping[str, Callable[..., float]] = {
@@ -181,17 +173,28 @@ _OF_CLASSES: Mapping[str, Callable[..., float]] = {
     "f1": _f1,
     "log_loss": _log_loss,
 }
-_OF_NUMBERS: Mapping[str, Callable[..., float]] = {"r2": _r2, "mae": _mae, "rmse": _rmse, "mse": _mse}
+_OF_NUMBERS: Mapping[str, Callable[..., float]] = {
+    "r2": partial(_of_numbers, "r2_score"),
+    "mae": partial(_of_numbers, "mean_absolute_error"),
+    "rmse": partial(_of_numbers, "root_mean_squared_error"),
+    "mse": partial(_of_numbers, "mean_squared_error"),
+}
 TWO_CLASSES = ("balanced_accuracy", "auc", "average_precision", "f1")
 """The metrics that have no value where all samples are of one class."""
 METRICS = ("loss", *_OF_CLASSES, *_OF_NUMBERS)
-OF_TEXTS = ("loss", "accuracy")  # a text has no output of its own
+"""The names of all metrics."""
+OF_TEXTS = ("loss", "accuracy")
+"""The metrics that texts can have: a text has no single output, which the others judge."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What one model says of n samples: the true targets ``y``, what is ``predicted`` (probabilities ``[n, k]``, or
-    numbers ``[n, d]``), and each sample's ``loss [n]``.
+    """What one model says of n samples.
+
+    Attributes:
+        y: the true targets, ``[n]`` classes or ``[n, d]`` numbers.
+        predicted: ``[n, k]`` probabilities, or ``[n, d]`` numbers.
+        loss: ``[n]``, each sample's loss.
     """
 
     y: NDArray[Any]
@@ -200,7 +203,15 @@ class Judged:
 
     @staticmethod
     def of(y: Tensor, outputs: Tensor, loss: Tensor, objective: Objective | None, *, regression: bool) -> Judged:
-        """Return what outputs ``[k, n]`` say: logits, or one logit of class 1, become probabilities."""
+        """Return what a model's outputs say; logits, or the one logit of class 1, become probabilities.
+
+        Args:
+            y: the true targets of n samples.
+            outputs: ``[k, n]``.
+            loss: ``[n]``, each sample's loss.
+            objective: the loss that was minimised, if it is not a built-in one.
+            regression: whether targets are numbers.
+        """
         found = outputs.t().double()
         if objective is not None and objective.one_output:
             found = torch.cat([torch.sigmoid(-found), torch.sigmoid(found)], 1)
@@ -210,23 +221,31 @@ class Judged:
         return Judged(targets.numpy(), found.numpy(), loss.double().numpy())
 
     def without(self, block: NDArray[np.int64]) -> Judged:
-        """Return the same without the samples of a block."""
+        """Return the same without the samples at the positions ``block``."""
         return Judged(*(np.delete(part, block, axis=0) for part in (self.y, self.predicted, self.loss)))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: how it is ``reading``, and its ``function`` of targets and predictions (None: the mean loss)."""
+    """A metric of a model on samples.
+
+    Attributes:
+        reading: how its figures are read.
+        function: takes targets and predictions and returns the figure; None: the mean loss.
+        two_classes: whether it has no value where all samples are of one class.
+        spread: whether it has no value where all targets are equal.
+        built_in: False for a function of the user's.
+    """
 
     reading: Reading
     function: Callable[[NDArray[Any], Floats], float] | None
     two_classes: bool = False
-    spread: bool = False  # has no value where all targets are equal
+    spread: bool = False
     built_in: bool = True
 
     @property
     def key(self) -> str:
-        """What its figures are called."""
+        """What its figures are called in records."""
         return self.reading.key
 
     def gap(self, y: NDArray[Any]) -> str:
@@ -240,7 +259,7 @@ class Metric:
         return ""
 
     def of(self, judged: Judged) -> tuple[float, str]:
-        """Return the metric's value, or NaN and why there is none."""
+        """Return the metric's value and "", or NaN and the reason why there is none."""
         gap = self.gap(judged.y)
         if gap:
             return math.nan, gap
@@ -251,30 +270,32 @@ class Metric:
         else:
             try:
                 value = float(self.function(judged.y, judged.predicted))
-            except Exception as wrong:  # a function of the user's own, on samples that it cannot judge
+            except Exception as wrong:  # a user's function may raise anything on samples that it cannot judge
                 return math.nan, first_line(wrong)[:200]
         return (value, "") if math.isfinite(value) else (math.nan, f"{self.reading.title} is not finite")
 
     def without_blocks(self, judged: Judged) -> Floats:
-        """Return the values with each block of the samples left out, ``[B]``; NaN where there is none."""
+        """Return the B values with one block of the samples left out at a time, ``[B]``; NaN where there is none."""
         return np.asarray(self.of_models_without_blocks([judged])[0])
 
     def of_models(self, judged: Sequence[Judged]) -> Floats:
-        """Return the value of each of several models on the same samples, ``[C]``; NaN where there is none."""
+        """Return the values of C models on the same samples, ``[C]``; NaN where there is none."""
         if self.function is _auc and judged and judged[0].predicted.shape[1] == 2 and not self.gap(judged[0].y):
             return _auc_of_models(judged[0].y, np.stack([one.predicted[:, 1] for one in judged]))
         return np.array([self.of(one)[0] for one in judged], np.float64)
 
     def of_models_without_blocks(self, judged: Sequence[Judged]) -> Floats:
-        """Return the values of several models with each block of the samples left out, ``[C, B]``."""
+        """Return the values of C models with one block of the samples left out at a time, ``[C, B]``."""
         blocks = sample_blocks(len(judged[0].y)) if judged else []
         each = [self.of_models([one.without(block.numpy()) for one in judged]) for block in blocks]
         return np.stack(each, axis=1) if each else np.zeros((len(judged), 0))
 
 
 def _auc_of_models(y: NDArray[np.int64], p: Floats) -> Floats:
-    """Return the AUC of many models at once, ``[C]``, by the ranks (Mann, Whitney 1947) of their probabilities ``[C,
-    n]`` of class 1: a game of coalitions asks for thousands.
+    """Return the AUC of many models at once, ``[C]``; NaN for a model with probabilities that are not finite.
+
+    It follows from the ranks (Mann, Whitney 1947) of their probabilities of class 1, ``p [C, n]``. A game of coalitions
+    asks for thousands of models, and scikit-learn would take them one by one.
     """
     from scipy.stats import rankdata
 
@@ -287,13 +308,26 @@ def _auc_of_models(y: NDArray[np.int64], p: Floats) -> Floats:
 
 WHERE = "eval.metrics"
 _KEY = re.compile(r"[A-Za-z_]\w*")
+# what a function of the user's must not be called: figures of these names stand beside it in records
 _TAKEN = {*METRICS, "samples", "loss_error", "perplexity", "fit", "gap", "reason", "refused", "main"}
 
 
 def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, text: bool = False) -> tuple[Metric, ...]:
-    """Return the metrics that a list names, for targets of ``num_classes`` classes (None: numbers).
+    """Return the metrics that a list names.
 
-    Raises UserError with a line for each name that is not known or does not go with the targets.
+    Args:
+        given: names, import paths or tables with options; None: there are none.
+        num_classes: how many classes the targets have; None: they are numbers.
+        text: whether samples are texts, with a label at every position.
+
+    Raises:
+        UserError: one line for each name that is not known, does not go with the targets, or occurs twice.
+
+    Examples:
+        >>> accuracy, auc = build_metrics(["accuracy", "auc"], num_classes=2)
+        >>> says = Judged(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), np.zeros(3))
+        >>> accuracy.reading.show(accuracy.of(says)[0]), auc.reading.show(auc.of(says)[0])
+        ('66.7 %', '1.000')
     """
     lines, found = list[str](), list[Metric]()
     for one in given or ():
@@ -309,7 +343,17 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
 
 
 def build_metric(given: Given, num_classes: int | None, *, text: bool = False, where: str = WHERE) -> Metric:
-    """Return one metric. Raises UserError whose line begins with ``where``."""
+    """Return the metric that a name, an import path or a table names.
+
+    Args:
+        given: the metric.
+        num_classes: how many classes the targets have; None: they are numbers.
+        text: whether samples are texts, with a label at every position.
+        where: what an error's message begins with.
+
+    Raises:
+        UserError: a name that is not known or does not go with the targets, or a function that cannot be called.
+    """
     known = {"loss": None} | dict(_OF_NUMBERS if num_classes is None else _OF_CLASSES)
     name = given if isinstance(given, str) else given.get("name")
     if text and name not in OF_TEXTS:
@@ -323,9 +367,9 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
     if isinstance(name, str) and name in known and reading is not None:
         return Metric(reading, known[name], name in TWO_CLASSES, name == "r2")
     function, options = named(given, where, dict.fromkeys(known, _accuracy))
-    assert reading is not None  # named refuses what is none
+    assert reading is not None  # ``named`` refuses what names nothing
     if not _KEY.fullmatch(reading.key) or reading.key in _TAKEN:
-        raise UserError(f"{where}: '{reading.key}': is the name of a figure that there is; call the function otherwise")
+        raise UserError(f"{where}: '{reading.key}': another figure has this name; give the function another one")
     if not isinstance(options.pop("less_is_better", False), bool):
         raise UserError(f"{where}: '{name}': less_is_better must be true or false")
     try:

@@ -1,7 +1,12 @@
 """Models by name, or any user module by import path; each comes with its loss and its first row.
 
-Built-in models are ``nn.Sequential`` of standard layers, so that the stacked engine can train many at once. Pooling
-comes before ReLU: max-pooling and ReLU commute, and the ReLU then works on a quarter of the numbers.
+:func:`build_problem` is what the rest of hanse calls: it makes the module, draws its weights and returns the problem
+that engines train, with the first row of the table. :data:`MODELS` names the built-in models; every other function here
+makes one of them, and takes the shape of a sample (``input_shape``, without the number of samples) and the number of
+classes (``num_classes``; None for regression, which has one output).
+
+Built-in models of dense layers and simple convolutions are an ``nn.Sequential`` of standard layers, so that many can be
+run at once. Pooling comes before ReLU: max-pooling and ReLU commute, and ReLU then works on a quarter of the numbers.
 """
 
 from __future__ import annotations
@@ -24,17 +29,18 @@ from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
 from hanse.learning.losses import Objective
-from hanse.learning.resnet import resnet20
+from hanse.learning.resnet import image_size, resnet20
 from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
 Factory = Callable[..., nn.Module]
 """Called as ``factory(input_shape, num_classes, **options)``."""
-Send = Literal["all", "trainable"]  # what of a model is in its row
+Send = Literal["all", "trainable"]
+"""Which of a model's parameters are in its row."""
 
 
 def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return one linear layer: logistic regression, or linear regression if there are no classes."""
+    """Return one linear layer: logistic regression, or linear regression without classes."""
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), num_classes or 1))
 
 
@@ -45,11 +51,22 @@ def mlp(
     batch_norm: bool = False,
     activation: str = "relu",
 ) -> nn.Module:
-    """Return a perceptron with these hidden layers; ``activation`` is "relu" or "tanh"."""
+    """Return a multilayer perceptron.
+
+    Args:
+        input_shape: of a sample.
+        num_classes: how many outputs; None: one.
+        hidden: the width of each hidden layer.
+        batch_norm: whether a batch norm follows each hidden layer.
+        activation: "relu" or "tanh".
+
+    Raises:
+        UserError: another activation, or widths that are not whole numbers of 1 or more.
+    """
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
     if activation not in kinds:
         raise UserError(f"model.activation: {activation!r}: no such name{nearest(activation, kinds)}")
-    listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
+    listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)  # True is an int, too, hence the next line
     if not listed or any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in hidden):
         raise UserError(f"model.hidden: {hidden!r}: must be the list of the width of each hidden layer, 1 or more")
     layers: list[nn.Module] = [nn.Flatten()]
@@ -73,10 +90,12 @@ def _convolutional(
     dense: Sequence[int],
     padding: int = 0,
 ) -> nn.Module:
-    """Stack convolutions (pooled by 2 where asked) and linear layers; widths follow from the image's size."""
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
-    depth, height, width = input_shape
+    """Stack convolutions and linear layers with ReLU between; widths follow from the image's size.
+
+    ``channels`` and ``pooled`` say for each convolution how many channels it has and whether it is pooled by 2;
+    ``dense`` are the widths of the linear layers before the last one.
+    """
+    depth, height, width = image_size(name, input_shape)
     layers: list[nn.Module] = []
     for out, pool in zip(channels, pooled, strict=True):
         layers.append(nn.Conv2d(depth, out, kernel, padding=padding))
@@ -96,27 +115,37 @@ def _convolutional(
 
 
 def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return PI-FL's CNN: convolutions 32-64-64 of 3x3, the first two pooled, then a linear layer of 128."""
+    """Return PI-FL's CNN: 3x3 convolutions of 32, 64 and 64 channels, the first two pooled, and a linear
+    layer of 128.
+    """
     return _convolutional("cnn", input_shape, num_classes, (32, 64, 64), 3, (True, True, False), (128,))
 
 
 def cnn_pifl(
     input_shape: Shape, num_classes: int | None, convolutions: int = 4, padded: int = 0, dropout: bool = True
 ) -> nn.Module:
-    """Return PI-FL's CNN as its authors' code has it: 3x3 convolutions 32, 64, 64, 64, pooled after the second and the
-    last, a linear layer of 128, dropout of 1/4 and 1/2 before and after it.
+    """Return PI-FL's CNN as its authors' code has it.
 
-    The first two keep the image's border pixels only as far as ``padded`` says (0, 1 or 2 of them are padded), the
-    others are padded: 3,136 inputs to the linear layer on 32x32 images without, on 28x28 images with 2 padded. With
-    ``convolutions = 3`` and no ``dropout`` it is the network of the paper's text (32, 64, 64, linear 3136 and 128).
+    It has 3x3 convolutions of 32, 64, 64 and 64 channels, pooled after the second and the last, and a linear layer of
+    128 with dropout of 1/4 before and 1/2 after it.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        num_classes: how many outputs; None: one.
+        convolutions: 4, or 3 for the network of the paper's text (32, 64, 64, linear 3136 and 128, without
+            ``dropout``).
+        padded: how many of the first two convolutions are padded, 0 to 2; the others always are. The linear layer has
+            3,136 inputs on 32x32 images without, and on 28x28 images with 2 padded.
+        dropout: whether there is dropout.
+
+    Raises:
+        UserError: samples that are no images or too small ones, or options out of range.
     """
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: 'cnn_pifl': takes images [channels, height, width]; samples have {input_shape}")
+    depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
         raise UserError(f"model.convolutions: {convolutions!r}: must be 3 (the paper's text) or 4 (its authors' code)")
     if padded not in (0, 1, 2):
         raise UserError(f"model.padded: {padded!r}: must be how many of the first two convolutions are padded, 0 to 2")
-    depth, height, width = input_shape
     layers: list[nn.Module] = []
     for place, out in enumerate((32, 64, 64, 64)[:convolutions]):
         whole = place >= 2 or place < padded
@@ -135,8 +164,16 @@ def cnn_pifl(
 
 
 def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0) -> nn.Module:
-    """Return GreedyFed's CNN for CIFAR-10: two pooled convolutions of 8 channels, 4x4, and one linear layer, of 200
-    inputs; of 392 with ``padding = 1`` around the images, as the authors' code has it. Raises UserError.
+    """Return GreedyFed's CNN for CIFAR-10: two pooled 4x4 convolutions of 8 channels, and one linear layer.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        num_classes: how many outputs; None: one.
+        padding: around the images, 0 to 3. On 32x32 images the linear layer has 200 inputs without, and 392 with 1, as
+            in the authors' code.
+
+    Raises:
+        UserError: samples that are no images or too small ones, or a padding out of range.
     """
     if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
         raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")
@@ -144,17 +181,17 @@ def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0)
 
 
 def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return a small CNN for 28x28 images: two pooled 5x5 convolutions of 16 and 32 channels, one linear layer."""
+    """Return a small CNN for 28x28 images: two pooled 5x5 convolutions of 16 and 32 channels, and one linear layer."""
     return _convolutional("cnn_small", input_shape, num_classes, (16, 32), 5, (True, True), ())
 
 
 def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return FedGen's CNN (Zhu et al. 2021): 3x3 convolutions 6 and 16 with stride 2 and batch norm, then linear to 32
-    and to the classes, without an activation between the two (as their code has it; 784-32-10 on 28x28 images).
+    """Return FedGen's CNN (Zhu et al. 2021), as its authors' code has it.
+
+    It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm, then a linear layer of 32 and one of the
+    classes, with no activation between the two (784-32-10 on 28x28 images).
     """
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: 'cnn_fedgen': takes images [channels, height, width]; samples have {input_shape}")
-    depth, height, width = input_shape
+    depth, height, width = image_size("cnn_fedgen", input_shape)
     layers: list[nn.Module] = []
     for out in (6, 16):
         layers += [nn.Conv2d(depth, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
@@ -163,15 +200,19 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
 
 
 def lenet(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return the LeNet of iPFL's public code (``model/cv_model.py``): pooled 5x5 convolutions of 6 and 16 channels,
-    then linear layers of 120 and 84. 62,006 parameters on 3 x 32 x 32 images of ten classes, 44,426 on 1 x 28 x 28.
+    """Return the LeNet of iPFL's public code (``model/cv_model.py``).
+
+    It has pooled 5x5 convolutions of 6 and 16 channels, then linear layers of 120 and 84: 62,006 parameters on 3 x 32 x
+    32 images of ten classes, 44,426 on 1 x 28 x 28.
     """
     return _convolutional("lenet", input_shape, num_classes, (6, 16), 5, (True, True), (120, 84))
 
 
 def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return the CNN that iPFL's public code trains on FEMNIST: 3x3 convolutions of 32 and 64 channels, the second
-    pooled, dropout of a quarter, a linear layer of 128 (from 9,216 on 28 x 28 images), dropout of a half.
+    """Return the CNN that iPFL's public code trains on FEMNIST.
+
+    It has 3x3 convolutions of 32 and 64 channels, the second pooled, dropout of 1/4, a linear layer of 128 (9,216
+    inputs on 28x28 images), and dropout of 1/2.
     """
     layers = _convolutional("cnn_femnist", input_shape, num_classes, (32, 64), 3, (False, True), (128,))
     assert isinstance(layers, nn.Sequential)
@@ -180,8 +221,10 @@ def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
 
 
 def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return the CNN that GTFLAT's public code trains on CIFAR-10: pooled 5x5 convolutions of 32 and 64 channels with
-    batch norm, then linear to 512 and to the classes, without an activation between (1600-512-10 on 32x32 images).
+    """Return the CNN that GTFLAT's public code trains on CIFAR-10.
+
+    It has pooled 5x5 convolutions of 32 and 64 channels with batch norm, then a linear layer of 512 and one of the
+    classes, with no activation between the two (1600-512-10 on 32x32 images).
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < 16:
         raise UserError(
@@ -216,14 +259,14 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def _check_options(where: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Refuse options that the factory does not take, each with the nearest one that it does."""
+    """Raise UserError for options that the factory does not take, each with the nearest one that it does take."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # a built-in without a signature: let the call itself fail
         return
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
-    allowed = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][2:]
+    allowed = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][2:]  # without shape and classes
     wrong = [key for key in options if key not in allowed]
     if wrong:
         none, name = "; it has no options", where.partition(": ")[2]
@@ -240,13 +283,20 @@ def build_module(
     number: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """Return the named model, its weights drawn under ``(seed, "model", number)``; global generators stay as they were.
+    """Return a module with its weights drawn under ``(seed, "model", number)``; global generators stay as they were.
 
-    ``name`` is one of :data:`MODELS`, an import path or the factory itself; or a module, of which a copy is returned:
-    with its own weights, or, for a ``number`` above 0, with weights that it draws anew. Samples of several
-    ``Inputs`` give a factory their shapes by name, and the module gets them by name.
+    Args:
+        name: a name of :data:`MODELS`, an import path, a factory, or a module, of which a copy is returned.
+        input_shape: of a sample; for samples of several inputs an :class:`Inputs`, with which a factory is given the
+            shapes by name, and the module its inputs by name.
+        num_classes: how many classes; None for regression.
+        seed: of the run.
+        number: which of several models. A module given as an object keeps its own weights for 0, and draws them anew
+            for others.
+        options: passed on to the factory.
 
-    Raises UserError for an unknown name or option, or for a factory that does not return a module.
+    Raises:
+        UserError: an unknown name or option, or a factory that does not return a module.
     """
     where = _called(name)
     inputs = input_shape if isinstance(input_shape, Inputs) else Inputs()
@@ -273,14 +323,14 @@ def build_module(
 
 
 def _called(name: str | nn.Module | Factory) -> str:
-    """Return what lines call a model: the key and its value, or the object that was given."""
+    """Return what messages call a model: the key and its value, or the class or function that was given."""
     if isinstance(name, str):
         return f"model.name: {name!r}"
     return f"model: {type(name).__name__ if isinstance(name, nn.Module) else getattr(name, '__name__', repr(name))}"
 
 
 def _no_arguments(factory: Factory) -> str:
-    """Return a hint if what was given as a factory takes no arguments."""
+    """Return a hint if what was given as a factory can be called without arguments, as a module's class; else ""."""
     try:
         inspect.signature(factory).bind()
     except (TypeError, ValueError):
@@ -289,7 +339,7 @@ def _no_arguments(factory: Factory) -> str:
 
 
 def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Module:
-    """Return a copy of a module that was given as an object; with weights of its own for a ``number`` above 0."""
+    """Return a copy of a module that was given as an object; for a ``number`` above 0 it draws its weights anew."""
     if options:
         raise UserError(f"model.{next(iter(options))}: a module that is given as an object has no options")
     made = copy.deepcopy(module)
@@ -308,8 +358,9 @@ def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Mo
 
 
 def structure(module: nn.Module) -> str:
-    """Return a digest (16 hexadecimal digits) of a module's classes, settings, and tensors' names and shapes; not of
-    its weights.
+    """Return a digest of what a module is, 16 hexadecimal digits: its classes, settings, and tensors' names and shapes.
+
+    Weights are not in it. A run keeps it as the fingerprint of a module that was given as an object.
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     shapes = [f"{name} {tuple(t.shape)} {t.dtype} {t.requires_grad}" for name, t in tensors]
@@ -317,13 +368,17 @@ def structure(module: nn.Module) -> str:
 
 
 def _overlapping(module: nn.Module) -> tuple[str, str] | None:
-    """Return the names of two parameters that share memory without being one object: copies would part them."""
+    """Return the names of two parameters that share memory without being one object, or None.
+
+    Copies would part such parameters, so that they would no longer move together.
+    """
     places: dict[int, list[tuple[str, Tensor]]] = {}
     for name, parameter in module.named_parameters():
         places.setdefault(parameter.untyped_storage().data_ptr(), []).append((name, parameter.detach()))
     for there in places.values():
         if len(there) == 1:
             continue
+        # every number of the storage is marked with the parameter that has it, until one has a mark already
         cells = torch.arange(there[0][1].untyped_storage().nbytes() // there[0][1].element_size())
         owner = torch.full_like(cells, -1)
         for k, (name, tensor) in enumerate(there):
@@ -336,7 +391,10 @@ def _overlapping(module: nn.Module) -> tuple[str, str] | None:
 
 
 def _unlike_parameters(module: nn.Module) -> str | None:
-    """Return which parameter could not be trained as it is, and why: a row holds real numbers, and no hooks."""
+    """Return which parameter could not be trained as it is, and why, or None.
+
+    A row holds real numbers, and the hooks of a parameter would not be run.
+    """
     for name, parameter in module.named_parameters():
         if parameter.is_complex():
             return f"parameter {name!r} is complex; a model's row holds real numbers: keep two real parameters"
@@ -348,7 +406,12 @@ def _unlike_parameters(module: nn.Module) -> str | None:
 
 
 def layout_of(module: nn.Module, send: Send = "all") -> Layout:
-    """Return where a module's tensors lie in its row: all of them, or those that train (if any does)."""
+    """Return where a module's tensors lie in its row.
+
+    Args:
+        module: the module.
+        send: "all" tensors are in the row, or only the "trainable" parameters, unless none trains.
+    """
     return Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
 
 
@@ -363,16 +426,31 @@ def build_problem(
     objective: Objective | None = None,
     **options: Any,
 ) -> tuple[Problem, Tensor]:
-    """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model", number)``).
+    """Return the problem that engines train, and the model's first row ``[P]``, float32.
 
-    A table that starts with several different models draws one for each ``number``. With ``send = "trainable"`` rows
-    do not have the frozen parameters: they are neither sent nor mixed, and all rows share those of number 0.
+    Args:
+        name: a name of :data:`MODELS`, ``"package.module:factory"``, a factory, or a module. A factory is called as
+            ``factory(input_shape, num_classes, **options)``.
+        input_shape: of a sample, without the number of samples.
+        num_classes: how many classes; None for regression: one output and the mean squared error.
+        seed: weights are drawn under ``(seed, "model", number)``.
+        number: which of several models; a table whose rows start from different models draws one for each number.
+        send: with "trainable" rows leave out frozen parameters: these are neither sent nor mixed, and all rows share
+            those of number 0.
+        objective: a loss that is minimised in place of cross-entropy or the squared error. If it takes one output for
+            two classes, the model has one output.
+        options: passed on to the factory.
 
-    ``name`` is one of :data:`MODELS`, ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
-    **options)``, that function itself, or a module. ``num_classes`` None means regression: one output, mean squared
-    error. An ``objective`` is minimised in the place of that or of cross-entropy; one that takes one output for two
-    classes makes ``num_classes`` 1 here. Raises UserError as :func:`build_module` does, and for a model without
-    parameters that train, or with two in the same memory.
+    Raises:
+        UserError: see :func:`build_module`; and a model in which no parameter trains, two share memory, or one could
+            not be trained as it is.
+
+    Examples:
+        >>> problem, row = build_problem("mlp", (1, 8, 8), 10, seed=0, hidden=[16])
+        >>> problem.layout.names
+        ('1.weight', '1.bias', '3.weight', '3.bias')
+        >>> row.shape  # 64 x 16 + 16 + 16 x 10 + 10
+        torch.Size([1210])
     """
     outputs = 1 if objective is not None and objective.one_output else num_classes
     module = build_module(name, input_shape, outputs, seed, number=number, **options)

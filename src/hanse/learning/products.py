@@ -1,8 +1,9 @@
-"""Matrix products where PyTorch's usual library holds back.
+"""Matrix products for processors on which PyTorch's usual library does not use the full vector width.
 
 On AMD processors with AVX-512 the MKL in PyTorch's wheels uses half the vector width, while the oneDNN in the same
-wheels uses all of it: twice the speed for a large product. PyTorch reaches oneDNN for float32 by an operator that its
-own compiler emits; where it is missing or wrong, or the processor is another, products are the ordinary ones.
+wheels uses all of it, which makes a large product twice as fast. PyTorch reaches oneDNN for float32 by an operator that
+its own compiler emits. :func:`wide_vectors` says whether that pays here and works; where it does not, :func:`product`
+is the ordinary one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def processor(field: str = "model name") -> str:
 
 @cache
 def wide_vectors() -> bool:
-    """Say whether oneDNN's float32 product is the faster one here, and works."""
+    """Say whether oneDNN's float32 product is the faster one on this machine, and gives the right numbers."""
     if "AMD" not in processor("vendor_id") or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     try:
@@ -38,18 +39,21 @@ def wide_vectors() -> bool:
         a, b = torch.randn((5, 7), generator=draw), torch.randn((6, 7), generator=draw)
         c = torch.randn((7, 6), generator=draw).t()
         return all(torch.allclose(direct_product(a, w), a @ w.t(), atol=1e-5) for w in (b, c))
-    except Exception:  # an operator that is not there, or not as it was: there is another way
+    except Exception:  # an operator of PyTorch's inner workings, which may be missing or take other arguments
         return False
 
 
 def direct_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``a @ b.T`` by oneDNN; only where :func:`wide_vectors` holds."""
+    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` by oneDNN; only where :func:`wide_vectors` holds."""
     found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
     return found
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]``; either may be a transposed view. No gradients."""
+    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` the fastest way, without gradients.
+
+    Either may be a transposed view.
+    """
     if (
         a.dtype == torch.float32
         and a.device.type == "cpu"

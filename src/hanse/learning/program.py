@@ -1,4 +1,10 @@
-"""From a module to a stacked program: which layers it has, where their blocks lie, and the buffers they work on."""
+"""From a module to a stacked program: which layers it has, where their tensors lie, and the buffers they work on.
+
+:func:`read_stack` reads the layers off a module, as a list of :class:`Spec`, and says None for whatever it does not
+know exactly. A :class:`Program` holds the weights, velocities and activations of S models that train together;
+:meth:`Program.bind` narrows it to the seats and the batch width of a step, as an :class:`ActiveProgram` of layers
+(:mod:`hanse.learning.layers`). The stacked engine drives it (:mod:`hanse.learning.stacked`).
+"""
 
 from __future__ import annotations
 
@@ -24,15 +30,25 @@ from hanse.learning.layers import (
 )
 from hanse.learning.products import wide_vectors
 
-_WIDE = 256  # inputs from which a single product is worth its call
+_WIDE = 256  # inputs from which one product for each seat is worth its call (:class:`SeatwiseLinear`)
 _KNOWN = (nn.Identity, nn.Linear, nn.ReLU, nn.Tanh, nn.BatchNorm1d)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One layer to stack: its kind, its name in the module, and the widths of what goes in and comes out."""
+    """One layer to stack.
 
-    kind: str  # "linear", "relu", "tanh", "batch_norm"
+    Attributes:
+        kind: "linear", "relu", "tanh" or "batch_norm".
+        name: its name in the module, with which the names of its tensors begin.
+        inputs: how many numbers of a sample go in.
+        outputs: how many come out.
+        bias: whether a linear layer has a bias.
+        decay: of a batch norm, PyTorch's ``momentum``: how far the running statistics move towards a batch's.
+        eps: of a batch norm, is added to the variance.
+    """
+
+    kind: str
     name: str
     inputs: int
     outputs: int
@@ -45,26 +61,31 @@ _RUNS = ("__call__", "__iter__", "forward", "train")  # what makes an nn.Sequent
 
 
 def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """Return the named layers of an ``nn.Sequential`` as often as it runs them (an object may stand in it twice), or
-    None for a module that may compute something else: one that replaces a method, or has hooks.
+    """Return the named layers of an ``nn.Sequential`` in the order in which it runs them, or None.
+
+    A layer that stands in it twice is returned twice. None is for any other module, one that replaces one of the
+    methods that run the layers, and one with hooks.
     """
     if not isinstance(module, nn.Sequential) or is_changed(module):
         return None
     if any(getattr(type(module), method) is not getattr(nn.Sequential, method) for method in _RUNS):
         return None
-    return [(name, layer) for name, layer in module._modules.items() if layer is not None]  # children() drops repeats
+    # not named_children(), which names a layer that stands there twice only once
+    return [(name, layer) for name, layer in module._modules.items() if layer is not None]
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Say whether this object computes something else than its class: by hooks, or a ``forward`` of its own."""
+    """Say whether this object computes something else than its class: by hooks, or by a ``forward`` of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
 
 def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
-    """Return what these named layers are, or None if one is not known.
+    """Return the specs of named layers, or None if one of them is not known.
 
-    Known: Identity, Linear, ReLU, Tanh, and BatchNorm1d with weights and running statistics; no subclasses, no hooks.
+    Known are Identity (which needs no spec), Linear, ReLU, Tanh, and BatchNorm1d with weights and running statistics:
+    exactly these classes, no subclasses, and without hooks. ReLU and Tanh must stand after a layer that tells their
+    width.
     """
     specs: list[Spec] = []
     width = 0
@@ -88,10 +109,10 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
 
 
 def read_stack(problem: Problem) -> list[Spec] | None:
-    """Return the layers of an ``nn.Sequential`` of known layers, a Flatten before them, or None.
+    """Return the layers of a problem whose module is an ``nn.Sequential`` of known layers, or None.
 
-    A row must be the layers' tensors and nothing else, in order: none is shared. See :func:`read_layers` for what is
-    known.
+    A Flatten may stand before them. The layers' tensors must be the row's tensors and nothing else, in the same order,
+    so that none is shared between layers. See :func:`read_layers` for what is known.
     """
     layers = None if problem.plain else layers_in_order(problem.module)
     if layers is None:
@@ -101,7 +122,7 @@ def read_stack(problem: Problem) -> list[Spec] | None:
 
 
 def flattens(layer: nn.Module) -> bool:
-    """Say whether a layer makes each sample one row of numbers."""
+    """Say whether a layer is a Flatten that makes each sample one row of numbers."""
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1) and not is_changed(layer)
 
 
@@ -115,20 +136,33 @@ def tensors_of(specs: Sequence[Spec]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ActiveProgram:
-    """A program narrowed to an active prefix of seats and a batch width."""
+    """A program narrowed to its first a seats and to a batch width b. All tensors are views of the program's buffers.
 
-    inputs: Tensor  # [a, b, d]: where the batch's samples go
+    Attributes:
+        inputs: ``[a, b, d]``, where a batch's samples are to be copied.
+        layers: run forwards in this order and backwards in the other.
+        loss: what ends the stack.
+        parameters: of the a seats, layer by layer, or one flat tensor if they are all seats.
+        velocity: as ``parameters``.
+        pull: what each parameter is multiplied by and added to its gradient (weight decay and ``mu``): one number for
+            all seats, or tensors as ``parameters``.
+        constant: what is added to the gradient as it is (:func:`constant_of`); None: nothing.
+        frozen_velocity: the velocities of parameters that do not train.
+    """
+
+    inputs: Tensor
     layers: list[Layer]
     loss: Loss
     parameters: list[Tensor]
     velocity: list[Tensor]
     pull: list[Tensor] | float
     constant: list[Tensor] | None
-    frozen_velocity: list[Tensor]  # of parameters that do not train
+    frozen_velocity: list[Tensor]
 
     def descend(self, lr: float) -> None:
-        """Add what pulls (weight decay, proximal term, tilt) to the velocity, and take the step; what is frozen stays
-        where it is.
+        """Take a step: add what pulls to the velocities, then ``-lr`` times the velocities to the parameters.
+
+        The velocities hold the gradients already. Frozen parameters stay where they are.
         """
         if isinstance(self.pull, list):
             torch._foreach_addcmul_(self.velocity, self.pull, self.parameters)
@@ -142,7 +176,19 @@ class ActiveProgram:
 
 
 class Program:
-    """The buffers of S stacked models with batches up to a width, kept over rounds."""
+    """The buffers of S stacked models and their batches, kept from round to round.
+
+    Rows lie layer-major: first the first tensor of all seats, then the second, and so on. So each layer's weights of
+    all seats are one contiguous block ``[S, *shape]``.
+
+    Args:
+        problem: the model and its loss.
+        specs: its layers, from :func:`read_stack`.
+        seats: S.
+        width: the largest batch, B.
+        device: where the buffers lie.
+        dtype: of all buffers.
+    """
 
     def __init__(
         self,
@@ -155,7 +201,7 @@ class Program:
     ) -> None:
         self.problem, self.layout, self.specs = problem, problem.layout, list(specs)
         self.seats, self.width, self.device, self.dtype = seats, width, device, dtype
-        cpu = device.type == "cpu" and dtype == torch.float32
+        cpu = device.type == "cpu" and dtype == torch.float32  # oneDNN's product is for these alone
         self.seatwise = cpu and torch.get_num_threads() == 1 and wide_vectors()
         self.trained = seats * self.layout.num_parameters
         self.flat = self._empty(seats * self.layout.size)
@@ -176,10 +222,13 @@ class Program:
         self._bound: dict[tuple[int, int], ActiveProgram] = {}
 
     def _empty(self, count: int) -> Tensor:
+        """Return a flat buffer of ``count`` numbers whose values are not set."""
         return torch.empty(count, dtype=self.dtype, device=self.device)
 
     def _cut(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the layer-major blocks ``[S, *shape]`` of a flat buffer of rows or of parameters."""
+        """Return the blocks ``[S, *shape]`` of a flat buffer by name; a buffer of parameters has none for
+        statistics.
+        """
         blocks = {}
         for name, shape, a, b in self.layout._blocks():
             if self.seats * b <= flat.numel():
@@ -187,18 +236,18 @@ class Program:
         return blocks
 
     def _spread(self, rows: Sequence[Tensor], flat: Tensor) -> None:
-        """Copy rows ``[P]`` into a layer-major buffer; one and the same row for every seat is copied by broadcast."""
-        same = all(row is rows[0] for row in rows)
+        """Copy rows ``[P]``, one for each seat, into a layer-major buffer."""
+        same = all(row is rows[0] for row in rows)  # in most mechanisms all seats start from one shared row
         table = (rows[0].unsqueeze(0) if same else torch.stack(list(rows))).to(self.device)
         for (_, shape, a, b), block in zip(self.layout._blocks(), self._cut(flat).values(), strict=False):
             block.copy_(table[:, a:b].view(-1, *shape))
 
     def start(self, jobs: Sequence[SeatJob], recipe: Recipe) -> None:
-        """Load the seats' start rows, clear velocities and totals, and set what pulls."""
+        """Load the seats' start rows, set velocities and losses to zero, and set what pulls the seats in this round."""
         self._spread([job.start for job in jobs], self.flat)
         self.velocity.zero_()
         self.total.zero_()
-        self._bound.clear()
+        self._bound.clear()  # they hold the pull and the constant of the round before
         pulls = [recipe.weight_decay + (job.mu if job.centre is not None else 0.0) for job in jobs]
         if all(pull == pulls[0] for pull in pulls):
             self.pull = pulls[0]
@@ -213,19 +262,23 @@ class Program:
             self._spread([none if one is None else one for one in given], self.constant)
 
     def store(self, rows: Tensor, seats: Sequence[int]) -> None:
-        """Copy the trained rows into ``rows[seats]``."""
+        """Copy the trained rows into ``rows[seats]``, where ``rows`` is ``[jobs, P]``."""
         where = torch.tensor(seats, device=self.device)
         for (_, _, a, b), block in zip(self.layout._blocks(), self.blocks.values(), strict=True):
             rows[where, a:b] = block.view(self.seats, -1)
 
     def bind(self, active: int, width: int) -> ActiveProgram:
-        """Return the program on the first ``active`` seats and batches of ``width``."""
+        """Return the program for the first ``active`` seats and batches of ``width``; it is kept until the
+        next start.
+        """
         key = (active, width)
         if key not in self._bound:
             self._bound[key] = self._bind(active, width)
         return self._bound[key]
 
     def _bind(self, active: int, width: int) -> ActiveProgram:
+        """Make the views, layers and loss for the first ``active`` seats and batches of ``width``."""
+
         def shaped(flat: Tensor, features: int) -> Tensor:
             return flat[: active * features * width].view(active, features, width)
 
@@ -238,6 +291,7 @@ class Program:
             layers.append(Enter(shaped(self.entered, self.specs[0].inputs)))
         ones = self.ones[: active * width].view(active, width, 1)
         overwrite = trains_below = False
+        # nothing below the first layer that trains needs a gradient: ``trains_below`` turns true after it
         for spec, out_buffer, grad_buffer in zip(self.specs, self.outputs, self.gradients, strict=True):
             out, name = shaped(out_buffer, spec.outputs), spec.name
             if spec.kind == "linear":
@@ -284,21 +338,30 @@ class Program:
         )
 
     def _prefix(self, flat: Tensor, active: int) -> list[Tensor]:
-        """Return the first ``active`` seats of every block: one piece if that is all of them."""
+        """Return the first ``active`` seats of every block; if these are all seats, the buffer itself, in one piece."""
         if active == self.seats:
             return [flat]
         return [block[:active] for block in self._cut(flat).values()]
 
 
 def loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
-    """Return the loss at the end of a stack, which writes its gradient into ``out`` and adds losses to ``total``."""
+    """Return the loss at the end of a stack.
+
+    Args:
+        problem: says which loss it is.
+        out: ``[S, k, B]``, the buffer for the gradient at the outputs.
+        total: ``[S, 1, 1]``, to which reported losses are added.
+    """
     if problem.objective is not None:
         return AnyLoss(problem.objective, out, total)
     return CrossEntropy(out, total) if problem.loss == "cross_entropy" else SquaredError(out, total)
 
 
 def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
-    """Return the part of the gradient that does not move: ``tilt - mu centre`` (None: there is none)."""
+    """Return the part of a seat's gradient that is the same at every step, ``tilt - mu centre`` ``[P]``, or None.
+
+    The rest of the pull, ``mu theta``, moves with the parameters and is added at each step.
+    """
     if job.tilt is None and (job.centre is None or not job.mu):
         return None
     constant = torch.zeros_like(job.start, dtype=dtype)

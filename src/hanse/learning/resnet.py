@@ -1,4 +1,4 @@
-"""The residual network for small images (He et al. 2016, section 4.2): 6n + 2 layers, here 20."""
+"""The residual network for small images (He et al. 2016, section 4.2): 6n + 2 layers, here 20. The model "resnet20"."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError
 
 
+def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the channels, height and width of the images that model ``name`` is to take.
+
+    Raises:
+        UserError: samples of this shape are no images.
+    """
+    if len(input_shape) != 3:
+        raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
+    channels, height, width = input_shape
+    return channels, height, width
+
+
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch norm, added to their input. Where they halve the image and widen it, the input's
-    every second pixel is taken and zero channels stand on both sides of its own: option A, without parameters.
+    """Two 3x3 convolutions with batch norm, added to their input.
+
+    Where they halve the image and widen it, every second pixel of the input is taken, with channels of zeros before and
+    after its own (option A of the paper, which has no parameters).
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -23,7 +37,7 @@ class Block(nn.Module):
         self.norm2 = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images ``[n, channels, height / stride, width / stride]``."""
+        """Take images ``[n, inputs, h, w]`` to ``[n, channels, h / stride, w / stride]``."""
         found = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
         if self.added:
             x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.added // 2, self.added // 2))
@@ -31,15 +45,22 @@ class Block(nn.Module):
 
 
 def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-    """Return the residual network of 20 layers: a 3x3 convolution of 16 channels, three stages of three blocks of 16,
-    32 and 64, the mean over the image, and one linear layer; weights are Kaiming-normal. 269,722 parameters for ten
-    classes of RGB images. iPFL's public code trains it on PACS.
+    """Return the residual network of 20 layers, which iPFL's public code trains on PACS.
+
+    It has a 3x3 convolution of 16 channels, three stages of three blocks with 16, 32 and 64 channels, the mean over the
+    image, and one linear layer; weights are Kaiming-normal. For ten classes of RGB images these are 269,722 parameters.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        num_classes: how many outputs; None: one.
+
+    Raises:
+        UserError: samples of this shape are no images.
     """
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: 'resnet20': takes images [channels, height, width]; samples have {input_shape}")
+    depth, _, _ = image_size("resnet20", input_shape)
     stages = [Block(i, o) for i, o in ((16, 16), (16, 16), (16, 16), (16, 32), (32, 32), (32, 32), (32, 64))]
     module = nn.Sequential(
-        nn.Conv2d(input_shape[0], 16, 3, 1, 1, bias=False),
+        nn.Conv2d(depth, 16, 3, 1, 1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(),
         *stages,

@@ -1,10 +1,15 @@
 """Loss and accuracy of many models on many samples.
 
-Four ways to get at their outputs, the first that fits:
+Engines score by a :class:`Scorer` (:class:`ScoringEngine` passes calls on to it), and :mod:`hanse.learning.coalitions`
+values coalitions by one. Models are rows, or mixtures of rows (:class:`ModelRows`); what comes out is a :class:`Chunk`
+of losses and right answers at a time.
 
-* models with samples of their own each, stackable: stacked, their lists cut so that they go on together;
+There are four ways to the models' outputs, and the first that fits is taken:
+
+* models with samples of their own each, whose layers can be stacked: stacked, their lists of samples cut so that
+  several go on together;
 * mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
-  they are computed once a row and *mixed* for every model instead of being computed anew (one product
+  they are computed once for each row and *mixed* for every model instead of being computed anew (one product
   ``[C, S] x [S, h n]``);
 * models on the same samples: stacked, or as the channels of one wide convolution if they begin with narrow ones;
 * otherwise one model after another.
@@ -34,27 +39,32 @@ from hanse.learning.threads import Crew, intra_op
 
 T = TypeVar("T")
 R = TypeVar("R")
-# which models; each sample's loss and whether it is right, [C', m], or what was made of them
+# the models' positions; each sample's loss and whether it is right, [C', m], or what ``reduce`` made of them
 Outcome = tuple[list[int], Tensor, Tensor]
 
-_CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
-_GATHER = 1 << 20  # numbers of samples that are gathered for a chunk: they stay in the cache for the product
+# sizes of chunks; other sizes may give other last bits
+_CHUNK = 1 << 22  # activations (numbers) of a chunk, which bounds the memory
+_GATHER = 1 << 20  # numbers of the samples that are gathered for a chunk: so few stay in the cache for the product
 _OUTCOMES = 1 << 24  # losses of samples that are held at once
 _IMAGES = 250  # samples of a chunk for convolutions, and for models that are scored one by one
-_WIDE = 24  # mixtures as channels of one wide convolution, at most
-_KEEP = 1 << 27  # numbers: first-layer outputs of mixed rows are kept up to this, else computed anew for every chunk
-_BLOCK = 1 << 19  # numbers: mixed first-layer outputs of a chunk of models on a block of samples
-_TOGETHER = 16  # models of a chunk: mixtures, or as channels of one wide convolution
+_WIDE = 24  # the most mixtures that become the channels of one wide convolution
+_KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows are kept, else computed for every chunk
+_BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
+_TOGETHER = 16  # models of a chunk: mixtures, or rows that become the channels of one wide convolution
 _NONE = torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class ModelRows:
-    """C models: rows ``[C, P]``, or mixtures ``shares [C, S]`` of rows ``[S, P]``.
+    """C models: rows ``[C, P]``, or mixtures of rows.
 
-    ``first_outputs`` keeps what the first layers of mixed rows put out, by the first sample of a block: mixtures that
-    share it must be of the same rows, scored on the same pool. Samples are cut as for so many models ``among`` which
-    these are.
+    Attributes:
+        rows: ``[C, P]``; for mixtures ``[S, P]``, the rows that are mixed.
+        shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
+        first_outputs: what the first layers of mixed rows put out, kept by the first sample of a block. Mixtures that
+            share it must be of the same rows and scored on the same pool.
+        among: how many models there are in all if these are some of them. Samples are then cut as for all, so that the
+            bits do not depend on how many are asked for.
     """
 
     rows: Tensor
@@ -66,14 +76,20 @@ class ModelRows:
         return len(self.rows if self.shares is None else self.shares)
 
     def __getitem__(self, which: slice | list[int]) -> Tensor:
-        """Return some of the models, ``[C', P]``."""
+        """Return some of the models as rows ``[C', P]``."""
         return self.rows[which] if self.shares is None else self.shares[which] @ self.rows
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some models on some samples: the positions of the ``C'`` models, the position of the first sample, each sample's
-    ``loss`` and whether it is ``right``, ``[C', m]``, and the models' ``outputs [C', k, m]`` (None: scored otherwise).
+    """Some models on some samples: what a :class:`Scorer` hands on, piece by piece.
+
+    Attributes:
+        which: the positions of the C' models.
+        begin: the position of the first sample.
+        loss: ``[C', m]``, each sample's loss.
+        right: ``[C', m]``, whether each sample is right, or how right.
+        outputs: ``[C', k, m]``, the models' outputs; None if samples have no such outputs (texts, or judged ones).
     """
 
     which: list[int]
@@ -87,10 +103,16 @@ Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 
 
 def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -> tuple[Tensor, Tensor]:
-    """Return each sample's loss and whether it is right, both ``[C, m]``, of outputs ``[C, k, m]``.
+    """Return each sample's loss and whether it is right, both ``[C, m]``.
 
-    ``y`` are the labels of the m samples, or of each model's own ones in turn (regression: targets ``[.., k]``). Of
-    equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right, nor without ``rights``.
+    Of equal outputs the first class counts, as in ``argmax``.
+
+    Args:
+        problem: says which loss it is.
+        output: ``[C, k, m]``.
+        y: labels ``[m]`` of samples that all models share, or ``[C m]``, those of each model's own samples in turn; for
+            regression targets ``[.., k]``.
+        rights: False if nobody asks what is right: then, as for regression, nothing is.
     """
     if problem.objective is not None:
         loss = problem.objective.of_models(output, y)
@@ -102,13 +124,13 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
         loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
     if problem.regression or not rights:
         return loss, _NONE.to(loss.device).expand_as(loss)
-    # max is much faster than argmax
+    # max(1).indices is much faster than argmax(1)
     best = (output[:, 0] > 0).long() if problem.one_output else output.max(1).indices
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
 
 
 class ScoringEngine:
-    """What the engines of this process share: their ``scorer`` works on ``threads`` intra-op threads."""
+    """What the engines of this process share: their ``scorer``, which works on ``threads`` intra-op threads."""
 
     scorer: Scorer
     threads: int | None
@@ -119,12 +141,14 @@ class ScoringEngine:
             return self.scorer.score(rows, pool, index)
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; the others may be NaN."""
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; other scores may be NaN."""
         with intra_op(self.threads):
             return self.scorer.score_some(rows, pool, some)
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for
+        each list.
+        """
         with intra_op(self.threads):
             return self.scorer.score_each(rows, pool, index)
 
@@ -135,8 +159,16 @@ class ScoringEngine:
 
 
 class Scorer:
-    """Scores rows of one problem; a crew of threads shares the work. ``rights``: right answers are counted, too.
-    ``dense``: compiled code gives the outputs ``[C, k, m]`` of rows on the same samples ``[m, d]``.
+    """Scores rows of one problem.
+
+    Args:
+        problem: the models and their loss.
+        device: where models are run.
+        dtype: of weights and outputs.
+        precision: "bf16" for forward passes in bfloat16, where the module itself is run.
+        crew: threads that share the work; None: the caller's alone.
+        rights: whether right answers are counted, too.
+        dense: compiled code that gives the outputs ``[C, k, m]`` of rows ``[C, P]`` on the same samples ``[m, d]``.
     """
 
     def __init__(
@@ -158,21 +190,24 @@ class Scorer:
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``; NaN where there are no samples.
 
-        Raises ValueError if ``index`` does not have one entry a model.
+        Raises:
+            ValueError: ``index`` does not have one entry for each model.
         """
         if index is not None and len(index) != len(rows):
             raise ValueError(f"{len(rows)} models, but {len(index)} lists of samples")
         return self._scores(self._as_models(rows), pool, index)
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool, as :meth:`score` would among all of
-        them, bit for bit where a product's bits do not depend on how many rows it has; the others are NaN, or are
-        scored as well.
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool.
+
+        They get the same bits as from :meth:`score` among all rows, provided that a product's bits do not depend on how
+        many rows it has. The other scores are NaN, unless they had to be computed for it.
         """
-        if self.convolutions is not None:  # run side by side, where last digits depend on the neighbours
+        if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
         stacks = self.specs is not None and self.dense is None
-        if stacks and len(some) == 1 < len(rows):  # one model alone is multiplied in another order than several
+        # a lone model is multiplied in another order than several, so that a second one is scored beside it
+        if stacks and len(some) == 1 < len(rows):
             some = np.append(some, (some + 1) % len(rows))
         part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)
         columns = (part.loss, part.accuracy, part.loss_error)
@@ -182,6 +217,7 @@ class Scorer:
         return Scores(loss, accuracy, np.full(len(rows), len(pool)), error)
 
     def _scores(self, given: ModelRows, pool: Samples, index: Sequence[Tensor] | None) -> Scores:
+        """Return the models' mean losses, accuracies, counts and the standard errors of the losses."""
         models = len(given)
         count = np.array([len(pool)] * models if index is None else [len(i) for i in index], dtype=np.int64)
         loss, squares, right = np.zeros(models), np.zeros(models), np.zeros(models)
@@ -199,9 +235,9 @@ class Scorer:
         return Scores(mean, share, count, error)
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` a list.
+        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for each list.
 
-        The lists are joined, so that many short ones cost as much as one long one; their sums are taken list by list.
+        The lists are joined, so that many short ones cost as much as one long one; sums are then taken list by list.
         """
         models, counts = rows.shape[0], np.array([len(i) for i in index], dtype=np.int64)
         loss, accuracy = np.full((len(index), models), np.nan), np.full((len(index), models), np.nan)
@@ -222,15 +258,16 @@ class Scorer:
         return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
-        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``, which is not empty.
+        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``; there must be samples.
 
-        Raises ValueError for texts and judged samples, of which there is no one output.
+        Raises:
+            ValueError: texts or judged samples, which have no single output each.
         """
         found: list[dict[int, ModelOutputs]] = [{} for _ in rows]
 
         def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
             if chunk.outputs is None:
-                raise ValueError("outputs: these samples have no output of their own each")
+                raise ValueError("outputs: texts and judged samples have no single output each")
             for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
                 found[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
             return chunk.loss, chunk.right
@@ -247,18 +284,25 @@ class Scorer:
         index: Sequence[Tensor] | Tensor | None = None,
         reduce: Reduce | None = None,
     ) -> Iterator[Outcome]:
-        """Yield, chunk by chunk, models' positions, their samples' losses and right answers ``[C', m]``.
+        """Yield, chunk by chunk, models' positions with their samples' losses and right answers, both ``[C', m]``.
 
-        ``models``: rows ``[C, P]``, or mixtures of rows. ``index``: all samples of the pool (None), the same ones for
-        all models (a tensor), or a list for each model. A model's samples come in their order. ``reduce`` makes
-        something else of losses and right answers while the threads share the work.
+        Each model meets its samples in their order.
+
+        Args:
+            models: rows ``[C, P]``, or mixtures of rows.
+            pool: the samples.
+            index: None: all samples of the pool; a tensor of positions: those, for all models; a list: one tensor for
+                each model.
+            reduce: makes something else of a chunk's losses and right answers, such as weighted sums, while the threads
+                share the work.
         """
         reduce = reduce or _as_they_are
         if isinstance(models, Tensor):
             models = self._as_models(models)
         with torch.no_grad():
             if index is None or isinstance(index, Tensor):
-                # a mixture's bits do not depend on how many are asked for at once
+                # a lone row of convolutions is run as the module, a lone mixture is not: its bits must not depend
+                # on how many are asked for at once
                 beside = self.convolutions is not None and (len(models) > 1 or models.shares is not None)
                 if self.specs is not None or beside:
                     yield from self._together(models, pool, index, reduce)
@@ -273,7 +317,10 @@ class Scorer:
         return ModelRows(rows.to(device=self.device, dtype=self.dtype), among=among)
 
     def _blocks(self, rows: Tensor, first: int = 0) -> dict[str, Tensor]:
-        """Return named views ``[C, *shape]`` of rows that hold the columns from ``first`` on, as far as they go."""
+        """Return named views ``[C, *shape]`` of the tensors that lie whole in ``rows``.
+
+        The rows hold a row's columns from ``first`` on, as far as they go.
+        """
         end = first + rows.shape[1]
         return {
             name: rows[:, a - first : b - first].view(-1, *shape)
@@ -288,18 +335,20 @@ class Scorer:
         return x.reshape(len(x), -1).to(device=self.device, dtype=self.dtype)
 
     def _dealt(self, work: Sequence[T], one: Callable[[int, T], R]) -> list[R]:
-        """Share the work out over the crew (``one`` gets the worker's number); results are in the order of the work."""
+        """Share the work out over the crew and return the results in its order; ``one`` gets the worker's
+        number, too.
+        """
         done: dict[int, R] = {}
 
         def run(worker: int, place: int) -> None:
-            with torch.no_grad():  # a setting of each thread
+            with torch.no_grad():  # each thread has this setting for itself
                 done[place] = one(worker, work[place])
 
         self.crew.deal(run, range(len(work)))
         return [done[place] for place in range(len(work))]
 
     def _together(self, models: ModelRows, pool: Samples, taken: Tensor | None, reduce: Reduce) -> list[Outcome]:
-        """Models together on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
+        """Score models on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
         parts, cuts = self._chunks(models, len(pool) if taken is None else len(taken), taken is not None)
         run = self._runner(models, parts, pool, cuts)
 
@@ -313,12 +362,15 @@ class Scorer:
         return self._dealt([(cut, p) for cut in cuts for p in range(len(parts))], one)
 
     def _chunks(self, models: ModelRows, count: int, gathered: bool) -> tuple[list[slice], list[slice]]:
-        """Return the chunks of models that run at once, and those of ``count`` samples that they run on."""
+        """Return the chunks of models that are run at once, and the chunks of ``count`` samples that they are run on.
+
+        ``gathered``: whether samples have to be collected from the pool, which is faster in smaller chunks.
+        """
         if self.specs is None:
             mixtures = models.shares is not None
             parts = _even(len(models), -(-len(models) // _WIDE)) if mixtures else _parts(len(models), _TOGETHER)
             return parts, _parts(count, _IMAGES)
-        if self.mixes(models):  # blocks of samples so small that a chunk of mixtures stays in the cache
+        if self.mixes(models):  # blocks of samples are so small that what is mixed on one stays in the cache
             hidden = self.specs[0].outputs
             blocks = max(self.crew.workers, math.ceil(count * hidden * _TOGETHER / _BLOCK))
             return _parts(len(models), _TOGETHER), _even(count, blocks)
@@ -337,7 +389,7 @@ class Scorer:
     def _runner(
         self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
-        """Return what gives the outputs ``[C', k, m]`` of the p-th chunk of models on a chunk of samples."""
+        """Return the function that gives the outputs ``[C', k, m]`` of chunk p of the models on a chunk of samples."""
         if self.mixes(models):
             return self._mixed_first(models, parts, pool, cuts)
         if self.dense is not None:
@@ -354,7 +406,10 @@ class Scorer:
     def _mixed_first(
         self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
-        """Mix the first layer's outputs, block by block of samples; the other layers run on mixed weights."""
+        """Return such a function that mixes the first layer's outputs, block by block of samples.
+
+        The other layers are run on mixed weights.
+        """
         assert self.specs is not None
         assert models.shares is not None
         specs, shares, hidden = self.specs, models.shares, self.specs[0].outputs
@@ -376,12 +431,15 @@ class Scorer:
             value = torch.mm(shares[parts[p]], outputs.reshape(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
             return through(specs[1:], mixed[p], value)
 
-        if small and not models.first_outputs:  # before the blocks are met by several threads
+        if small and not models.first_outputs:  # all at once: else several threads would compute the same block
             self._dealt(cuts, lambda _, cut: first(cut, pool.x[cut]))
         return run
 
     def _ragged(self, models: ModelRows, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
-        """Models with their own samples: the longest lists first, cut so that all lists of a chunk go on to its end."""
+        """Score models on samples of their own, the longest lists first.
+
+        Lists are cut so that all lists of a chunk go on to its end.
+        """
         assert self.specs is not None
         specs = self.specs
         widest = max(max(spec.outputs, spec.inputs) for spec in specs)
@@ -409,7 +467,7 @@ class Scorer:
     def _one_by_one(
         self, models: ModelRows, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
     ) -> Iterator[Outcome]:
-        """Model after model in blocks of samples; of mixtures, a few are made at a time."""
+        """Score model after model in blocks of samples; of mixtures, a few rows are made at a time."""
         while len(self._trainers) < self.crew.workers:
             self._trainers.append(Trainer(self.problem, self.device, self.dtype, self.precision))
         for part in _parts(len(models), _TOGETHER if models.shares is not None else max(1, len(models))):
@@ -459,10 +517,19 @@ def _even(count: int, parts: int) -> list[slice]:
 def outcomes_of(
     problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the loss and how right it is of each sample of one model, both ``[1, n]``, and its outputs ``[1, k, n]``
-    if it gives one vector a sample; ``outputs`` runs the model.
+    """Return the outcomes of one model's samples: each one's loss, how right it is, and the outputs.
 
-    The problem's judge says so where it has one; texts are scored by position.
+    The problem's judge decides where it has one; texts are scored by position.
+
+    Args:
+        problem: the model and its loss.
+        outputs: runs the model on inputs.
+        x: inputs ``[n, ...]``.
+        y: labels or targets ``[n, ...]``.
+
+    Returns:
+        Losses ``[1, n]``, shares that are right ``[1, n]``, and outputs ``[1, k, n]``, or None for texts and judged
+            samples.
     """
     if problem.judge is not None:
         loss, right = problem.judge(outputs, x, y)
@@ -475,7 +542,7 @@ def outcomes_of(
 
 
 def _groups(counts: NDArray[np.int64], most: int) -> Iterator[list[int]]:
-    """Yield the positions of the lists that are not empty, in order, so that a group has about ``most`` samples."""
+    """Yield the positions of the lists that are not empty, in order, in groups of about ``most`` samples in all."""
     group: list[int] = []
     total = 0
     for place in np.flatnonzero(counts).tolist():

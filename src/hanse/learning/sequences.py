@@ -1,8 +1,11 @@
 """Models of sequences: next-character prediction, and how outputs at every position are scored.
 
-A sequence model takes tokens ``x [n, T]`` (int64) and puts out logits ``[n, k, T]``, the classes second, as
-cross-entropy has it; its labels are ``y [n, T]``, where :data:`IGNORED` marks positions that do not count. A sample's
-loss is the mean over its counted positions, and it is right by the share of positions whose best class is the label.
+A sequence model takes tokens ``x [n, T]`` (int64) and puts out logits ``[n, k, T]``, the classes second, as in
+PyTorch's cross-entropy. Its labels are ``y [n, T]``, where :data:`IGNORED` marks positions that do not count. A
+sample's loss is the mean over the positions that count, and it is right by the share of those whose likeliest class is
+the label.
+
+:func:`lstm` is the built-in model; :func:`sequence_losses` and :func:`sequence_outcomes` score any model of this kind.
 """
 
 from __future__ import annotations
@@ -23,8 +26,15 @@ Shape = tuple[int, ...]
 
 
 class CharacterLSTM(nn.Module):
-    """An embedding, LSTM layers, and a linear layer at every position: tokens ``[n, T]`` to logits ``[n, k, T]``; with
-    ``last`` at the last position alone, to ``[n, k]``. With ``padding`` token 0 is embedded as zeros, and stays so.
+    """An embedding, LSTM layers, and a linear layer at every position: tokens ``[n, T]`` to logits ``[n, k, T]``.
+
+    Args:
+        tokens: how many different tokens there are, k.
+        embedding: the width of the embedding.
+        hidden: the units of each LSTM layer.
+        layers: how many LSTM layers.
+        last: whether there is an output at the last position alone, ``[n, k]``.
+        padding: whether token 0 is embedded as zeros, and stays so in training.
     """
 
     def __init__(
@@ -37,7 +47,7 @@ class CharacterLSTM(nn.Module):
         self.output = nn.Linear(hidden, tokens)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token, or the last."""
+        """Return the logits of what follows each token, or of what follows the last."""
         states, _ = self.recurrent(self.embedding(x))
         found: Tensor = self.output(states[:, -1]) if self.last else self.output(states).transpose(1, 2)
         return found
@@ -52,9 +62,22 @@ def lstm(
     last: bool = False,
     padding: bool = False,
 ) -> nn.Module:
-    """Return LEAF's network for Shakespeare (Caldas et al. 2018): embedding 8, two LSTM layers of 256 units, and the
-    next character's logits. LEAF, and iPFL's public code, score the ``last`` position alone (data.source
-    "shakespeare_next"), with token 0 as ``padding``; else every position counts.
+    """Return LEAF's network for Shakespeare (Caldas et al. 2018), which predicts the next character.
+
+    Its defaults are LEAF's: an embedding of 8 and two LSTM layers of 256 units.
+
+    Args:
+        input_shape: ``(positions,)``.
+        num_classes: how many different characters there are.
+        embedding: the width of the embedding.
+        hidden: the units of each layer.
+        layers: how many layers.
+        last: True: only what follows the last position is predicted, as LEAF and iPFL's public code do (``data.source``
+            "shakespeare_next"); otherwise every position counts.
+        padding: whether token 0 only fills up texts.
+
+    Raises:
+        UserError: samples that are no texts, or options out of range.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")
@@ -68,29 +91,33 @@ def lstm(
 
 
 def is_text(samples: Samples) -> bool:
-    """Say whether samples are texts: labels at every position."""
+    """Say whether samples are texts, with a label at every position."""
     return samples.y.ndim == 2 and not samples.y.is_floating_point()
 
 
 def perplexity(loss: float) -> float:
-    """Return ``exp(loss)`` of a mean loss in nats a position; infinite where that is too large for a number."""
+    """Return ``exp(loss)`` of a mean loss in nats a position; infinite where that would overflow."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def position_losses(output: Tensor, y: Tensor) -> Tensor:
-    """Return the loss at every position ``[n, T]`` of logits ``[n, k, T]``; 0 where the label does not count."""
-    return F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)
-
-
 def sequence_losses(output: Tensor, y: Tensor) -> Tensor:
-    """Return each sample's mean loss over the positions that count, ``[n]``; 0 for a sample without any."""
-    return position_losses(output, y).sum(1) / (y != IGNORED).sum(1).clamp(min=1)
+    """Return each sample's mean loss over the positions that count, ``[n]``; 0 for a sample without any.
+
+    Args:
+        output: logits ``[n, k, T]``.
+        y: labels ``[n, T]``.
+    """
+    losses = F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)  # 0 where the label is IGNORED
+    return losses.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
 
 
 def sequence_outcomes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each sample's loss and the share of counted positions that are right, both ``[n]``."""
+    """Return each sample's loss and the share of its counted positions that are right, both ``[n]``.
+
+    The arguments are those of :func:`sequence_losses`.
+    """
     counted = y != IGNORED
     loss = sequence_losses(output, y)
-    right = (output.max(1).indices == y) & counted  # of equal logits the first class counts
+    right = (output.max(1).indices == y) & counted  # of equal logits the first class is taken
     share = right.sum(1) / counted.sum(1).clamp(min=1)
     return loss, torch.where(torch.isfinite(loss), share, torch.zeros_like(share))

@@ -1,8 +1,8 @@
-"""The sequential engine: one seat after another with autograd; the oracle, and the way for convolutions.
+"""The sequential engine: one seat after another with autograd. It is the reference, and the way for convolutions.
 
-With ``workers`` above 1 the seats are dealt over threads of this process, each with one intra-op thread: convolutions
-leave Python for milliseconds at a time, so two such threads do not hinder each other, and unlike one operator on two
-threads they do not collapse when another process wants a core. The numbers are those of one thread.
+With ``workers`` above 1 the seats are dealt over threads of this process, each with one intra-op thread. Convolutions
+leave Python for milliseconds at a time, so such threads do not hinder each other; and unlike one operator that is split
+over two threads they keep their speed when another process wants a core. The results are those of one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hanse.learning.threads import Crew, intra_op
 
 
 def work_of(job: SeatJob, recipe: Recipe) -> int:
-    """Return a seat's work, to deal the longest first: samples to go through, or steps where the recipe counts them."""
+    """Return a seat's work, by which the longest is dealt first: samples to go through, or the steps of the recipe."""
     if recipe.steps is not None:
         return recipe.steps if job.work is None else job.work
     return len(job.index) * (recipe.epochs if job.work is None else job.work)
@@ -30,8 +30,15 @@ def work_of(job: SeatJob, recipe: Recipe) -> int:
 class SequentialEngine(ScoringEngine):
     """Trains seats one after another, or ``workers`` at a time on threads of their own.
 
-    ``threads`` is the number of intra-op threads of one seat (None keeps PyTorch's setting; 1 with several workers).
-    Modules that draw random numbers share one generator and are trained by one worker.
+    Modules that draw random numbers while they train share one generator, so a single worker trains them, in order.
+
+    Args:
+        problem: the model and its loss.
+        device: where the work is done.
+        threads: intra-op threads for a seat; None keeps PyTorch's setting. Several workers have 1 each.
+        workers: how many seats train at a time.
+        precision: "bf16" runs forward passes under autocast to bfloat16.
+        dtype: of weights, gradients and steps.
     """
 
     name = "sequential"
@@ -51,7 +58,17 @@ class SequentialEngine(ScoringEngine):
         self._trainers = [Trainer(problem, self.device, dtype, precision) for _ in range(workers)]
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: epochs or steps, batch size, optimiser and its settings.
+            lr: the learning rate.
+
+        Raises:
+            ValueError: a seat with too few samples to train on.
+        """
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)

@@ -1,8 +1,12 @@
-"""The stacked engine: all seats of a round trained by one batched program with an explicit backward pass.
+"""The stacked engine: all seats of a round trained by one batched program with a hand-written backward pass.
 
-One flat buffer holds all seats' parameters *layer-major* (each block ``[S, *shape]`` contiguous), a second one the
-velocities, so that momentum folds into the gradient's product and the step is one addition over everything. Seats are
-sorted by their number of steps; each step works on the *active prefix*, so finished seats are not touched any more.
+One flat buffer holds all seats' parameters *layer-major* (each block ``[S, *shape]`` contiguous) and a second one the
+velocities. So momentum is part of the gradient's product, and the step is one addition over everything. Seats are
+sorted by their number of steps, and each step works on the seats that are not finished, which are the first ones of
+each block.
+
+The rule of :mod:`hanse.learning.engines` chooses it for layers that can be stacked; the buffers and layers are in
+:mod:`hanse.learning.program` and :mod:`hanse.learning.layers`.
 """
 
 from __future__ import annotations
@@ -26,11 +30,19 @@ from hanse.learning.threads import Crew, intra_op
 
 
 class StackedEngine(ScoringEngine):
-    """Trains seats stacked; for models that :func:`hanse.learning.program.read_stack` can read.
+    """Trains seats stacked, for models that :func:`hanse.learning.program.read_stack` can read.
 
-    With ``workers`` above 1 the seats are split over as many threads of this process, each stacking its own with one
-    intra-op thread; else one program uses ``threads`` (None keeps PyTorch's setting). ``graphs``: on a CUDA device,
-    steps are recorded and replayed (:mod:`hanse.learning.graphs`). Raises ValueError for any other model.
+    Args:
+        problem: the model and its loss.
+        device: where the buffers lie.
+        threads: intra-op threads of one program; None keeps PyTorch's setting.
+        workers: above 1 the seats are split over as many threads of this process, each of which stacks its own with one
+            intra-op thread.
+        dtype: of weights, gradients and steps.
+        graphs: on a CUDA device, whether steps are recorded and replayed (:mod:`hanse.learning.graphs`).
+
+    Raises:
+        ValueError: the model cannot be stacked.
     """
 
     name = "stacked"
@@ -57,7 +69,17 @@ class StackedEngine(ScoringEngine):
         self._graphs: WeakKeyDictionary[Program, Graphs] | None = WeakKeyDictionary() if graphs else None
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: must be SGD's.
+            lr: the learning rate.
+
+        Raises:
+            ValueError: a job with a payload, another optimiser, or a seat with too few samples.
+        """
         refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
@@ -73,14 +95,14 @@ class StackedEngine(ScoringEngine):
 
             def one(worker: int, group: Sequence[SeatPlan]) -> None:
                 seats = [plan.seat for plan in group]
-                with torch.no_grad():  # a setting of each thread
+                with torch.no_grad():  # each thread has this setting for itself
                     program = self._program(worker, len(group), max(plan.width for plan in group))
                     losses[seats] = self._run(program, group, [jobs[s] for s in seats], recipe, lr, x, y)
                     program.store(rows, seats)
                 steps[seats] = [plan.steps for plan in group]
 
             self.crew.deal(one, groups)
-            # a sum is finite if all its terms are: ten times cheaper than asking each
+            # one sum a row instead of a look at each number, which takes ten times as long
             finite = torch.isfinite(rows.sum(1)).cpu().numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
 
@@ -92,9 +114,10 @@ class StackedEngine(ScoringEngine):
         self.crew.close()
 
     def _program(self, worker: int, seats: int, width: int) -> Program:
+        """Return a worker's buffers for so many seats and such a width; the eight shapes made last are kept."""
         key, programs = (seats, width), self._programs[worker]
         if key not in programs:
-            if len(programs) >= 8:  # ragged rounds: do not keep a buffer for every shape ever met
+            if len(programs) >= 8:  # seats may come in ever new shapes: their buffers would fill the memory
                 programs.pop(next(iter(programs)))
             programs[key] = Program(self.problem, self.specs, seats, width, self.device, self.dtype)
         return programs[key]
@@ -109,12 +132,13 @@ class StackedEngine(ScoringEngine):
         x: Tensor,
         y: Tensor,
     ) -> NDArray[np.float64]:
-        """Train one group, sorted by steps, longest first; return the reported losses ``[S]``."""
+        """Train one group of seats, sorted by steps, the longest first; return the losses that they report, ``[S]``."""
         program.start(jobs, recipe)
         batches, steps = Batches.of(plans, self.device, self.dtype), self._steps_of(program)
         for begin, end, active, width in batches.segments:
             bound = program.bind(active, width)
             taken = batches.samples[begin:end, :active, :width].reshape(end - begin, -1)
+            # gathered for the whole segment at once; samples, which are larger, are gathered step by step
             targets = y.index_select(0, taken.reshape(-1)).view(end - begin, active, width, -1).transpose(2, 3)
             weights = batches.weights[begin:end, :active, :width].unsqueeze(2).contiguous()
             tally = batches.tally[begin:end, :active, :width].unsqueeze(2)
@@ -123,12 +147,12 @@ class StackedEngine(ScoringEngine):
         return program.total.view(-1).double().cpu().numpy().copy()
 
     def _steps_of(self, program: Program) -> Steps:
-        """Return what takes a program's steps: the function itself, or its graphs."""
+        """Return what takes a program's steps: the function itself, or the graphs that replay it."""
         return _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
 
 
 def _steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
-    """Take the steps of one segment, on samples ``x[taken[t]]`` at step t."""
+    """Take the steps of one segment; step t reads the samples ``x[taken[t]]``."""
     gathered = bound.inputs.view(-1, bound.inputs.shape[2])
     layers, backwards, loss = bound.layers, bound.layers[::-1], bound.loss
     parts = zip(segment.taken.unbind(0), segment.targets.unbind(0), segment.weights.unbind(0), strict=True)

@@ -1,4 +1,8 @@
-"""Threads: PyTorch's intra-op threads for a block of code, and crews of threads that use one each."""
+"""Threads: PyTorch's intra-op threads for a block of code, and crews of threads that use one each.
+
+Intra-op threads split a single operator, such as a matrix product. A :class:`Crew` instead works through a list, an
+item for each of its threads at a time; engines and scorers use one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def intra_op(threads: int | None) -> Iterator[None]:
-    """Run a block with this number of intra-op threads; None keeps the setting."""
+    """Run a block with this number of intra-op threads and put the old number back; None leaves the setting alone."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
@@ -32,8 +36,12 @@ def intra_op(threads: int | None) -> Iterator[None]:
 class Crew:
     """Some threads of this process, each with one intra-op thread, that share out a list of work.
 
-    Operators of a millisecond release Python's lock for long enough that such threads do not hinder each other. Unlike
-    one operator split over threads, which all wait for the slowest, they also get on well with busy neighbours.
+    Operators of a millisecond release Python's lock for long enough that such threads do not hinder each other. One
+    operator split over threads waits for the slowest of them; a crew does not, and so copes better with other processes
+    on the same cores.
+
+    Args:
+        workers: how many threads; with 1 the caller's own thread does the work.
     """
 
     def __init__(self, workers: int) -> None:
@@ -41,7 +49,15 @@ class Crew:
         self._executor: ThreadPoolExecutor | None = None
 
     def deal(self, work: Callable[[int, T], None], items: Sequence[T]) -> None:
-        """Call ``work(worker, item)`` for every item, the first items first; raises what a call raised."""
+        """Call ``work(worker, item)`` for every item, and return when all are done.
+
+        Args:
+            work: is given the number of the worker, from 0, and an item. Calls of the same worker never overlap.
+            items: are taken up in this order.
+
+        Raises:
+            Exception: what a call of ``work`` raised, the lowest worker's if several did.
+        """
         if self.workers == 1 or len(items) < 2:
             with intra_op(1 if self.workers > 1 else None):
                 for item in items:
@@ -52,22 +68,23 @@ class Crew:
         queue: SimpleQueue[T | None] = SimpleQueue()
         for item in items:
             queue.put(item)
-        for _ in range(self.workers):
+        for _ in range(self.workers):  # each worker ends at the first None that it takes
             queue.put(None)
 
         def take(worker: int) -> None:
-            torch.set_num_threads(1)  # a setting of this thread
+            torch.set_num_threads(1)  # each thread has this setting for itself
             while (item := queue.get()) is not None:
                 work(worker, item)
 
-        with intra_op(1):  # new threads take the number that was set last; everybody else gets theirs back
+        # new threads take over the number that was set last; the caller gets its own back afterwards
+        with intra_op(1):
             futures = [self._executor.submit(take, worker) for worker in range(self.workers)]
             errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; the next :meth:`deal` starts new ones."""
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
@@ -75,9 +92,9 @@ class Crew:
 
 @cache
 def shared_crew(workers: int) -> Crew:
-    """Return this process's crew of so many threads, for short work that does not own one."""
+    """Return this process's crew of so many threads, for short work that does not own one. It is never closed."""
     return Crew(workers)
 
 
-if hasattr(os, "register_at_fork"):  # a fork takes no threads along: its crews must be its own
+if hasattr(os, "register_at_fork"):  # a forked process has none of these threads: it must make crews of its own
     os.register_at_fork(after_in_child=shared_crew.cache_clear)

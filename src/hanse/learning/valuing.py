@@ -1,7 +1,8 @@
 """What models that somebody averaged were worth: the values of :mod:`hanse.games` outside any run.
 
-A coalition's model is the weighted average of its members' updates, and its worth what a function of the user's own
-says of that model. So it needs no data, no client and no run of hanse.
+:func:`value` (also ``hanse.value``) takes the updates and a function that says how good a model is, plays the game in
+which a coalition's model is the weighted average of its members' updates, and returns :class:`ValuedUpdates`. It needs
+no data, no client and no run of hanse, so it serves whoever averages models by other means.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,19 +22,20 @@ from hanse.games import shapley
 from hanse.games.gram import inner_products
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf"]
-_OPTION = {"budget": "mixture", "permutations": "monte_carlo"}  # which method each belongs to
-_HALF_WIDTH = 1.96  # standard errors
+_METHODS = get_args(Method)
+_OPTION = {"budget": "mixture", "permutations": "monte_carlo"}  # options, and the method that each belongs to
+_HALF_WIDTH = 1.96  # standard errors to each side of a 95 % interval
 
 
 @dataclass(frozen=True, eq=False)
 class ValuedUpdates:
-    """What each update was worth.
+    """What each update was worth; printed, it is a table of the values and a line that says how they were found.
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from the coalitions that were not evaluated; 0 where all that matter were, nan where
-            it is not known. What ``evaluate`` does not know (other test samples, other seeds) is not in it.
-        method: how they were found.
+        standard_errors: ``[n]``, from the coalitions that were not evaluated; 0 where all that matter were, NaN where
+            it is not known. What ``evaluate`` cannot know (other test samples, other seeds) is not in it.
+        method: the method by which they were found.
         evaluated: how many different averages were evaluated.
         all_together: the worth of the average of all updates.
         nothing: the worth of no update: that of ``start``, or 0.
@@ -48,7 +50,7 @@ class ValuedUpdates:
 
     @property
     def intervals(self) -> Floats:
-        """The 95 % intervals of the values, ``[n, 2]``."""
+        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors."""
         half = _HALF_WIDTH * self.standard_errors
         return np.stack([self.values - half, self.values + half], axis=1)
 
@@ -75,27 +77,45 @@ def value(
 ) -> ValuedUpdates:
     """Return what each of n updates (models that clients trained) was worth to their average.
 
+    Whole numbers in state dicts and lists (counters) are not averaged: a coalition's model has those of its first
+    update.
+
     Args:
         updates: n state dicts of one architecture; or n arrays or tensors of one shape; or n lists of arrays, as Flower
             has them; or one array or tensor ``[n, P]``, a model a row.
         evaluate: gets the average of some updates, in the form of one update (state dicts have the first one's types
             and devices), and returns its worth, the more the better: an accuracy, or minus a loss.
-        weights: ``[n]``, what an update counts in the average, such as its number of samples; default: all the same.
-        method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n), "gtg" or
-            "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
+        weights: ``[n]``, how much an update counts in the average, such as its number of samples; None: all count the
+            same.
+        method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n averages), "gtg"
+            or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
             ``docs/mechanisms/values.md``.
-        start: the model before, in the form of one update: what no update at all is worth; or that worth, a number.
-            Default: 0. Shapley values sum to the worth of all less that of none.
-        budget: for "mixture": the most averages that are evaluated, the empty one included; default: 10 an update.
-        permutations: for "monte_carlo": how many orders are drawn; default: 100.
-        seed: what is drawn at random follows from it.
+        start: the model before, in the form of one update, whose worth is that of no update at all; or that worth
+            itself, a number. None: 0. Shapley values sum to the worth of all updates less that of none.
+        budget: for "mixture", the most averages that are evaluated, the empty one included; None: 10 an update.
+        permutations: for "monte_carlo", how many orders are drawn; None: 100.
+        seed: all random draws follow from it.
 
-    Integers in state dicts (counters) are not averaged: those of the first update of a coalition are taken. Raises
-    UserError with one line for updates that do not fit each other or are not finite, wrong weights, an option of
-    another method, and a worth that is no finite number.
+    Returns:
+        The values with their standard errors, and how they were found.
+
+    Raises:
+        UserError: updates that do not fit each other or have numbers that are not finite, wrong weights, an option of
+            another method, too many updates for the method, or a worth that is not a finite number.
+
+    Examples:
+        Three clients trained a model of two numbers, which should both be 2. The third one's update harms:
+
+        >>> import numpy as np
+        >>> updates = [np.array([3.0, 1.0]), np.array([1.0, 3.0]), np.array([-2.0, -2.0])]
+        >>> found = value(updates, lambda model: -np.abs(model - 2).sum(), start=np.zeros(2), method="exact")
+        >>> found.values.round(2).tolist()
+        [2.11, 2.11, -2.89]
+        >>> round(found.all_together - found.nothing, 2)  # the values share out the whole gain
+        1.33
     """
-    if not isinstance(method, str) or method not in _SOLVED:
-        raise UserError(f"method: {method!r}: no such name{nearest(str(method), _SOLVED)}")
+    if not isinstance(method, str) or method not in _METHODS:
+        raise UserError(f"method: {method!r}: no such name{nearest(str(method), _METHODS)}")
     for name, given in (("budget", budget), ("permutations", permutations)):
         if given is not None and method != _OPTION[name]:
             raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name]}', not '{method}'")
@@ -107,7 +127,7 @@ def value(
     game = _Averages(form, rows, _weights(weights, len(rows)), evaluate, _start(start, form))
     memo = shapley.Memo(game)
     try:
-        found = _SOLVED[method](memo, game, budget, permutations, seed)
+        found = _solved(method, memo, game, budget, permutations, seed)
         nothing, together = memo.many([frozenset(), frozenset(range(len(rows)))])
     except ValueError as wrong:  # too many players for all coalitions, or too small a budget
         if isinstance(wrong, UserError) or wrong is game.raised:
@@ -121,13 +141,22 @@ def value(
 
 @dataclass(frozen=True)
 class _Form:
-    """How an update was given: ``first`` of them, and the names and shapes of the tensors that make its row."""
+    """The form in which updates are given.
+
+    Attributes:
+        first: the first update, whose names and shapes all others must have.
+        names: the tensors that make a row: those that are averaged.
+    """
 
     first: Any
     names: Sequence[Any]
 
     def row(self, update: Any, where: str) -> Tensor:
-        """Return an update as a row ``[P]`` float64. Raises UserError if it is not of this form, or not finite."""
+        """Return an update as a row ``[P]`` float64.
+
+        Raises:
+            UserError: it is not of this form, or has numbers that are not finite; the message begins with ``where``.
+        """
         parts = _parts(update, where)
         mine = _parts(self.first, where)
         if parts.keys() != mine.keys():
@@ -140,6 +169,7 @@ class _Form:
                 what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
                 at = f", {name!r}" if len(parts) > 1 else ""
                 raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as updates[0] has")
+        # in float64, so that averaging loses nothing of updates in float32
         row = torch.cat([torch.zeros(0), *(parts[name].reshape(-1) for name in self.names)]).double()
         if not bool(row.isfinite().all()):
             bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
@@ -148,13 +178,14 @@ class _Form:
         return row
 
     def made(self, row: Tensor, like: Any) -> Any:
-        """Return a row ``[P]`` in the form of an update; what is not averaged is that of ``like``."""
+        """Return a row ``[P]`` in the form of an update; what is not averaged is copied from the update ``like``."""
         parts, found, at = _parts(like, ""), {}, 0
         for name, part in parts.items():
             if name not in self.names:
-                found[name] = part.clone()  # evaluate may change it
+                found[name] = part.clone()  # the user's ``evaluate`` may change it in place
                 continue
-            kind = part.dtype if part.is_floating_point() else torch.float64  # an average of whole numbers is none
+            # an average of whole numbers is seldom one
+            kind = part.dtype if part.is_floating_point() else torch.float64
             found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
             at += part.numel()
         if isinstance(like, Mapping):
@@ -165,7 +196,11 @@ class _Form:
 
 
 def _parts(update: Any, where: str) -> dict[Any, Tensor]:
-    """Return an update's tensors by name (state dicts), number (lists), or None (one array). Raises UserError."""
+    """Return an update's tensors by name (state dicts), by number (lists), or under None (one array).
+
+    Raises:
+        UserError: something that is no array of real numbers; the message begins with ``where``.
+    """
     if isinstance(update, Mapping):
         named: Mapping[Any, Any] = update
     elif isinstance(update, list | tuple):
@@ -189,7 +224,11 @@ def _parts(update: Any, where: str) -> dict[Any, Tensor]:
 
 
 def _rows(updates: Any) -> tuple[tuple[_Form, Sequence[Any]], Tensor]:
-    """Return the updates with their form, and as rows ``[n, P]`` float64 on the CPU. Raises UserError."""
+    """Return the form of the updates and the updates as a list, and their rows ``[n, P]`` float64 on the CPU.
+
+    Raises:
+        UserError: no updates, or updates that do not fit each other.
+    """
     if isinstance(updates, Tensor | np.ndarray):
         if updates.ndim != 2:
             raise UserError(
@@ -199,9 +238,9 @@ def _rows(updates: Any) -> tuple[tuple[_Form, Sequence[Any]], Tensor]:
     if isinstance(updates, Mapping) or not isinstance(updates, Sequence) or isinstance(updates, str):
         raise UserError(f"updates: {type(updates).__name__}: must be a list of state dicts or arrays, or rows [n, P]")
     if not updates:
-        raise UserError("updates: there is none: must be at least one")
+        raise UserError("updates: the list is empty: must have at least one update")
     parts = _parts(updates[0], "updates[0]")
-    lone = len(parts) == 1  # an array of whole numbers is averaged all the same
+    lone = len(parts) == 1  # whole numbers in a state dict are counters; a lone array of them is a model all the same
     names = [name for name, part in parts.items() if part.is_floating_point() or (lone and name is None)]
     form = _Form(updates[0], names)
     if sum(parts[name].numel() for name in names) == 0:
@@ -211,6 +250,11 @@ def _rows(updates: Any) -> tuple[tuple[_Form, Sequence[Any]], Tensor]:
 
 
 def _weights(weights: Sequence[float] | None, n: int) -> Floats:
+    """Return the weights ``[n]`` as float64, ones if there are none given.
+
+    Raises:
+        UserError: not n finite numbers of 0 or more, or all of them 0.
+    """
     if weights is None:
         return np.ones(n)
     try:
@@ -226,7 +270,11 @@ def _weights(weights: Sequence[float] | None, n: int) -> Floats:
 
 
 def _start(start: Any, form: tuple[_Form, Sequence[Any]]) -> Tensor | float:
-    """Return the row ``[P]`` of the model before, or the worth of no update."""
+    """Return the row ``[P]`` of the model before, or the worth of no update.
+
+    Raises:
+        UserError: neither a finite number nor a model in the form of the updates.
+    """
     if start is None:
         return 0.0
     if isinstance(start, int | float | np.number) and not isinstance(start, bool):
@@ -240,7 +288,7 @@ def _start(start: Any, form: tuple[_Form, Sequence[Any]]) -> Tensor | float:
 
 
 class _Averages:
-    """The worth of each coalition: ``evaluate`` of the weighted average of its updates, ``start`` if it is empty."""
+    """The game: a coalition is worth ``evaluate`` of its updates' weighted average, the empty one that of ``start``."""
 
     def __init__(
         self,
@@ -252,7 +300,7 @@ class _Averages:
     ) -> None:
         (self._form, self._updates), self._rows, self.weights = form, rows, weights
         self._evaluate, self._start = evaluate, start
-        self.raised: Exception | None = None  # by evaluate
+        self.raised: Exception | None = None  # by evaluate: passed on as it is, not as a mistake of the caller's
 
     @property
     def players(self) -> int:
@@ -281,7 +329,7 @@ class _Averages:
         return number
 
     def _average(self, members: Sequence[int]) -> tuple[Tensor, Any]:
-        """Return the row of a coalition, and the update whose counters it has."""
+        """Return the row ``[P]`` of a coalition, and the update whose counters its model has."""
         if not members:
             assert isinstance(self._start, Tensor)
             return self._start, self._updates[0]
@@ -290,43 +338,35 @@ class _Averages:
         return shares @ self._rows[list(members)], self._updates[members[0]]
 
     def grams(self) -> list[Floats]:
-        """Return which updates are alike: the inner products ``[n, n]`` of their moves from the start (or the mean)."""
+        """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
         base = self._start if isinstance(self._start, Tensor) else self._rows.mean(dim=0)
         return [inner_products(self._rows - base)]
 
 
-Found = tuple[Floats, Floats]
-
-
-def _mixture(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
-    found = shapley.mixture(memo, game.players, game.weights, game.grams, budget, seed)
-    return found.values, found.standard_errors
-
-
-def _gtg(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
-    found = shapley.gtg(memo, game.players, seed=seed)
-    return found.values, found.standard_errors
-
-
-def _monte_carlo(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
-    found = shapley.monte_carlo_result(memo, game.players, 100 if permutations is None else permutations, seed)
-    return found.values, found.standard_errors
-
-
-def _known(solve: Callable[[shapley.Utility, int], Floats]) -> Callable[..., Found]:
-    """Return a solver whose values have no error of sampling."""
-
-    def solved(memo: shapley.Memo, game: _Averages, *_: object) -> Found:
-        return solve(memo, game.players), np.zeros(game.players)
-
-    return solved
-
-
-_SOLVED: Mapping[str, Callable[..., Found]] = {
-    "mixture": _mixture,
-    "exact": _known(shapley.exact),
-    "gtg": _gtg,
-    "monte_carlo": _monte_carlo,
-    "leave_one_out": _known(shapley.leave_one_out),
-    "banzhaf": _known(shapley.banzhaf),
+# from all coalitions that matter, so that no sampling error is left
+_EXACT: Mapping[str, Callable[[shapley.Utility, int], Floats]] = {
+    "exact": shapley.exact,
+    "leave_one_out": shapley.leave_one_out,
+    "banzhaf": shapley.banzhaf,
 }
+
+
+def _solved(
+    method: Method, memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int
+) -> tuple[Floats, Floats]:
+    """Return the values ``[n]`` and their standard errors ``[n]`` by this method.
+
+    Raises:
+        ValueError: too many updates for the method, or too small a budget.
+    """
+    n = game.players
+    if method in _EXACT:
+        return _EXACT[method](memo, n), np.zeros(n)
+    if method == "mixture":
+        mixed = shapley.mixture(memo, n, game.weights, game.grams, budget, seed)
+        return mixed.values, mixed.standard_errors
+    if method == "gtg":
+        truncated = shapley.gtg(memo, n, seed=seed)
+        return truncated.values, truncated.standard_errors
+    sampled = shapley.monte_carlo_result(memo, n, 100 if permutations is None else permutations, seed)
+    return sampled.values, sampled.standard_errors

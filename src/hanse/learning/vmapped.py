@@ -1,4 +1,9 @@
-"""The vmapped engine: seats of any module that ``torch.func`` can batch, where no layers are stacked by hand."""
+"""The vmapped engine: seats of any module that ``torch.func`` can batch, where no layers are stacked by hand.
+
+:func:`why_not_vmapped` tries a model out and says why it cannot be trained so. The rule of
+:mod:`hanse.learning.engines` asks it and makes a :class:`VmappedEngine` where many seats with a small model gain from
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,23 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
-from hanse.learning.sequences import IGNORED
+from hanse.learning.sequences import IGNORED, is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import intra_op
 
 
 class VmappedEngine(ScoringEngine):
-    """Trains seats as one batched program made by ``vmap(grad(...))`` of the module; see :func:`why_not_vmapped`."""
+    """Trains seats as one batched program that ``vmap(grad(...))`` makes of the module.
+
+    Args:
+        problem: the model and its loss.
+        device: where the work is done.
+        threads: intra-op threads; None keeps PyTorch's setting.
+        dtype: of weights, gradients and steps.
+
+    Raises:
+        ValueError: the model keeps statistics as it trains, as batch norm does.
+    """
 
     name = "vmapped"
 
@@ -44,20 +60,30 @@ class VmappedEngine(ScoringEngine):
         self._step = vmap(grad(self._loss, has_aux=True))
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one seat's weighted loss and its samples' losses ``[B]``."""
+        """Return one seat's loss, its samples weighted by ``weights [B]``, and its samples' own losses ``[B]``."""
         placed = {place: p for name, p in parameters.items() for place in self.places[name]}
         output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
         if self.problem.objective is not None:
             losses = self.problem.objective(output, y)
         elif self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")
-            losses = losses.mean(1) if losses.ndim == 2 else losses  # of texts, over all positions
+            losses = losses.mean(1) if losses.ndim == 2 else losses  # texts: all positions count, or it is not vmapped
         else:
             losses = (output.reshape(y.shape) - y).square().reshape(len(x), -1).mean(1)
         return (losses * weights).sum(), losses
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: must be SGD's.
+            lr: the learning rate.
+
+        Raises:
+            ValueError: a job with a payload, or another optimiser.
+        """
         refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
@@ -74,6 +100,11 @@ class VmappedEngine(ScoringEngine):
     def _run(
         self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
     ) -> tuple[Tensor, NDArray[np.float64]]:
+        """Train one group of seats, sorted by steps, the longest first.
+
+        Returns:
+            The trained rows ``[S, P]`` and the losses that are reported, ``[S]``.
+        """
         rows = torch.stack([job.start for job in jobs]).to(device=self.device, dtype=self.dtype)
         velocity = torch.zeros_like(rows)
         total = rows.new_zeros(len(jobs))
@@ -99,26 +130,28 @@ class VmappedEngine(ScoringEngine):
                     gradient.addcmul_(mu[:a], active - centre[:a])
                 if tilt is not None:
                     gradient.add_(tilt[:a])
-                if held is not None:
+                if held is not None:  # weight decay and pulls, too, must leave frozen parameters as they are
                     gradient.masked_fill_(held, 0.0)
                 moving = velocity[:a].mul_(recipe.momentum).add_(gradient)
                 active.add_(moving, alpha=-lr)
         return rows, total.double().cpu().numpy()
 
     def _batch(self, source: Tensor, taken: Tensor, seats: int, width: int) -> Tensor:
+        """Return a step's samples or targets, ``[seats, width, ...]``."""
         part = source.index_select(0, taken).to(self.device)
         part = part.to(self.dtype) if part.is_floating_point() else part
         return part.view(seats, width, *source.shape[1:])
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no threads or buffers to release."""
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:
-    """Return where each parameter stands in a module, by its name in a row: tied ones stand in several places.
+    """Return under which names each parameter stands in a module, by its name in a row.
 
-    Each is named once, also where a layer is met by two names: ``functional_call``'s own way with ties would swap such
-    a parameter twice, and leave the wrong tensor behind.
+    Tied parameters stand in several places. Each place is named once, even if a layer is reached by two names. The way
+    in which ``functional_call`` itself handles ties would swap such a parameter twice and leave the wrong tensor
+    behind.
     """
     found: dict[int, list[str]] = {}
     for prefix, layer in module.named_modules():
@@ -128,10 +161,16 @@ def _places(module: nn.Module) -> dict[str, list[str]]:
 
 
 def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
-    """Return why a model cannot be vmapped, or None if two seats' first step comes out as autograd has it."""
+    """Return why a model cannot be vmapped, or None if the first step of two seats comes out as autograd has it.
+
+    Args:
+        problem: the model and its loss.
+        row: a row ``[P]`` to try it with.
+        pool: some samples, of which the first four are used.
+    """
     if has_buffers(problem):
         return "it keeps statistics as it trains"
-    if pool.y.ndim == 2 and not pool.y.is_floating_point() and bool((pool.y == IGNORED).any()):
+    if is_text(pool) and bool((pool.y == IGNORED).any()):
         return "some positions of its texts do not count"
     x, y = pool.x[:4].float() if pool.x.is_floating_point() else pool.x[:4], pool.y[:4]
     module = copy.deepcopy(problem.module).train()
@@ -147,10 +186,8 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         recipe = Recipe(steps=1, batch_size=2, lr=0.1)
         jobs = [SeatJob(torch.arange(len(y)), row, (0, 0, seat, 0)) for seat in range(2)]
         got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
-    except Exception as error:  # whatever a user's module raises under vmap is a reason
+    except Exception as error:  # a user's module may raise anything under vmap, and that is the reason
         return f"torch.func cannot batch it ({first_line(error)})"
-    from hanse.learning.sequential import SequentialEngine  # here, so that the two engines' modules stay apart
-
     plain = replace(problem, plain=True)
     expected = SequentialEngine(plain).train(Samples(x, y), jobs, recipe, 0.1).rows
     return None if torch.allclose(got, expected, rtol=1e-4, atol=1e-5) else "torch.func computes another gradient"

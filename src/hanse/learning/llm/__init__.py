@@ -1,5 +1,6 @@
-"""Language models in the market: LoRA adapters as table rows, instruction data, and what answers are worth.
+"""Language models in the market: LoRA adapters as table rows, and what their answers are worth.
 
-The model ``"lora"`` and the sources ``"instructions"``, ``"mixed_finance"`` and so on come from here; they need the
-extra ``hanse[llm]``. Nothing of it is imported before it is used.
+``adapter.py`` is the model ``"lora"``, ``judge.py`` scores its answers; the instruction data are in
+:mod:`hanse.data.instructions`. All of this needs the extra ``hanse[llm]``, whose libraries are imported when they are
+first used.
 """

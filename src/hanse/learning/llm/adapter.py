@@ -1,8 +1,11 @@
 """The model ``"lora"``: a table row is one client's adapter; the base below it is frozen, loaded once, and shared.
 
-LoRA (Hu et al. 2021) adds ``alpha / rank B A`` to chosen weights, ``A [rank, in]`` and ``B [out, rank]``. A and B of
-all layers are the module's only parameters, so that a row, a message and a proximal term have the adapter's size. The
-base is a published model, or a small one of Llama's architecture, made in code.
+LoRA (Hu et al. 2021) adds ``alpha / rank B A`` to chosen weights, with ``A [rank, in]`` and ``B [out, rank]``. A and B
+of all layers are the module's only parameters, so that a row, a message and a proximal term have the adapter's size.
+The base is a published model, or a small one of Llama's architecture that is made in code.
+
+:func:`lora` is the factory that ``model.name = "lora"`` calls, :func:`load_base` loads the base, and :class:`Adapted`
+is the module that engines train.
 """
 
 from __future__ import annotations
@@ -25,17 +28,25 @@ TINY = "tiny"
 
 
 def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64, layers: int = 2) -> nn.Module:
-    """Return a frozen causal language model, the same object for the same arguments.
+    """Return a frozen causal language model; the same object as long as the same arguments are asked for.
 
-    ``"tiny"`` is Llama's architecture with byte tokens, ``width`` and ``layers``, weights drawn under ``seed``: it has
-    never seen a text. Any other name is a folder or a model of the hub. ``bits`` 8 or 4 quantises its weights. Raises
-    UserError for one that is not there, or bits that this machine cannot have.
+    Args:
+        name: "tiny", a folder with a model, or the name of a model on the hub. "tiny" is Llama's architecture with
+            bytes as tokens and drawn weights: it has never seen a text.
+        bits: 8 or 4 quantises the weights of a published model; None: as they are.
+        seed: the weights of "tiny" are drawn under it.
+        width: of "tiny"'s hidden states.
+        layers: how many layers "tiny" has.
+
+    Raises:
+        UserError: the model or a library is not there, or bits that this machine cannot have.
     """
     return _loaded(name, None, seed, width, layers) if name == TINY else _loaded(name, bits)
 
 
 @lru_cache(maxsize=1)
 def _loaded(name: str, bits: int | None, seed: int = 0, width: int = 0, layers: int = 0) -> nn.Module:
+    """Return the base; the one asked for last is kept, since bases are large."""
     transformers = library("transformers", f"model.base: {name!r} needs transformers, {EXTRA}")
     if name == TINY:
         model = _tiny(transformers, seed, width, layers)
@@ -46,6 +57,7 @@ def _loaded(name: str, bits: int | None, seed: int = 0, width: int = 0, layers: 
 
 
 def _tiny(transformers: Any, seed: int, width: int, layers: int) -> nn.Module:
+    """Return a small Llama with weights drawn under ``seed``."""
     config = transformers.LlamaConfig(
         vocab_size=ByteTokenizer().size,
         hidden_size=width,
@@ -53,7 +65,8 @@ def _tiny(transformers: Any, seed: int, width: int, layers: int) -> nn.Module:
         num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=2048,
-        initializer_range=width**-0.5,  # at Llama's 0.02 so narrow a model's layers would hardly pass anything on
+        initializer_range=width
+        ** -0.5,  # with Llama's 0.02 the layers of so narrow a model would pass on next to nothing
         bos_token_id=None,
         eos_token_id=ByteTokenizer().end,
         pad_token_id=ByteTokenizer().padding,
@@ -65,6 +78,7 @@ def _tiny(transformers: Any, seed: int, width: int, layers: int) -> nn.Module:
 
 
 def _published(transformers: Any, name: str, bits: int | None) -> nn.Module:
+    """Return a model from a folder, the cache or the hub, quantised if ``bits`` is given."""
     options: dict[str, Any] = {}
     if bits is not None:
         options["quantization_config"] = _quantised(transformers, bits)
@@ -80,6 +94,7 @@ def _published(transformers: Any, name: str, bits: int | None) -> nn.Module:
 
 
 def _quantised(transformers: Any, bits: int) -> Any:
+    """Return the configuration by which transformers quantises, or raise UserError where that cannot be done."""
     if bits not in (4, 8):
         raise UserError(f"model.bits: {bits}: allowed: 8, 4, or leave it out")
     if not torch.cuda.is_available():
@@ -98,15 +113,19 @@ def sharing_copy(model: nn.Module) -> nn.Module:
 
 
 Shape = tuple[int, ...]
-SLASH = "/"  # in the place of the dots of a parameter's name, which a module's own parameter cannot have
+SLASH = "/"
+"""Stands in an adapter's parameter names for the dots, which PyTorch does not allow there."""
 
 
 class Adapted(nn.Module):
-    """A frozen language model with an adapter, whose parameters alone are this module's: tokens ``[n, T]`` to logits
-    ``[n, k, T]``. Copies share the base's weights.
-    """
+    """A frozen language model with an adapter, whose parameters alone are this module's.
 
-    shares_base = True
+    It takes tokens ``[n, T]`` to logits ``[n, k, T]``. Copies share the base's weights.
+
+    Args:
+        body: the base with the adapter's layers in it; what requires gradients is the adapter.
+        judge: says whether an answer is right.
+    """
 
     def __init__(self, body: nn.Module, judge: Answers) -> None:
         super().__init__()
@@ -122,7 +141,9 @@ class Adapted(nn.Module):
         return self._hidden[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token. No position looks ahead, so padding at the end is harmless."""
+        """Return the logits of what follows each token; no position sees later ones, so padding at the end does no
+        harm.
+        """
         tensors = {name: self.adapter[_key(name)] for name in self.names}
         found = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
         logits: Tensor = found.logits
@@ -138,14 +159,16 @@ class Adapted(nn.Module):
         return twin
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
+        """Move or convert the module; the base goes to the same device, but keeps its own precision."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = next(self.parameters()).device
         if next(self.body.parameters()).device != device:
-            self.body.to(device)  # where to, and not in which precision: that is the base's own
+            self.body.to(device)
         return self
 
 
 def _key(name: str) -> str:
+    """Return the name of an adapter's parameter within this module, which may have no dots."""
     return name.removesuffix(".weight").removesuffix(".default").replace(".", SLASH)
 
 
@@ -163,12 +186,25 @@ def lora(
     base_width: int = 64,
     base_layers: int = 2,
 ) -> nn.Module:
-    """Return a language model with a LoRA adapter (iPFL E.3: rank 32, alpha 64).
+    """Return a language model with a LoRA adapter; rank and alpha are by default those of iPFL, E.3.
 
-    ``base``: "tiny", a folder, or a hub name; ``targets``: which weights are adapted, by name, or "all-linear";
-    ``bits``: 8 or 4 for a quantised base; ``candidates``: the answers whose likelihood is compared (none: an answer is
-    right if every token of it is the likeliest, as exact match is); ``base_*``: the tiny base's seed and size. Raises
-    UserError.
+    Args:
+        input_shape: ``(tokens,)``.
+        num_classes: how many tokens the data have.
+        base: "tiny", a folder with a model, or the name of a model on the hub.
+        rank: of the adapter's factors; one for all clients.
+        alpha: the adapter's change is scaled by ``alpha / rank``.
+        dropout: share of the adapter's inputs that is dropped in training, from 0 to 1.
+        targets: the names of the weights that are adapted, or "all-linear".
+        bits: 8 or 4 for a quantised base; None: as it is.
+        candidates: the answers whose likelihoods are compared. Without any, an answer is right if each of its tokens is
+            the likeliest one.
+        base_seed: of the tiny base's weights.
+        base_width: of the tiny base.
+        base_layers: of the tiny base.
+
+    Raises:
+        UserError: options out of range, a base or a library that is not there, or data with more tokens than the base.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lora': takes instructions [tokens]; samples have {input_shape}")
@@ -199,6 +235,7 @@ def lora(
 
 
 def _check(rank: object, alpha: object) -> None:
+    """Raise UserError for a rank or an alpha that cannot be used."""
     if isinstance(rank, list | tuple):
         raise UserError(
             f"model.rank: {list(rank)}: one rank for all clients: adapters of different ranks are rows of different "

@@ -1,4 +1,8 @@
-"""Whether a language model's answer is right: the likeliest of the candidates, or the whole answer token by token."""
+"""Whether a language model's answer is right: the likeliest of the candidates, or the whole answer token by token.
+
+:class:`Answers` is the judge of a problem (:class:`hanse.learning.job.SampleJudge`): scorers call it in the place of
+comparing classes.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,28 @@ _TOGETHER = 16  # sequences of a forward pass
 
 @dataclass(frozen=True)
 class Answers:
-    """Judges answers: ``candidates`` are token sequences with their end tokens, ``padding`` fills up.
+    """Judges answers.
 
-    The answer is the candidate of the highest likelihood ``sum log p(token | what is before it)``, its end included. A
-    sample whose wanted answer is none of the candidates, or any sample where there are none, is right if each token of
-    the wanted answer is the likeliest after those before it: what decoding greedily would give, word for word.
+    The model's answer is the candidate of the highest likelihood ``sum log p(token | what is before it)``, its end
+    included. If the wanted answer is none of the candidates, or there are none, a sample is right if each token of the
+    wanted answer is the likeliest after those before it: if decoding greedily would give it word for word.
+
+    Attributes:
+        candidates: token sequences, each with its end token.
+        padding: the token that fills up shorter sequences.
     """
 
     candidates: tuple[tuple[int, ...], ...] = ()
     padding: int = 0
 
     def __call__(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each sample's mean loss a token of the wanted answer, and 1.0 where it is right, both ``[n]``."""
+        """Return each sample's mean loss a token of the wanted answer, and 1.0 where the model is right, both ``[n]``.
+
+        Args:
+            outputs: takes tokens ``[m, T]`` and returns logits ``[m, k, T]``.
+            x: tokens int64 ``[n, T]``.
+            y: labels int64 ``[n, T]``, ``IGNORED`` wherever no token of the answer is to be predicted.
+        """
         losses, right = [], []
         for begin in range(0, len(x), _TOGETHER):
             part = slice(begin, begin + _TOGETHER)
@@ -39,6 +53,7 @@ class Answers:
         return torch.cat(losses), torch.cat(right)
 
     def _chosen(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, exact: Tensor) -> Tensor:
+        """Return 1.0 where the wanted candidate is the likeliest; samples that want none keep what ``exact`` says."""
         wanted = [tuple(row[row != IGNORED].tolist()) for row in y]
         asked = [n for n, answer in enumerate(wanted) if answer in self.candidates]
         found = exact.clone()
@@ -55,7 +70,9 @@ class Answers:
     def _likelihoods(
         self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Sequence[tuple[int, tuple[int, ...]]]
     ) -> list[float]:
-        """Return the log-likelihood of each answer after the prompt of sample n."""
+        """Return the log-likelihood of answers after the prompts of their samples; ``rows`` are pairs
+        (sample, answer).
+        """
         texts, labels = [], []
         for n, answer in rows:
             first = int((y[n] != IGNORED).nonzero()[0])
@@ -70,8 +87,9 @@ class Answers:
 
 
 def _wanted(outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of the wanted answers, and 1.0 where all their tokens are the likeliest."""
+    """Return the loss of the wanted answers, and 1.0 where each of their tokens is the likeliest."""
     counted = y != IGNORED
+    # positions after the last answer of these samples are padding: the model need not be run on them
     width = int(counted.any(0).nonzero().max()) + 1 if bool(counted.any()) else 1
     output, labels = outputs(x[:, :width]).float(), y[:, :width]
     loss = sequence_losses(output, labels)

@@ -1,4 +1,9 @@
-"""The native engine: each seat from its first step to its last in compiled code, seats side by side in threads."""
+"""The native engine: compiled code trains each seat from its first step to its last, seats side by side in threads.
+
+:class:`NativeEngine` checks what it is given and hands addresses to the functions of ``seats.c``
+(:mod:`hanse.learning.native.library`). Compiled code reads whatever lies at an address, so everything that it is told
+of sizes and positions is checked here first.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +23,26 @@ from hanse.learning.program import constant_of, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew
 
-_HANDS = 8  # of seats for each thread
+_HANDS = 8  # portions of seats for each thread, so that a thread on a busy core can take fewer of them
 
 
 def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
-    """Return the least and the greatest of some numbers if they are not all from 0 to before ``end``."""
+    """Return the smallest and the largest of some numbers, unless all lie from 0 to below ``end``: then None."""
     least, most = (int(found) for found in torch.aminmax(numbers))
     return None if least >= 0 and most < end else (least, most)
 
 
 class NativeEngine(ScoringEngine):
-    """Trains linear layers with ReLU or tanh between them, by SGD, on the CPU, in ``workers`` threads.
+    """Trains linear layers with ReLU or tanh between them, by SGD, on the CPU.
 
     A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
-    Raises ValueError with the reason where a model cannot be trained so, or the compiled code is not there.
+
+    Args:
+        problem: the model and its loss.
+        workers: threads, each of which trains seats of its own.
+
+    Raises:
+        ValueError: the model cannot be trained so, or the compiled code is not there; the message says why.
     """
 
     name = "native"
@@ -49,7 +60,19 @@ class NativeEngine(ScoringEngine):
         self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, dense=dense)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: must be SGD's.
+            lr: the learning rate.
+
+        Raises:
+            ValueError: a job with a payload, another optimiser, or a seat without samples.
+            IndexError: samples, labels or rows that do not fit the model, or positions that are not in the pool.
+            MemoryError: there is not enough memory.
+        """
         refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size))
         losses, steps = np.full(len(jobs), np.nan), np.zeros(len(jobs), dtype=np.int64)
@@ -62,15 +85,14 @@ class NativeEngine(ScoringEngine):
             for plan, loss in zip(hand, trained, strict=True):
                 losses[plan.seat], steps[plan.seat] = loss, plan.steps
 
-        # more hands than threads, so that a thread whose core is busy with something else trains fewer of them
         hands = 1 if self.crew.workers == 1 else _HANDS * self.crew.workers
         self.crew.deal(one, deal_seats(plans, hands))
-        # a sum is finite if all its terms are: ten times cheaper than asking each
+        # one sum a row instead of a look at each number, which takes ten times as long
         finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
 
     def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor) -> None:
-        """Raise IndexError for samples and labels that are not there: compiled code would read beyond them."""
+        """Raise IndexError for sizes, positions or labels beyond what is there: compiled code would read past it."""
         inputs, outputs = self._layers[0].inputs, self._layers[len(self._layers) - 1].outputs
         if x.shape[1] != inputs:
             raise IndexError(f"samples of {x.shape[1]} numbers for a model of {inputs} inputs")
@@ -104,7 +126,8 @@ class NativeEngine(ScoringEngine):
         y: Tensor,
         rows: Tensor,
     ) -> list[float]:
-        """Train these seats into ``rows``; return the mean loss that each reports."""
+        """Train these seats into ``rows`` and return the mean loss that each reports."""
+        # only addresses are handed over: these lists keep the memory alive until the call is back
         starts = [job.start.to(torch.float32).contiguous() for job in jobs]
         constants = [constant_of(job, torch.float32) for job in jobs]
         batches = [np.ascontiguousarray(plan.batches, dtype=np.int64) for plan in plans]
@@ -128,16 +151,29 @@ class NativeEngine(ScoringEngine):
 
 
 class Dense:
-    """Scores one model at a time in compiled code: blocks of samples go through all layers while they are cached."""
+    """Scores one model at a time in compiled code: a block of samples goes through all layers while it is in the cache.
+
+    Args:
+        layers: the model's layers.
+        compiled: the compiled functions.
+    """
 
     def __init__(self, layers: ctypes.Array[Layer], compiled: ctypes.CDLL) -> None:
         self._layers, self._run = layers, compiled.hanse_outputs
+        self._size = sum(layer.outputs * (layer.inputs + layer.bias) for layer in layers)
 
     def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs ``[C, k, m]`` of models ``rows [C, P]`` on samples ``x [m, d]``, all float32."""
+        """Return the outputs ``[C, k, m]`` of models ``rows [C, P]`` on samples ``x [m, d]``, all float32.
+
+        Raises:
+            IndexError: samples of another width than the model's inputs, or rows of another length than its own.
+            MemoryError: there is not enough memory.
+        """
         rows, x, depth = rows.contiguous(), x.contiguous(), len(self._layers)
         if x.shape[1] != self._layers[0].inputs:  # compiled code would read beyond them
             raise IndexError(f"samples of {x.shape[1]} numbers for a model of {self._layers[0].inputs} inputs")
+        if rows.shape[1] != self._size:
+            raise IndexError(f"rows of {rows.shape[1]} numbers for {self._size} parameters")
         found = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
         for row, out in zip(rows, found, strict=True):
             if self._run(self._layers, depth, row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):

@@ -1,4 +1,8 @@
-"""The compiled functions of ``seats.c``, as Python calls them, and what of a model they can train."""
+"""The compiled functions of ``seats.c`` as Python calls them, and which models they can train.
+
+:func:`library` loads them, or says why they are not there: hanse can be installed without a compiler.
+:func:`why_not_native` says whether they can train a model.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ from functools import cache
 from hanse.learning.job import Problem
 from hanse.learning.program import Spec, read_stack
 
-VERSION = 1  # of the functions' arguments: hanse_native_version
+VERSION = 1
+"""Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
 
 
 class Layer(ctypes.Structure):
-    """``struct layer``: a linear layer and the activation after it."""
+    """``struct layer`` of ``seats.c``, field by field: a linear layer and the activation after it."""
 
     _fields_ = (
         ("inputs", ctypes.c_int64),
@@ -26,7 +31,10 @@ class Layer(ctypes.Structure):
 
 
 class Seat(ctypes.Structure):
-    """``struct seat``: one client's training; the pointers are to memory that its owner keeps alive."""
+    """``struct seat`` of ``seats.c``, field by field: one seat's training.
+
+    Whoever fills it must keep the memory that it points to alive.
+    """
 
     _fields_ = (
         ("start", ctypes.c_void_p),
@@ -43,7 +51,7 @@ class Seat(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | str:
-    """Return the compiled functions, or why they are not there, in words."""
+    """Return the compiled functions, or in words why they are not there."""
     found = importlib.util.find_spec(f"{__package__}.seats")
     if found is None or found.origin is None:
         return "this installation of hanse has no compiled part: install a C compiler (gcc), then hanse again"
@@ -57,14 +65,16 @@ def library() -> ctypes.CDLL | str:
             pointer, number, pointer, number, pointer, pointer, pointer, ctypes.c_double, ctypes.c_double,
         ]  # fmt: skip
         compiled.hanse_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
-    except (OSError, AttributeError) as error:  # no library at all, or one that lacks a function
+    except (OSError, AttributeError) as error:  # the file is no library, or one that lacks a function
         return f"the compiled part cannot be loaded ({error})"
     return compiled
 
 
 def why_not_native(problem: Problem) -> str | None:
-    """Return why the compiled code cannot train a model here, or None if it can: linear layers with ReLU or tanh
-    between them, all of which train, with cross-entropy or squared error.
+    """Return why the compiled code cannot train a model here, or None if it can.
+
+    It can train linear layers with ReLU or tanh between them, all of which train, with cross-entropy or the squared
+    error.
     """
     compiled = library()
     if isinstance(compiled, str):
@@ -78,7 +88,10 @@ def why_not_native(problem: Problem) -> str | None:
 
 
 def read_dense(specs: Sequence[Spec]) -> list[Layer] | None:
-    """Return linear layers with the activation after each, or None for other layers or another order of them."""
+    """Return linear layers with the activation after each, or None for other layers or another order of them.
+
+    The last layer must be linear: outputs go to the loss as they are.
+    """
     layers: list[Layer] = []
     for before, spec in zip([None, *specs], specs, strict=False):
         if spec.kind == "linear":

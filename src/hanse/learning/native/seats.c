@@ -1,33 +1,42 @@
-/* Local SGD of one client's model after another: linear layers with ReLU or tanh between them, in 32-bit floats.
+/* Local SGD of one seat's model after another: linear layers with ReLU or tanh between them, in 32-bit floats.
 
    The PyTorch engines do the same arithmetic. This one keeps a seat's weights, velocities and batch in the second cache
-   from its first step to its last, reads samples where they lie, and folds momentum and the step into the gradient's
-   product. The order of every sum is fixed and a seat knows nothing of others: its bits do not depend on how many
-   seats or threads there are. They do depend on the processor's vectors (hanse_vectors). */
+   from its first step to its last, reads samples where they lie, and makes momentum and the step part of the gradient's
+   product. The order of every sum is fixed, and a seat knows nothing of the others: its bits do not depend on how many
+   seats or threads there are. They do depend on the width of the processor's vectors (hanse_vectors).
+
+   library.py loads this file with ctypes, and engine.py calls hanse_train and hanse_outputs. Nothing is checked here:
+   engine.py sees to it that every position, label and size is within bounds. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* what follows a linear layer; library.py has the same numbers */
 enum activation { NONE, RELU, TANH };
 
+/* as Layer in library.py, field by field */
 struct layer {
   int64_t in, out, activation, bias; /* bias: whether there is one */
 };
 
+/* as Seat in library.py, field by field; [P] is a row as PyTorch has it, each layer's weights [out][in], then biases */
 struct seat {
-  const float *start, *constant; /* rows [P]: first weights; what is added to every gradient (or NULL) */
+  const float *start, *constant; /* rows [P]: the first weights; what is added to every gradient (or NULL) */
   float *row;                    /* row [P] of the trained weights */
-  const int64_t *batches;        /* [steps][width] positions in the pool, -1 for none */
+  const int64_t *batches;        /* [steps][width] positions in the pool, -1 where a batch is short */
   int64_t steps, width, reported; /* losses count from step `reported` on */
-  double pull, loss;             /* times the weights, added to every gradient; mean loss of what counted, or NaN */
+  double pull, loss;             /* times the weights, is added to every gradient; the mean loss reported, or NaN */
 };
 
+/* the settings of a step of SGD */
 struct step {
   float lr, momentum, pull;
 };
 
+/* tiles.h once for each width of vectors. The file is compiled for any processor of the architecture; only these
+   functions may use wider instructions, and hanse_use_vectors sees which of them the processor has. */
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -59,6 +68,7 @@ struct step {
 #define SUFFIX plain
 #include "tiles.h"
 
+/* the functions of tiles.h for one width; lanes is how many floats are in a vector */
 struct vectors {
   const char *name;
   int64_t lanes;
@@ -69,7 +79,8 @@ struct vectors {
 
 static const struct vectors *chosen;
 
-/* Choose vectors by name, or the widest that this processor has (NULL); returns 1 if it has none of that name. */
+/* Choose vectors by name ("plain", "avx2", "avx512"), or the widest that this processor has (NULL). Returns 0, or 1 if
+   it has none of that name. */
 int hanse_use_vectors(const char *name) {
   static const struct vectors plain = {"plain", 4, forward_plain, step_plain};
   const struct vectors *found[3], **end = found;
@@ -93,24 +104,30 @@ static const struct vectors *vectors(void) {
   return chosen;
 }
 
+/* the name of the vectors in use */
 const char *hanse_vectors(void) { return vectors()->name; }
 
-/* to be counted up with every change of what the functions below take; library.py asks for the same number */
+/* To be raised with every change of what the functions below take. library.py refuses a compiled file whose number is
+   not its own VERSION. */
 int hanse_native_version(void) { return 1; }
 
-/* One layer at work: weights, velocities and constants [in][ld], biases [ld], activations and gradients [width][ld]. */
+/* One layer at work. w, v, c: weights, their velocities and constants [in][ld]. b, bv, bc: the same of the biases [ld].
+   a: activations, g: the gradients at them, [width][ld]. ld is the number of outputs, padded to whole vectors. */
 struct work {
   int64_t in, out, ld, activation, bias;
   float *w, *v, *c, *b, *bv, *bc, *a, *g;
 };
 
+/* the next multiple of `to` */
 static int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+/* How many floats a layer's buffers take. */
 static int64_t size_of(const struct layer *l, int64_t lanes, int64_t width) {
   const int64_t ld = padded(l->out, lanes);
   return 3 * l->in * ld + 3 * ld + 2 * width * ld;
 }
 
+/* How many floats the largest of the weights takes that below() turns. The first layer's are never turned. */
 static int64_t transposed_size(const struct layer *layers, int64_t depth, int64_t lanes) {
   int64_t most = 0;
   for (int64_t i = 1; i < depth; i++) {
@@ -130,7 +147,7 @@ static float *cut(struct work *to, const struct layer *l, int64_t lanes, int64_t
   return to->g + width * ld;
 }
 
-/* Read a layer from a row: weights turned to [in][ld], zeros as padding; return where the next layer begins. */
+/* Read a layer from a row, with weights turned to [in][ld] and zeros as padding; return where the next layer begins. */
 static const float *take(const float *row, const struct work *l, float *w, float *b) {
   memset(w, 0, sizeof(float) * l->in * l->ld);
   memset(b, 0, sizeof(float) * l->ld);
@@ -141,6 +158,7 @@ static const float *take(const float *row, const struct work *l, float *w, float
   return row + l->out;
 }
 
+/* Write a layer to a row as PyTorch has it; return where the next layer begins. */
 static float *put(float *row, const struct work *l) {
   for (int64_t o = 0; o < l->out; o++, row += l->in)
     for (int64_t i = 0; i < l->in; i++) row[i] = l->w[i * l->ld + o];
@@ -149,6 +167,7 @@ static float *put(float *row, const struct work *l) {
   return row + l->out;
 }
 
+/* Apply the activation to `rows` samples, in place. */
 static void activate(const struct work *l, int64_t rows) {
   if (l->activation == RELU)
     for (int64_t i = 0; i < rows * l->ld; i++) l->a[i] = l->a[i] < 0 ? 0 : l->a[i];
@@ -157,6 +176,7 @@ static void activate(const struct work *l, int64_t rows) {
       for (int64_t o = 0; o < l->out; o++) l->a[r * l->ld + o] = tanhf(l->a[r * l->ld + o]);
 }
 
+/* Multiply the gradients by the activation's slope, which follows from its outputs: its inputs are not kept. */
 static void slope(const struct work *l, int64_t rows) {
   if (l->activation == RELU)
     for (int64_t i = 0; i < rows * l->ld; i++) l->g[i] = l->a[i] > 0 ? l->g[i] : 0;
@@ -164,11 +184,12 @@ static void slope(const struct work *l, int64_t rows) {
     for (int64_t i = 0; i < rows * l->ld; i++) l->g[i] *= 1 - l->a[i] * l->a[i];
 }
 
+/* Point at the rows of a matrix, for products that take rows as pointers. */
 static void lines(const float **to, const float *from, int64_t ld, int64_t rows) {
   for (int64_t r = 0; r < rows; r++) to[r] = from + r * ld;
 }
 
-/* Run the layers on samples x; `own` is room for pointers to rows. */
+/* Run the layers on samples x, so that a[] of the last one are the outputs; `own` is room for pointers to rows. */
 static void run(const struct vectors *by, const struct work *layers, int64_t depth, const float **x, const float **own,
                 int64_t rows) {
   for (int64_t i = 0; i < depth; i++) {
@@ -181,7 +202,8 @@ static void run(const struct vectors *by, const struct work *layers, int64_t dep
   }
 }
 
-/* The last layer's gradients and the sum of the samples' losses: cross-entropy with labels. */
+/* Cross-entropy with labels: fill the last layer's gradients (softmax - one-hot, over the batch's size) and return the
+   sum of the samples' losses. The largest logit is taken off first, so that no exponential overflows. */
 static double cross_entropy(const struct work *top, const int64_t *places, int64_t rows, const int64_t *labels) {
   double total = 0;
   for (int64_t r = 0; r < rows; r++) {
@@ -197,7 +219,7 @@ static double cross_entropy(const struct work *top, const int64_t *places, int64
   return total;
 }
 
-/* The same for squared errors with targets [n][out], the mean over a sample's outputs. */
+/* The same for the squared error with targets [n][out], of which a sample's loss is the mean over its outputs. */
 static double squared_error(const struct work *top, const int64_t *places, int64_t rows, const float *targets) {
   double total = 0;
   for (int64_t r = 0; r < rows; r++) {
@@ -215,7 +237,8 @@ static double squared_error(const struct work *top, const int64_t *places, int64
   return total;
 }
 
-/* The gradient at the activations of the layer below: g times the weights, turned. */
+/* The gradient at the activations of the layer below: g times the weights, which are turned so that the forward product
+   can be used for it. */
 static void below(const struct vectors *by, const struct work *l, const struct work *lower, float *turned,
                   const float **own, int64_t rows) {
   memset(turned, 0, sizeof(float) * l->out * lower->ld);
@@ -227,6 +250,7 @@ static void below(const struct vectors *by, const struct work *l, const struct w
   slope(lower, rows);
 }
 
+/* One step of the biases, as that of the weights in tiles.h. */
 static void step_biases(const struct work *l, const struct step *s, int64_t rows) {
   const int64_t n = l->ld;
   float *restrict v = l->bv, *restrict b = l->b;
@@ -236,6 +260,8 @@ static void step_biases(const struct work *l, const struct step *s, int64_t rows
   for (int64_t o = 0; o < n; o++) b[o] -= s->lr * v[o];
 }
 
+/* Go back through the layers, from the gradients at the outputs, and take each layer's step. The layer below gets its
+   gradient first: it is that at the weights before the step. */
 static void back(const struct vectors *by, const struct work *layers, int64_t depth, const float **x, const float **own,
                  float *turned, int64_t rows, const struct step *s, int constant) {
   for (int64_t i = depth - 1; i >= 0; i--) {
@@ -249,6 +275,7 @@ static void back(const struct vectors *by, const struct work *layers, int64_t de
   }
 }
 
+/* Load a seat's first weights and its constants, and set its velocities to zero. */
 static void begin(const struct seat *seat, const struct work *layers, int64_t depth) {
   const float *start = seat->start, *constant = seat->constant;
   for (int64_t i = 0; i < depth; i++) {
@@ -261,6 +288,7 @@ static void begin(const struct seat *seat, const struct work *layers, int64_t de
   }
 }
 
+/* Train one seat from its first step to its last. `turned`, `x`, `own` and `places` are room to work in. */
 static void train(const struct vectors *by, struct seat *seat, const struct work *layers, int64_t depth,
                   const float *pool, int64_t inputs, const int64_t *labels, const float *targets, float lr,
                   float momentum, float *turned, const float **x, const float **own, int64_t *places) {
@@ -274,7 +302,7 @@ static void train(const struct vectors *by, struct seat *seat, const struct work
       const int64_t place = seat->batches[t * seat->width + i];
       if (place >= 0) places[rows] = place, x[rows++] = pool + place * inputs;
     }
-    if (!rows) continue;
+    if (!rows) continue; /* nothing but padding */
     run(by, layers, depth, x, own, rows);
     const struct work *top = layers + depth - 1;
     const double loss = labels ? cross_entropy(top, places, rows, labels) : squared_error(top, places, rows, targets);
@@ -286,15 +314,15 @@ static void train(const struct vectors *by, struct seat *seat, const struct work
   for (int64_t i = 0; i < depth; i++) row = put(row, layers + i);
 }
 
-/* Train seats on a pool [n][inputs] with labels [n], or targets [n][outputs] where labels is NULL.
-   Returns 0, or 1 if there is not enough memory: then nothing was written. */
+/* Train seats on a pool [n][inputs] with labels [n], or targets [n][outputs] where labels is NULL. All seats use the
+   same memory, one after another. Returns 0, or 1 if there is not enough memory: then nothing was written. */
 int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, int64_t count, const float *pool,
                 const int64_t *labels, const float *targets, double lr, double momentum) {
   const struct vectors *by = vectors();
   int64_t width = 1, size = transposed_size(given, depth, by->lanes);
   for (int64_t i = 0; i < count; i++) width = seats[i].width > width ? seats[i].width : width;
   for (int64_t i = 0; i < depth; i++) size += size_of(given + i, by->lanes, width);
-  float *memory = malloc(sizeof(float) * (size + 16));
+  float *memory = malloc(sizeof(float) * (size + 16)); /* 16 more, to begin at a cache line of 64 bytes */
   const float **x = malloc(sizeof(float *) * 2 * width);
   int64_t *places = malloc(sizeof(int64_t) * width);
   struct work *layers = malloc(sizeof(struct work) * depth);
@@ -310,7 +338,8 @@ int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, in
   return !enough;
 }
 
-/* Put out what a model, row [P], makes of samples x [n][inputs]: out [outputs][n]. Returns as hanse_train does. */
+/* Write what a model, row [P], puts out on samples x [n][inputs] to out [outputs][n], in blocks of 64 samples, whose
+   activations stay in the cache from layer to layer. Returns as hanse_train does. */
 int hanse_outputs(const struct layer *given, int64_t depth, const float *row, const float *x, int64_t n, float *out) {
   enum { BLOCK = 64 };
   const struct vectors *by = vectors();

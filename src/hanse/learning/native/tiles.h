@@ -1,7 +1,12 @@
-/* Products for one width of vectors: included once for each, with VB (bytes of a vector) and SUFFIX set.
+/* The matrix products of seats.c, for one width of the processor's vectors.
 
-   Rows of x are given as pointers, so that samples are read where they lie. Weights are [in][ld] with the outputs side by
-   side, padded with zeros to ld, a multiple of the vector; a tile keeps nr rows x nv vectors of sums in registers. */
+   seats.c includes this file once for each width, with VB (bytes of a vector) and SUFFIX set, with which every name
+   ends. What comes out are two functions: forward (out += x w) and step (gradient, momentum and a step of SGD in one).
+
+   Rows of x are given as pointers, so that samples are read where they lie in the pool. Weights are [in][ld]: for each
+   input the weights of all outputs side by side, padded with zeros to ld, a multiple of the vector. A tile keeps nr
+   rows times nv vectors of sums in registers, so that each number is loaded once for many multiplications. nv and nr
+   are constants wherever the functions are inlined, so the compiler unrolls all loops over them. */
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -11,7 +16,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 
-/* the widest tile, and nr for each nv: as many sums as there are registers beside the operands */
+/* WIDEST is the most vectors of a tile. TILES has the pairs (nv, nr) that are compiled: nv x nr sums and nv vectors of
+   weights fit into the registers, of which AVX-512 has 32 and the others 16. */
 #if VB == 64
 #define WIDEST 4
 #define TILES(DO) DO(1, 12) DO(2, 12) DO(3, 8) DO(4, 6)
@@ -28,13 +34,14 @@ typedef float vec __attribute__((vector_size(VB), aligned(4)));
 INLINE vec NAME(load)(const float *p) { return *(const vec *)p; }
 INLINE void NAME(store)(float *p, vec v) { *(vec *)p = v; }
 
-/* out[r] += the sum over k in [from, to) of x[r][k] w[k] */
+/* For nr rows: out[r] += the sum over k in [from, to) of x[r][k] w[k]. Each sum is taken in the order of k, however
+   rows and blocks are cut. */
 INLINE void NAME(forward_tile)(const float *const *x, int64_t from, int64_t to, int64_t next, const float *w, int64_t ld,
                                float *out, const int nv, const int nr) {
   vec sum[12][WIDEST];
   UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++) sum[r][v] =
       NAME(load)(out + r * ld + v * LANES);
-  for (int r = 0; r < nr; r++) /* the same samples' next block, which comes after all other rows' */
+  for (int r = 0; r < nr; r++) /* fetch what the next block will read of these rows */
     for (int64_t k = to; k < next; k += 16) __builtin_prefetch(x[r] + k, 0, 2);
   for (int64_t k = from; k < to; k++) {
     vec row[WIDEST];
@@ -48,7 +55,8 @@ INLINE void NAME(forward_tile)(const float *const *x, int64_t from, int64_t to, 
       NAME(store)(out + r * ld + v * LANES, sum[r][v]);
 }
 
-/* nv vectors of the outputs, in blocks of weights that stay in the first cache */
+/* nv vectors of the outputs, for all rows. The weights are taken in blocks of 24 KiB, which stay in the first cache
+   while all rows go by; rows that do not fill a tile go one at a time. */
 INLINE void NAME(forward_columns)(const float *const *x, int64_t rows, int64_t in, const float *w, int64_t ld,
                                   float *out, const int nv, const int nr) {
   const int64_t block = 24576 / (nv * VB);
@@ -60,7 +68,8 @@ INLINE void NAME(forward_columns)(const float *const *x, int64_t rows, int64_t i
   }
 }
 
-/* out [rows][ld] += x w, with w [in][ld] */
+/* out [rows][ld] += x w, with w [in][ld]. The outputs are cut into parts of nearly the same width, none wider than the
+   widest tile: a narrow rest would use its registers badly. */
 static void NAME(forward)(const float *const *x, int64_t rows, int64_t in, const float *w, int64_t ld, float *out) {
   for (int64_t left = ld / LANES, nv; left; left -= nv, w += nv * LANES, out += nv * LANES) {
     const int64_t blocks = (left + WIDEST - 1) / WIDEST;
@@ -74,8 +83,9 @@ static void NAME(forward)(const float *const *x, int64_t rows, int64_t in, const
   }
 }
 
-/* Rows k to k + nr of a step: v = (momentum v + pull w + constant at the first samples, else v) + the sum over these
-   samples of x[b][k] g[b]; at the last samples w -= lr v. */
+/* Inputs k to k + nr of a step, for one block of samples: the sum over them of x[b][k] g[b] is added to the velocity.
+   At the first block the velocity is made ready for it: v = momentum v + pull w + constant. At the last block the
+   weights take their step: w -= lr v. */
 INLINE void NAME(step_tile)(const float *const *x, int64_t rows, int64_t k, const float *g, int64_t ld, float *w,
                             float *v, const float *constant, const struct step *s, const int first, const int last,
                             const int nv, const int nr) {
@@ -105,7 +115,7 @@ INLINE void NAME(step_tile)(const float *const *x, int64_t rows, int64_t k, cons
   }
 }
 
-/* nv vectors of the outputs, in blocks of samples whose gradients stay in the first cache */
+/* nv vectors of the outputs, for all inputs, in blocks of samples whose gradients (24 KiB) stay in the first cache */
 INLINE void NAME(step_columns)(const float *const *x, int64_t rows, int64_t in, const float *g, int64_t ld, float *w,
                                float *v, const float *constant, const struct step *s, const int nv, const int nr) {
   const int64_t block = 24576 / (nv * VB);
@@ -119,7 +129,8 @@ INLINE void NAME(step_columns)(const float *const *x, int64_t rows, int64_t in, 
   }
 }
 
-/* a step of weights w [in][ld] with velocities v, whose gradient is the sum over samples of x[b] times g[b] */
+/* One step of the weights w [in][ld] with velocities v. The gradient is the sum over the samples of x[b] times g[b]; it
+   is never written to memory of its own. The outputs are cut as in forward. */
 static void NAME(step)(const float *const *x, int64_t rows, int64_t in, const float *g, int64_t ld, float *w, float *v,
                        const float *constant, const struct step *s) {
   for (int64_t left = ld / LANES, at = 0, nv; left; left -= nv, at += nv * LANES) {
