@@ -241,6 +241,7 @@ def figures(source: Path = SOURCE) -> dict[str, float]:
         **map_figures(source),
         "files": len(paths),
         "median file": statistics.median(lengths),
+        "median file, lines of code": statistics.median(c for c, _ in counted),
         "longest file": max(lengths),
         "files under 30 lines (but __init__)": sum(
             n < 30 and p.name != "__init__.py" for n, p in zip(lengths, paths, strict=True)

@@ -30,7 +30,9 @@ def test_every_public_name_says_what_it_is(figures: dict[str, float]) -> None:
 
 
 def test_most_files_are_short_and_nothing_is_said_twice(figures: dict[str, float]) -> None:
-    assert figures["median file"] < 170
+    # in lines of code: what is said about them may be as long as it has to be
+    assert figures["median file, lines of code"] < 120
+    assert figures["prose per line of code"] >= 0.33
     assert figures["repeated in mechanisms, %"] < 5
 
 
