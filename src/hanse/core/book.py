@@ -129,5 +129,6 @@ class Book:
             hashes.append(head)
         if not hashes:
             return self, hashes
-        after = replace(self, balances=balances, head=head, count=self.count + len(hashes), round=round)
-        return replace(after, steps=frozenset(steps)), hashes
+        count = self.count + len(hashes)
+        after = replace(self, balances=balances, head=head, count=count, round=round, steps=frozenset(steps))
+        return after, hashes

@@ -32,7 +32,6 @@ Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
 Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Figure = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
-Metric = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)

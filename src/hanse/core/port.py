@@ -38,7 +38,6 @@ from hanse.core.declared import (
     Figure,
     Loss,
     Losses,
-    Metric,
     Name,
     Plain,
     Samples,
@@ -233,7 +232,7 @@ class Trained:
     loss: Loss | None
     steps: Count
     extras: Mapping[Name, Tensor] = field(default_factory=dict)
-    metrics: Annotated[Mapping[Name, Metric], Field(max_length=MOST_METRICS)] = field(default_factory=dict)
+    metrics: Annotated[Mapping[Name, Figure], Field(max_length=MOST_METRICS)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

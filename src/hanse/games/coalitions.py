@@ -26,11 +26,9 @@ class BatchUtility(Protocol):
 
     def __call__(self, coalition: Coalition, /) -> float:
         """Return the worth of one coalition."""
-        ...
 
     def many(self, coalitions: Sequence[Coalition], /) -> Sequence[float]:
         """Return the worth of each coalition, in the order given."""
-        ...
 
 
 def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.market_numbers import gain, marginal, threshold, threshold_total
+from hanse.games.market_numbers import gain, marginal, threshold, threshold_total, totals_without
 
 __all__ = [
     "Market",
@@ -124,12 +124,11 @@ def _imports(market: Market, rows: slice, stop: Stop) -> Graph:
     """Return Algorithm 2's rows of the graph for a block of buyers."""
     n, own, K = market.sizes, market.sizes[rows, None], market.eagerness[rows, None]
     price = market.price(rows)
-    # what does not pay as the only import never pays: marginal gains only fall
-    viable = marginal(own, n[None, :], K) > price
+    if stop == "break":  # a seller that never pays may come first in the order, and end the visit
+        viable = (n > 0)[None, :] & (K > 0)
+    else:  # a seller that does not pay as the only import never pays: marginal gains only fall
+        viable = marginal(own, n[None, :], K) > price
     viable[np.arange(viable.shape[0]), np.arange(rows.start, rows.stop)] = False  # papers.md I5
-    if stop == "break":  # one that never pays may be the first in the order, and the end of it
-        viable[:] = (n > 0)[None, :] & (K > 0)
-        viable[np.arange(viable.shape[0]), np.arange(rows.start, rows.stop)] = False
     chosen = np.zeros(viable.shape, np.int8)
     width = int(viable.sum(axis=1).max(initial=0))
     if width == 0:
@@ -160,15 +159,7 @@ def _worth(market: Market, graph: NDArray[np.generic], rows: slice) -> Floats:
     """Return ``G_i(A_i) - G_i(A_i - E_j)`` on the edges of a block of buyers, 0 elsewhere."""
     picked = np.asarray(graph[rows]) != 0
     n, own, K = market.sizes, market.sizes[rows], market.eagerness[rows]
-    held = np.where(picked, n[None, :], 0.0)
-    total = own + held.sum(axis=1)
-    without = total[:, None] - held
-    # the largest import is left out by summing the others: subtracting it could leave nothing of them
-    line = np.arange(len(held))
-    top = held.argmax(axis=1)
-    rest = held.copy()
-    rest[line, top] = 0.0
-    without[line, top] = own + rest.sum(axis=1)
+    without = totals_without(own, np.where(picked, n[None, :], 0.0))
     return np.where(picked, marginal(without, n[None, :], K[:, None]), 0.0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.market import Floats, Graph, Market, best_imports
-from hanse.games.market_numbers import marginal, threshold_total
+from hanse.games.market_numbers import marginal, threshold_total, totals_without
 
 _MOST = 16  # sellers of one buyer: the optimum is searched over all sets
 
@@ -22,12 +22,7 @@ def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float,
     n, K = market.sizes, market.eagerness[:, None]
     price = market.price(slice(0, market.size))
     total = n + picked @ n
-    held = np.where(picked, n[None, :], 0.0)
-    without = n[:, None] + held.sum(axis=1)[:, None] - held
-    top = held.argmax(axis=1)
-    rest = held.copy()
-    rest[np.arange(len(n)), top] = 0.0
-    without[np.arange(len(n)), top] = n + rest.sum(axis=1)
+    without = totals_without(n, np.where(picked, n[None, :], 0.0))
     removal = price - marginal(without, n[None, :], K)
     addition = marginal(total[:, None], n[None, :], K) - price
     others = ~picked & ~np.eye(len(n), dtype=bool)

@@ -116,8 +116,7 @@ def within_reach(W: Floats, gram: Floats, graph: NDArray[np.int8]) -> Floats:
     """
     step = W - np.eye(len(W))
     length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))
-    norms = np.diag(gram)
-    apart = np.sqrt(np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0))
+    apart = np.sqrt(gram_distances(gram, "squared_l2"))
     reach = np.where(graph != 0, apart, 0.0).max(axis=1, initial=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(length > reach, reach / length, 1.0)

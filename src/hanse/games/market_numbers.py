@@ -23,6 +23,17 @@ def marginal(before: ArrayLike, added: ArrayLike, eagerness: ArrayLike) -> Float
     return np.where((K > 0) & (x > 0), found, 0.0)
 
 
+def totals_without(own: Floats, held: Floats) -> Floats:
+    """Return each buyer's samples without one import at a time, from ``own [b]`` and imported ``held [b, m]``."""
+    without = np.asarray((own + held.sum(axis=1))[:, None] - held)
+    # the largest import is left out by summing the others: subtracting it could leave nothing of them
+    line, top = np.arange(len(held)), held.argmax(axis=1)
+    rest = held.copy()
+    rest[line, top] = 0.0
+    without[line, top] = own + rest.sum(axis=1)
+    return without
+
+
 def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Floats:
     """Return the collaboration gain ``g(x) = sqrt(K/n) - sqrt(K/(n+x))`` of ``n_imported`` samples, iPFL eq. (2).
 
