@@ -244,7 +244,7 @@ def _made(said: Aggregate, group: Group, kind: Kind) -> None:
     """Raise GuardError unless the part may return a row, and returned one that fits the table."""
     size = group.view.context.layout.size
     if kind != "again":
-        raise GuardError(f"row: the part says kind = '{kind}': must be 'again' for what is no sum of rows")
+        raise GuardError(f"row: the part says kind = '{kind}': a rule that returns a row must say 'again'")
     if said.weights is not None or said.old:
         raise GuardError("row: given together with weights or old: must be one or the other")
     if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):

@@ -61,7 +61,7 @@ class Like:
 
     def __post_init__(self) -> None:
         if self.dtype not in _CROSSING:
-            raise ValueError(f"type {_short(self.dtype)}: must be float32, float64 or int64, which can be sent")
+            raise ValueError(f"type {_short(self.dtype)}: must be float32, float64 or int64: no other can be sent")
 
     @property
     def num_bytes(self) -> int:

@@ -194,7 +194,7 @@ class Table:
         """
         names = [block.name for block in blocks]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"the blocks of a table need names of their own, and there must be one: {names}")
+            raise ValueError(f"a table needs at least one block, and a different name for each: {names}")
         first, rows = initial(0), list[Tensor]()
         owner, number = list[Ints](), list[Ints]()
         for b, block in enumerate(blocks):
@@ -223,7 +223,7 @@ class Table:
         """
         names = [block.name for block in self.blocks]
         if name not in names:
-            raise KeyError(f"the table has no rows '{name}', only {', '.join(map(repr, names))}")
+            raise KeyError(f"the table has no block '{name}'; it has {', '.join(map(repr, names))}")
         return names.index(name)
 
     def at(self, name: str, clients: Ints | None = None) -> Ints:
@@ -245,7 +245,7 @@ class Table:
         if clients is None:
             return rows
         if not self.blocks[number].per_client:
-            raise ValueError(f"the rows '{name}' are not one for each client")
+            raise ValueError(f"the block '{name}' does not have one row for each client")
         return np.asarray(rows[clients], np.int64)
 
     def row(self, name: str) -> int:

@@ -63,7 +63,7 @@ def least_core(members: NDArray[np.bool_], worth: Floats, total: float) -> tuple
         bounds=[(None, None)] * (n + 1),
     )
     if first.status != 0:
-        raise RuntimeError(f"the least core's linear programme has no solution: {first.message}")
+        raise RuntimeError(f"the least core's linear programme was not solved: {first.message}")
     deficit, ends = float(np.asarray(first.fun)), np.asarray(first.x)
     # min |z| with y = basis z: least distance programming (Lawson, Hanson 1974, ch. 23)
     basis = null_space(np.ones((1, n)))

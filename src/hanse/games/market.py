@@ -72,8 +72,8 @@ class Market:
         m = len(n) if n.ndim == 1 else -1
         if n.ndim != 1 or c.shape != n.shape or K.shape != n.shape or d.shape != (m, m):
             raise ValueError(
-                f"distance, sizes, costs, eagerness: {d.shape}, {n.shape}, {c.shape}, {K.shape}: must be [m, m] and "
-                "three times [m]"
+                f"distance, sizes, costs, eagerness: {d.shape}, {n.shape}, {c.shape}, {K.shape}: must be [m, m], and "
+                "[m] for the other three"
             )
         if not (np.isfinite(lam) and lam >= 0):
             raise ValueError(f"lam: {lam}: must be a finite number, at least 0")
