@@ -301,9 +301,7 @@ def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
 
 
 def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless all arrays of the seats fit each other and the table, and pulls come with their
-    strengths.
-    """
+    """Raise GuardError unless the arrays of the seats fit each other and the table, and pulls have strengths."""
     S, K = len(seats), view.table.size
     clients = _ints("client", seats.client, (S,))
     _here("client", clients, view)

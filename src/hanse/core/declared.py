@@ -127,6 +127,7 @@ class Declared(Generic[T]):
     def _adapter(self) -> TypeAdapter[tuple[T]]:
         # when it is first asked, as making one takes milliseconds and most runs ask few; in a tuple: a dataclass alone
         # would have to bring its own configuration
+        """The type's validator, made when it is first used."""
         return TypeAdapter(tuple[self.kind], config=_CONFIG)  # type: ignore[name-defined]
 
     def check(self, value: Any) -> T:

@@ -56,8 +56,8 @@ class Choice:
             start rows.
         start: ``[S]`` int64, the table row that each starts from. None: its home row.
         target: ``[S]`` int64, the row that each update goes to. None: the row where it started.
-        metrics: numbers by name that are recorded with the round, here and in the other decisions.
-        found: values for parts that decide later; they read them with ``view.get(Type)``. So in the other decisions.
+        metrics: numbers by name that are recorded with the round.
+        found: values for parts that decide later; they read them with ``view.get(Type)``.
     """
 
     clients: Ints
@@ -172,8 +172,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a group's server row becomes: a weighted sum of its updates and of the old row, or a row that is made
-    otherwise.
+    """What a group's server row becomes: a sum of its updates and the old row, or a row that is made otherwise.
 
     Give ``weights`` and perhaps ``old``, or, in a rule of the kind "again", ``row`` instead of both.
 
@@ -354,7 +353,7 @@ class Context:
     slots: Mapping[str, Part] = field(default_factory=dict)
 
     def standing(self, part: Part) -> frozenset[str]:
-        """Return the slots in which a part stands. In the others it is not called, and has nothing to ask."""
+        """Return the slots in which a part stands. What only its other slots would use, it need not ask for."""
         return frozenset(slot for slot, other in self.slots.items() if other is part)
 
 
@@ -362,7 +361,7 @@ class Context:
 class View:
     """Everything that is known at this point of a round. Decisions appear in it as they are made.
 
-    What a part is shown here it must not write into; change a copy.
+    A part must not write into what it is shown here: change a copy.
 
     Attributes:
         context: what stays the same over the run.

@@ -121,8 +121,9 @@ class Declaration:
 
 
 class ClientHalf(Protocol):
-    """How a client uses one kind of payload. All methods are pure; what they draw comes from a stream of the seat's
-    key.
+    """How a client uses one kind of payload.
+
+    All methods are pure; what they draw comes from a stream of the seat's key.
     """
 
     @property

@@ -67,8 +67,9 @@ class ClientInfo:
 
 
 class Roster(tuple[ClientInfo, ...]):
-    """The present clients, ascending by id. A federation that hands out the same roster again saves making its arrays
-    anew.
+    """The present clients, ascending by id.
+
+    A federation that hands out the same roster again saves making its arrays anew.
     """
 
     @cached_property
@@ -391,10 +392,10 @@ class Closing:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answers. They are untrusted: :mod:`hanse.federation.check` refuses what is wrong before anything uses
-    it.
+    """A client's answers, which are untrusted.
 
-    The last three fields are written by the server's side of the port, whatever the client says.
+    :mod:`hanse.federation.check` refuses what is wrong before anything uses it. The last three fields are written by
+    the server's side of the port, whatever the client says.
 
     Attributes:
         results: one per task.
@@ -418,8 +419,9 @@ class Federation(Protocol):
     """The clients behind the port: in this process, on Flower's network, or in its simulation."""
 
     def present(self, round: int) -> Roster:
-        """Return the clients that can be asked this round, ascending by id. Clients that are still training are not
-        among them.
+        """Return the clients that can be asked this round, ascending by id.
+
+        Clients that are still training are not among them.
         """
 
     def exchange(

@@ -64,9 +64,7 @@ class Recipe:
 
     @property
     def remembered(self) -> list[str]:
-        """The settings by which training depends on what a client did before: those of the three that are not the
-        default.
-        """
+        """The settings by which training depends on a client's past: those of the three that are not the default."""
         return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
 
     def lr_at(self, round: int) -> float:

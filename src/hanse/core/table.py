@@ -2,7 +2,7 @@
 
 ``M [K, P]`` is the :class:`Table`: one flattened model per row, parameters first, then float buffers (batch-norm
 statistics). Distances, norms and proximal terms use the first ``Layout.num_parameters`` columns only; mixing uses all
-of them. Rows lie in named :class:`Block` s. Before training, :class:`Seats` say who trains which row; afterwards
+of them. Rows lie in named blocks (:class:`Block`). Before training, :class:`Seats` say who trains which row; afterwards
 :class:`Updates` hold what came back, and a :class:`Mix` says how much of each update and of each old row goes into each
 new row. :func:`mix` multiplies.
 
@@ -218,9 +218,7 @@ class Table:
         return any(block.name == name for block in self.blocks)
 
     def number(self, name: str) -> int:
-        """Return a block's position in ``blocks``. Raises KeyError, with the names of the blocks, if there is no such
-        block.
-        """
+        """Return a block's position in ``blocks``. Raises KeyError, with the names that there are, for any other name."""
         names = [block.name for block in self.blocks]
         if name not in names:
             raise KeyError(f"the table has no block '{name}'; it has {', '.join(map(repr, names))}")
@@ -266,8 +264,9 @@ class Table:
 
     @property
     def shared(self) -> Ints:
-        """The rows ``[n]`` that are models of the server: not one per client, not private, and not zeros at first (as
-        control variates are).
+        """The rows ``[n]`` that are models of the server.
+
+        These are not one per client, not private, and not zeros at first (as control variates are).
         """
         models = [not (block.per_client or block.private or block.initial == "zero") for block in self.blocks]
         return np.flatnonzero(np.array(models)[self.block] & (self.owner == SERVER))
@@ -284,8 +283,8 @@ class Table:
         return others if len(others) else rows
 
     def per_client(self, rows: Ints) -> NDArray[np.bool_]:
-        """Return which of ``rows [n]`` belong to one client alone: rows of a block with a row per client, or private
-        ones, ``[n]``.
+        """Return which of ``rows [n]`` belong to one client alone, ``[n]``: private ones, and rows of a block with one
+        per client.
         """
         own = np.array([block.per_client or block.private for block in self.blocks])
         return np.asarray(own[self.block[rows]])
@@ -319,7 +318,7 @@ class Seats:
 
     @staticmethod
     def at(client: Ints, start: Ints) -> Seats:
-        """Return seats of these clients at these start rows, ``[S]`` each. Targets are the start rows; no pull, no
+        """Return seats of these clients at these start rows, ``[S]`` each, which are also their targets; no pull, no
         tilt.
         """
         client, start = np.asarray(client, np.int64), np.asarray(start, np.int64)

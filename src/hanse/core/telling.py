@@ -127,8 +127,9 @@ class Telling:
 
 @dataclass(frozen=True)
 class Conduct:
-    """What a behaviour or a policy does to clients. Without a ``label`` these clients are not told apart from the
-    others.
+    """What a behaviour or a policy does to clients.
+
+    Without a ``label`` these clients are not told apart from the others.
 
     Attributes:
         label: what its clients are called in charts, such as "free riders".
@@ -300,8 +301,9 @@ class About:
 
     @property
     def measure(self) -> Measure:
-        """What the value part measures. In runs of older versions, whose parts do not say, a value whose shares are
-        shown.
+        """What the value part measures.
+
+        Runs of older versions do not say: for them it is a "value" whose shares are shown.
         """
         said = (said.telling.measures for said in self.parts if said.telling.measures is not None)
         return next(said, Measure("value", share_out=True))
@@ -313,9 +315,7 @@ class About:
         return tuple(dict.fromkeys(line for line in told if line))
 
     def told_to(self, client: int) -> tuple[str, ...]:
-        """Return what a participant is told: of the parts, and of what it does itself in this run. ``client`` is its
-        id.
-        """
+        """Return what a participant, by its id, is told of the parts and of what it does itself in this run."""
         found = [said.telling.participant for said in self.parts]
         for conduct in self.conducts:
             if client in conduct.clients:

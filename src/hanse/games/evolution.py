@@ -197,9 +197,7 @@ def _individuals(lead: Floats, generations: int, strength: float, population: in
 
 
 def _start(start: Any, k: int, population: int) -> Floats:
-    """Return a given start as float64 ``[k, k]``. Raises ValueError unless it has whole individuals, nobody on the
-    diagonal.
-    """
+    """Return a given start as float64 ``[k, k]``. Raises ValueError unless it has whole populations."""
     counts = as_square(start, "start").copy()
     whole = counts.shape == (k, k) and (counts == np.round(counts)).all() and (counts >= 0).all()
     if not whole or np.diag(counts).any() or (counts.sum(axis=1) != population).any():
@@ -249,8 +247,7 @@ def weights(state: Any) -> Floats:
 
 
 def expected_payoffs(payoff: Any, state: Any) -> Floats:
-    """Return ``u(i, a)``, ``[k, k]``: player i's payoff of choosing a while the others mix as in ``state``, GTFLAT eq.
-    (12).
+    """Return ``u(i, a)``, ``[k, k]``: what player i gets for choosing a while the others mix as in ``state``, eq. (12).
 
     The diagonal is NaN, since nobody may choose its own model. Takes ``O(k^2)``.
     """

@@ -187,10 +187,10 @@ def cosines(vectors: Any) -> Floats:
 
 
 def inner_products(vectors: Any) -> Floats:
-    """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64, or, where they would overflow, all of them
-    divided by the same number.
+    """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
 
-    That number is not returned: use this where only ratios of products matter.
+    Where they would overflow, all of them are divided by the same number, which is not returned: use this where only
+    ratios of products matter.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.

@@ -104,8 +104,9 @@ class Market:
         return np.where(np.isnan(found), 0.0, found)
 
     def price(self, rows: slice) -> Floats:
-        """Return the least that j's model must bring to i, ``r_ij = c_j + lambda n_j/n_i d_ij``, for some buyers i:
-        ``[rows, m]``.
+        """Return the least that j's model must bring to i, for some buyers i: ``[rows, m]``.
+
+        It is ``r_ij = c_j + lambda n_j/n_i d_ij``, what sharing costs and what the difference of the models takes away.
         """
         return self.costs[None, :] + self.similarity(rows)
 

@@ -1,5 +1,4 @@
-"""What holds of a market, tested on its numbers: local optimality, the global optimum, and prices that make honesty
-pay.
+"""What holds of a market, tested on its numbers: local and global optimality, and prices that make honesty pay.
 
 The tests compare :mod:`hanse.games.market` with these; :func:`critical_prices` is also an option of iPFL.
 """

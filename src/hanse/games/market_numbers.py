@@ -16,11 +16,10 @@ _NEWTON = 8  # steps: quadratic from a start that is never below the root; 5 rea
 
 
 def marginal(before: ArrayLike, added: ArrayLike, eagerness: ArrayLike) -> Floats:
-    """Return ``sqrt(K / before) - sqrt(K / (before + added))``: what ``added`` samples bring to a client that has
-    ``before``.
+    """Return what ``added`` samples bring to a client that has ``before`` of them.
 
-    It is computed without the cancellation of the difference. It is 0 where K or ``added`` is 0, even where ``before``
-    is 0 too. Arrays are broadcast.
+    That is ``sqrt(K / before) - sqrt(K / (before + added))``, computed without the cancellation of the difference. It
+    is 0 where K or ``added`` is 0, even where ``before`` is 0 too. Arrays are broadcast.
     """
     y, x, K = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (before, added, eagerness)))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,11 +102,11 @@ def threshold_total(n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) 
 
 
 def threshold(n_own: ArrayLike, n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) -> Floats:
-    """Return the threshold T of iPFL's Algorithm 2: the number of imported samples, this model's included, above which
-    the model does not pay any more.
+    """Return the threshold T of iPFL's Algorithm 2 for a model, in samples.
 
-    It solves ``g(T) - g(T - n_j) = r``. It is infinite where the price is 0 or less, and 0 where the model is never
-    imported (docs/papers.md, I3). It may be negative, since it is only compared with totals (I4). Arrays are broadcast.
+    The model is imported while the total of imports, it included, is below T, which solves ``g(T) - g(T - n_j) = r``. T
+    is infinite where the price is 0 or less, and 0 where the model is never imported (docs/papers.md, I3). It may be
+    negative, since it is only compared with totals (I4). Arrays are broadcast.
 
     Args:
         n_own: n_i, the buyer's own samples.

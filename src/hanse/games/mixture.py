@@ -87,6 +87,7 @@ def _on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with BLAS limited to one thread."""
         with _libraries().limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
@@ -266,9 +267,7 @@ def _likelihood(kernel: Floats, worth: Floats, noise: float) -> float:
 
 
 def _factor(kernel: Floats, noise: float) -> Factor:
-    """Return the Cholesky factor of a kernel ``[m, m]`` with noise on its diagonal. Raises LinAlgError if it is
-    singular.
-    """
+    """Return the Cholesky factor of a kernel with noise on its diagonal. Raises LinAlgError if it is singular."""
     from scipy.linalg import cho_factor  # late: it takes longer to import than a small game to solve
 
     noisy = kernel.copy()
@@ -648,8 +647,8 @@ class Fit:
         return np.asarray(total), unseen
 
     def _errors(self, functional: _Functional, unseen: Floats) -> Floats:
-        """Return standard errors ``[f]`` from what surrogates miss on pairs that they have not seen,
-        ``unseen [m - 1]``.
+        """Return standard errors ``[f]`` from ``unseen [m - 1]``: what surrogates miss on pairs that they have not
+        seen.
 
         A stratum with fewer than two sampled pairs takes the spread of the nearest one that has two.
         """

@@ -1,8 +1,8 @@
-"""Semivalues and interactions of the games ``(u . x_S)^4`` in closed form, where ``x_S`` are a coalition's weights,
-normalised.
+"""Semivalues and interactions of the games ``(u . x_S)^4`` in closed form; ``x_S`` is a coalition's mixture.
 
-The surrogate of :mod:`hanse.games.mixture` is a sum of such games, one per evaluated coalition, so these closed forms
-give its values without a sum over coalitions. The empty coalition's worth is 0.
+The mixture has the members' weights, normalised to sum to 1. The surrogate of :mod:`hanse.games.mixture` is a sum of
+such games, one per evaluated coalition, so these closed forms give its values without a sum over coalitions. The empty
+coalition's worth is 0.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def mean_distance(payoff: Any) -> float:
 
 
 def scale_free(payoff: Any) -> Floats:
-    """Return payoffs ``[k, k]`` divided by their mean size, so that the equilibrium does not depend on the unit of
+    """Return payoffs ``[k, k]`` divided by their mean size: the equilibrium then does not depend on the unit of
     distances.
 
     Where all payoffs are 0 (equal models) they stay so.

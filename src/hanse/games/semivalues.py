@@ -161,8 +161,7 @@ def exact(value: Utility, n: int) -> Floats:
 
 
 def banzhaf(value: Utility, n: int) -> Floats:
-    """Return the exact Banzhaf value of a game of ``n`` players, ``[n]``: the plain mean of a player's marginal
-    contributions.
+    """Return the exact Banzhaf value, ``[n]``: the plain mean of a player's marginal contributions.
 
     All ``2**n`` coalitions are evaluated. The values do not sum to ``v(N) - v({})`` in general. Arguments and errors
     are those of :func:`exact`.

@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 def _array(name: str, values: Any, ndim: int) -> Floats:
-    """Return ``values`` as float64 with ``ndim`` dimensions. Raises ValueError, naming the argument, unless all are
+    """Return ``values`` as float64. Raises ValueError, naming the argument, unless it has ``ndim`` dimensions and is
     finite.
     """
     found = np.asarray(values, dtype=np.float64)

@@ -66,9 +66,7 @@ def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
 
 
 def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool) -> float:
-    """Return client i's error of the mean over ``members [m]``: squared bias, noise of the samples, spread of the
-    means.
-    """
+    """Return client i's error of the mean over ``members [m]``: squared bias, noise, and the spread of the means."""
     n = np.where(members, np.asarray(setting.n, float), 0.0)
     w = n / n.sum()  # weights n_j / n: the printed loss would give n_j^2 (papers.md P19)
     noise = float((w**2 * setting.sigma2 / np.asarray(setting.n)).sum())
@@ -91,10 +89,10 @@ def equal_sizes_error(m1: int, n0: int, sigma2: float, tau2: float, printed: boo
 
 
 def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
-    """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``, whatever the tier's
-    size.
+    """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``.
 
-    The printed bound, ``m1 sigma2 / (2 n0)``, grows with the tier, and is right for two clients only.
+    The tier's size does not matter. The printed bound, ``m1 sigma2 / (2 n0)``, grows with it, and is right for two
+    clients only.
     """
     return tau2 < (m1 * sigma2 / (2 * n0) if printed else sigma2 / n0)
 
