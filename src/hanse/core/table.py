@@ -218,7 +218,7 @@ class Table:
         return any(block.name == name for block in self.blocks)
 
     def number(self, name: str) -> int:
-        """Return a block's position in ``blocks``. Raises KeyError, with the names that there are, for any other name."""
+        """Return a block's position in ``blocks``. Raises KeyError, with the names that there are, if it is not one."""
         names = [block.name for block in self.blocks]
         if name not in names:
             raise KeyError(f"the table has no block '{name}'; it has {', '.join(map(repr, names))}")

@@ -178,8 +178,8 @@ def _check_budget(n: int, budget: int) -> None:
 def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
     """Return how many of ``pairs`` each stratum gets.
 
-    Stratum 1 gets all of its pairs, every other one three. The rest is given out one by one, each to the stratum whose
-    share ``1 / s`` is served least (half of that share if both sides have ``s`` players).
+    Stratum 1 gets all of its pairs, every other one three, as far as they go. The rest is given out one by one, each to
+    the stratum whose share ``1 / s`` is served least (half of that share if both sides have ``s`` players).
     """
     taken = [0] * len(available)
     left = pairs
@@ -290,8 +290,8 @@ class _Functional:
     There are f of them at once, such as the values of n players.
 
     Attributes:
-        on_kernels: ``[f, m - 1]``, the functional of ``k(., x_T)`` for every evaluated T but the empty one, 0 for the
-            empty one.
+        on_kernels: ``[f, m - 1]``, the functional of the game ``k(., x_T)``, in which the empty coalition is worth 0,
+            for every evaluated T but the empty one.
         empty: ``[f]``, the coefficient of the empty coalition.
         full: ``[f]``, the coefficient of all players.
         small: ``[k, f]``, the coefficients of the sampled pairs' smaller sides.
