@@ -22,12 +22,15 @@ class Recipe:
     public code.
 
     Attributes:
+        epochs: passes over a client's samples in a round.
         batch_size: samples per batch.
         batches_per_epoch: how many batches the samples are split into, instead of ``batch_size``.
         steps: how many batches in all, instead of epochs. Samples are reshuffled when they are used up.
         batch_share: with ``steps``: each batch is a fresh draw of this share of the samples (0 to 1), at least one
             sample.
         lr: the learning rate of round 0.
+        momentum: of SGD, from 0 to below 1.
+        weight_decay: the share of each weight that is added to its gradient; AdamW takes it in its step instead.
         lr_decay: the learning rate of a round is ``lr * lr_decay**round``.
         optimizer: "sgd", or "adamw" or "adadelta" with their own steps. These two ignore ``momentum``, start anew in
             every round, and need an engine that runs the module itself.
