@@ -378,9 +378,9 @@ def test_a_restored_run_whose_config_names_a_host_does_not_reach_it(
 def test_what_is_written_is_whole_and_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "page").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="is a link, or no file"):
+    with pytest.raises(OSError, match="is a link, or not a regular file"):
         write_whole(tmp_path / "page", "theirs")
-    with pytest.raises(OSError, match="is a link, or no file"):
+    with pytest.raises(OSError, match="is a link, or not a regular file"):
         write_whole(tmp_path, "x")
     write_whole(tmp_path / "new" / "page", "one")
     write_whole(tmp_path / "new" / "page", b"two")

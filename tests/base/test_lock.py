@@ -38,7 +38,8 @@ def test_the_second_is_told_who_holds_a_directory_and_since_when(tmp_path: Path)
             Hold(tmp_path).take()
     assert said["pid"] == os.getpid()
     assert str(refused.value) == (
-        f"{tmp_path}: is in use by process {os.getpid()} on '{said['host']}' since {said['since']}; one at a time"
+        f"{tmp_path}: is in use by process {os.getpid()} on '{said['host']}' since {said['since']}; "
+        "one process at a time"
     )
     with Hold(tmp_path) as second:
         second.take()

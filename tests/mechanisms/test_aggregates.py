@@ -372,7 +372,7 @@ class MakesNothingFinite(AggregatePart):
 def test_a_row_is_for_rules_that_say_so() -> None:
     setup = world("samples", value="none")
     setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))
-    with pytest.raises(PartError, match="row: the part says kind = 'affine': must be 'again'"):
+    with pytest.raises(PartError, match="row: the part says kind = 'affine': a rule that returns a row must say"):
         play_round(setup, first_state(setup))
 
 

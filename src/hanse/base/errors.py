@@ -1,4 +1,13 @@
-"""Errors that end a command with a line instead of a traceback: what the user gave, and what the machine did."""
+"""Errors that end a command with a few plain lines instead of a traceback, and the lookup of names and import paths.
+
+Three errors say whose turn it is. :class:`UserError` is a mistake in what the user gave (exit code 2),
+:class:`MachineError` a failure of the machine or of a file that nobody could have avoided by other input (exit code 1),
+and :class:`PartError` a bug in a part of a mechanism. Every room raises them; the command line prints their lines as
+they are.
+
+:func:`named` and :func:`import_path` turn what an experiment's file says, a built-in name or ``"package.module:name"``,
+into the Python object that it stands for. :func:`path_of` goes the other way.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +20,11 @@ from hanse.base.looking import is_looking
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; the command line prints its lines and exits with 2, without a traceback."""
+    """A mistake in what the user gave. The command line prints its lines and exits with 2, without a traceback.
+
+    Attributes:
+        lines: the message, one entry per line; several mistakes found together have a line each.
+    """
 
     def __init__(self, *lines: str) -> None:
         self.lines: Sequence[str] = lines
@@ -21,7 +34,8 @@ class UserError(ValueError):
 class MachineError(RuntimeError):
     """Something that failed though nobody gave anything wrong: a full disk, a damaged file, a database that is gone.
 
-    Its lines say what, where, and the next command; the command line prints them and exits with 1.
+    Attributes:
+        lines: what failed, where, and the command to run next. The command line prints them and exits with 1.
     """
 
     def __init__(self, *lines: str) -> None:
@@ -30,31 +44,52 @@ class MachineError(RuntimeError):
 
 
 class RunFailedError(MachineError):
-    """A run that ended by itself before its last round, for what its lines say."""
+    """A run that ended before its last round without being asked to; its lines say why."""
 
 
 class PartError(RuntimeError):
-    """A part of a mechanism did what no part may do: its line names the part, the round and what is allowed."""
+    """A part of a mechanism broke the rules for parts. The message names the part, the round and what is allowed."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error's kind and the first line of what it says, for a line that explains it to a user."""
+    """Return an error's class and the first line of its message, such as ``"ValueError: no such column"``.
+
+    It is meant to be put into a longer sentence for a user, so the message is cut off after 160 characters.
+    """
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0][:160]}" if said else type(error).__name__
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the nearest allowed word, or the whole list if none is near."""
+    """Return ``"; did you mean 'x'?"`` for the allowed word most like ``word``, or the whole list if none is similar.
+
+    The text begins with a semicolon, so that it can be appended to an error message.
+
+    Example:
+        >>> nearest("gtflatt", ["gtflat", "samples"])
+        "; did you mean 'gtflat'?"
+        >>> nearest("x", ["gtflat", "samples"])
+        '; allowed: gtflat, samples'
+    """
     names = sorted(allowed)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}"
 
 
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
-    """Return what ``"package.module:name"`` names. Raises UserError that says what could not be found.
+    """Return the callable that ``"package.module:name"`` names.
 
-    ``where`` is the key that held the path, ``allowed`` the built-in names that it could have been instead. To import a
-    module is to run it: in a command that only looks at a run the path is refused (:mod:`hanse.base.looking`).
+    To import a module is to run it. In a command that only looks at somebody's run, import paths are therefore refused
+    unless the user trusts the run's files (:mod:`hanse.base.looking`).
+
+    Args:
+        path: the import path. A word without a colon is taken for a misspelt built-in name.
+        where: the key that held the path, such as ``"mechanism.weigh"``; error messages begin with it.
+        allowed: the built-in names that could have stood there instead, for the hint in the error.
+
+    Raises:
+        UserError: there is no colon, no such module, no such name in it, it cannot be called, or import paths are
+            refused. An ImportError inside the user's own module is passed on as it is.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -79,8 +114,10 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
 
 
 def path_of(thing: Any) -> str:
-    """Return the import path of a function or an object, as :func:`import_path` takes it. Of one that no module has by
-    a name (a lambda, a function made in another) it names what it is, and cannot be imported.
+    """Return the import path of a function or class, as :func:`import_path` takes it.
+
+    What no module holds under its own name (an object, a lambda, a function made inside another) cannot be imported.
+    It gets a name in angle brackets, ``"module:<name>"``, which says what it is and which :func:`import_path` refuses.
     """
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     module, name = getattr(thing, "__module__", kind.__module__), kind.__qualname__
@@ -89,9 +126,18 @@ def path_of(thing: Any) -> str:
 
 
 def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return what a name, an import path, or a table with ``name`` and options stands for, and the options.
+    """Return the factory that a setting names, and the options to call it with.
 
-    Raises UserError, as :func:`import_path` does, or for anything else.
+    Args:
+        given: a name from ``known``, an import path, or a mapping with ``name`` (either of the two) and options.
+        where: the setting's key, for error messages.
+        known: the built-in factories by name.
+
+    Returns:
+        The factory, and all entries of the mapping but ``name``; no options if ``given`` is a string.
+
+    Raises:
+        UserError: ``given`` is neither, or its name cannot be found (see :func:`import_path`).
     """
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
@@ -101,7 +147,16 @@ def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tu
 
 
 def library(module: str, said: str) -> Any:
-    """Return a library that hanse can do without. Raises UserError with the line ``said`` if it is not installed."""
+    """Import and return an optional library, one that hanse can do without.
+
+    Args:
+        module: the module to import.
+        said: the message if it is not installed; it should say what needs the library and how to install it.
+
+    Raises:
+        UserError: with ``said``, if the library is not installed. If it is there and one of *its* dependencies is
+            missing, the original ModuleNotFoundError is raised, since ``said`` would send the user the wrong way.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:

@@ -1,4 +1,9 @@
-"""Calls what a name in an experiment stands for, with options that are checked by its annotations."""
+"""Calls the factory that an experiment names, with options that are checked against its annotations.
+
+Whatever a user can choose by name (a part, a policy, a behaviour, a loss) is made by a callable whose parameters are
+its options. :func:`call` validates these strictly, with pydantic, and reports every wrong one in a line of its own. The
+annotated types below are the bounds that most options share; use them in the signature of a factory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, nearest
 
-# what most options are
+# the bounds that most options share; numbers are never NaN or infinite
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -21,7 +26,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:
-    """Return the default of each parameter of a part or mechanism."""
+    """Return the default value of each parameter of a factory, by name; parameters without a default are left out."""
     parameters = inspect.signature(make).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
@@ -33,15 +38,29 @@ def call(
     also: Sequence[str] = (),
     first: Sequence[Any] = (),
 ) -> Any:
-    """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one.
+    """Call a factory with the options that a user gave, once all of them are sound.
 
-    ``also`` are keys that are allowed at the same place, for the hint only; ``first`` are its first arguments.
+    Values are validated strictly: nothing is converted, so that ``"3"`` is no integer. The text ``"none"`` stands for
+    None where None is allowed, because TOML cannot say None.
+
+    Args:
+        make: the factory: a class or a function. A parameter without an annotation takes anything.
+        options: the options by name.
+        where: the key under which they stand, such as ``"mechanism.value"``; error messages begin with it.
+        also: other keys that may stand at the same place. They only widen the hint for a misspelt key.
+        first: positional arguments that come before the options.
+
+    Returns:
+        What the factory returns.
+
+    Raises:
+        UserError: with a line for each unknown option and each wrong value.
     """
     parameters = list(inspect.signature(make).parameters)[len(first) :]
     # a dataclass may inherit fields from another module, whose names its own __init__ does not know
     annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
     hints = get_type_hints(annotated, include_extras=True)
-    lines: list[str] = []
+    lines: list[str] = []  # every mistake gets one, so that a user can mend them all at once
     checked: dict[str, Any] = {}
     for name, value in options.items():
         if name not in parameters:
@@ -62,6 +81,7 @@ def call(
 
 
 def _allows_none(wanted: TypeAdapter[Any]) -> bool:
+    """Whether None is a valid value of a type."""
     try:
         return wanted.validate_python(None, strict=True) is None
     except ValidationError:
@@ -69,8 +89,13 @@ def _allows_none(wanted: TypeAdapter[Any]) -> bool:
 
 
 def misspelt(kind: type, known: Sequence[str]) -> str | None:
-    """Return a line if a class has a public method whose name is nearly one of ``known`` methods, and not one of them:
-    nothing would ever call it.
+    """Return a warning if a class has a public method whose name is nearly that of a known one; None if it has none.
+
+    Such a method is a slip that Python does not notice: nothing would ever call it.
+
+    Args:
+        kind: a part's, policy's or behaviour's class. Only the methods that it defines itself are looked at.
+        known: the names of the methods that are called.
     """
     for name, member in vars(kind).items():
         if name.startswith("_") or name in known or not inspect.isfunction(member):

@@ -1,8 +1,12 @@
-"""Files of a run directory that somebody else may have written, and files that are written whole.
+"""Reads files that somebody else may have written, and writes files so that a reader never sees half of one.
 
-A directory of a stranger may be damaged, or made to do harm: links that lead out of it, pipes that never answer,
-nestings without end, an archive of a few bytes that unpacks to many gigabytes. What is read here is bounded, and what
-is wrong becomes one line that names the file.
+A stranger's run directory may be damaged, or made to do harm: links that lead out of it, pipes that never answer, JSON
+nested without end, an archive of a few bytes that unpacks to many gigabytes. Whatever reads a run directory uses
+:func:`run_folder` once and then :func:`read_toml`, :func:`read_json`, :func:`json_lines` and :func:`read_arrays`: all
+of them read a bounded amount, never follow a link, and turn any damage into a one-line UserError that names the file.
+
+:func:`whole_file` and :func:`write_whole` write beside the target and rename at the end. :func:`private_folder` makes
+folders that only their user can enter.
 """
 
 from __future__ import annotations
@@ -34,9 +38,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def run_folder(folder: Path) -> Path:
-    """Return a run directory, once it is sure that nothing in it leads out of it.
+    """Return the path of a run directory, after a check that nothing in it leads out of it.
 
-    Raises UserError with one line if there is none, or if it holds a link or anything else than files and folders.
+    Raises:
+        UserError: there is no such folder, it has no ``config.toml``, or it contains a link or anything else that is
+            neither a file nor a folder.
     """
     if not folder.is_dir():
         what = "is a file, not a run directory" if folder.exists() else "there is no such run directory"
@@ -46,15 +52,15 @@ def run_folder(folder: Path) -> Path:
     odd = _odd(folder)
     if odd is not None:
         raise UserError(
-            f"{odd}: is a link, or neither a file nor a folder; a run directory that is looked at holds none "
+            f"{odd}: is a link, or neither a file nor a folder; hanse does not follow such things in a run directory "
             "('cp -rL' makes a copy without links, if you know where they lead)"
         )
     return folder
 
 
 def _odd(folder: Path) -> Path | None:
-    """Return something in a folder or below it that is neither a file nor a folder; None if there is no such thing."""
-    waiting = [folder]
+    """Return the first thing in a folder or below it that is neither a file nor a folder; None if there is none."""
+    waiting = [folder]  # a stack: folders nested without end must not reach Python's recursion limit
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
@@ -69,10 +75,16 @@ def _odd(folder: Path) -> Path | None:
 
 
 def opened(file: Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError; FileNotFoundError also for a link or a pipe: one would lead elsewhere,
-    the other wait for ever.
+    """Open a regular file for reading in binary mode.
+
+    A link is not followed, because it may lead anywhere. A pipe is not waited for, because it may never answer.
+
+    Raises:
+        FileNotFoundError: there is no such file, or it is a link, a pipe, a folder or a device.
+        OSError: it cannot be opened for another reason.
     """
     try:
+        # O_NONBLOCK: to open a pipe would otherwise wait for somebody to write into it
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as wrong:
         if wrong.errno != errno.ELOOP:
@@ -80,15 +92,19 @@ def opened(file: Path) -> BinaryIO:
         raise FileNotFoundError(wrong.errno, "is a link", str(file)) from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise FileNotFoundError(errno.ENOENT, "is no file", str(file))
+        raise FileNotFoundError(errno.ENOENT, "is not a regular file", str(file))
     return os.fdopen(handle, "rb")
 
 
 def read_text(file: Path, most: int = SMALL) -> str:
-    """Read a text of at most so many bytes. Raises UserError."""
+    """Return a UTF-8 text of at most ``most`` bytes (default: 16 MiB).
+
+    Raises:
+        UserError: the file is missing, longer, or not UTF-8.
+    """
     try:
         with opened(file) as blob:
-            data = blob.read(most + 1)
+            data = blob.read(most + 1)  # one more than allowed tells a file that is too long
         if len(data) > most:
             raise UserError(f"{file}: has more than {most >> 20} MiB")
         return data.decode()
@@ -99,6 +115,7 @@ def read_text(file: Path, most: int = SMALL) -> str:
 
 
 def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
+    """Return what ``parse`` makes of a file's text; any failure becomes a UserError that names the file."""
     text = read_text(file)
     try:
         return parse(text)
@@ -107,18 +124,24 @@ def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Read a TOML file. Raises UserError."""
+    """Return the contents of a TOML file. Raises UserError if it cannot be read or is not TOML."""
     table: dict[str, Any] = _parsed(file, tomllib.loads)
     return table
 
 
 def read_json(file: Path) -> Any:
-    """Read a JSON file. Raises UserError."""
+    """Return the contents of a JSON file. Raises UserError if it cannot be read or is not JSON."""
     return _parsed(file, json.loads)
 
 
 def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return the JSON object on a line; None if it is none, or if a key of ``whole`` does not hold a count."""
+    """Return the JSON object on one line of a file; None if the line is damaged.
+
+    Args:
+        text: the line, as bytes.
+        whole: keys that must hold a round or client number (see :func:`is_count`); a line without one of them counts as
+            damaged.
+    """
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -129,10 +152,19 @@ def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
 def json_lines(
     file: Path, whole: Sequence[str] = (), until: int | None = None, remedy: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of a JSON-lines file; a torn last line (a run in progress) is left out, a file that is
-    not there is an empty one. ``whole``: keys that hold counts; ``until``: only the lines before this byte.
+    """Yield the JSON objects of a file with one object a line.
 
-    Raises UserError with the number of the line that is damaged and the ``remedy``.
+    A last line without its newline is left out: the run is being written at this moment, or was stopped while it was. A
+    file that does not exist yields nothing.
+
+    Args:
+        file: the path.
+        whole: keys that must hold a round or client number on every line.
+        until: read only the lines that end at or before this byte.
+        remedy: what to tell the user who finds a damaged line; default: how to resume the run.
+
+    Raises:
+        UserError: a complete line is not a JSON object; the message has its number and the remedy.
     """
     if not file.exists():
         return
@@ -144,6 +176,7 @@ def json_lines(
         number = 0
         while text := lines.readline(LONGEST):
             number += 1
+            # a piece of LONGEST bytes without a newline is no torn line but damage: parse_line refuses it
             if (until is not None and lines.tell() > until) or (not text.endswith(b"\n") and len(text) < LONGEST):
                 return
             line = parse_line(text, whole)
@@ -154,15 +187,25 @@ def json_lines(
 
 
 def is_count(value: object, key: str) -> TypeGuard[int]:
-    """Say whether this can be a line's ``round`` or ``client``."""
+    """Say whether a line's value can be a number of a round or, for the ``key`` "client", of a client.
+
+    The bound matters for clients: arrays by client are as long as the highest number says, so an absurd number in a
+    stranger's file would take all memory.
+    """
     return type(value) is int and 0 <= value < (CLIENTS if key == "client" else 10**9)
 
 
 def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
-    """Read the arrays of an ``.npz`` file, all or ``only`` those named of them; nothing in it is unpickled.
+    """Return the arrays of an ``.npz`` file by name. Nothing in it is unpickled.
 
-    What an array says of its size is held against the file's table of contents before any memory is taken for it.
-    Raises UserError: it is broken, holds objects, or unpacks to more than 256 MiB.
+    The size that each array claims is held against the archive's table of contents before any memory is taken for it.
+
+    Args:
+        file: the path.
+        only: the names of the arrays to read; empty means all. Names that the file does not have are left out.
+
+    Raises:
+        UserError: the file is broken, an array holds objects, or what is read unpacks to more than 256 MiB.
     """
     try:
         with opened(file) as blob, zipfile.ZipFile(blob) as packed:
@@ -179,11 +222,18 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
 
 
 def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an array that was written as ``.npy`` and has ``size`` bytes in all: its shape, whether it
-    lies by columns, and its type.
+    """Read the header of an array in ``.npy`` format, and check that the array has the size that it claims.
 
-    Raises ValueError if it holds objects, or has another size than it says: then nothing is made of it. A header that
-    is damaged may raise what numpy raises.
+    Args:
+        blob: a file at the beginning of the array. Afterwards it is at the first number.
+        size: how many bytes header and numbers take together.
+
+    Returns:
+        The shape, whether it is stored in column-major (Fortran) order, and its type.
+
+    Raises:
+        ValueError: it holds Python objects, or its shape and type do not fit ``size``. A header that is damaged may
+            raise any of the errors that numpy raises.
     """
     version = np.lib.format.read_magic(blob)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -191,12 +241,14 @@ def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.
     if kind.hasobject:
         raise ValueError("an array that holds objects")
     count = math.prod(shape)
+    # a type of 0 bytes is refused: any number of entries would seem to fit
     if min(shape, default=0) < 0 or blob.tell() + count * kind.itemsize != size or (count and not kind.itemsize):
         raise ValueError(f"{size} bytes are not of shape {list(shape)[:8]}")
     return shape, by_columns, kind
 
 
 def _array(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Return one array of an archive. Raises ValueError if its header does not fit its size."""
     with packed.open(member) as blob:
         try:
             array_header(blob, member.file_size)
@@ -208,9 +260,12 @@ def _array(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 
 def _said(wrong: BaseException) -> str:
-    """Return an error's text on one line; Python's own for a nesting without end speaks of itself."""
+    """Return an error's message on one line of at most 200 characters, or its class if it has no message.
+
+    A RecursionError speaks of Python's stack, which helps no user: it gets a message of its own.
+    """
     if isinstance(wrong, RecursionError):
-        return "it is nested too deep"
+        return "it is nested too deeply"
     return " ".join(str(wrong).split())[:200] or type(wrong).__name__
 
 
@@ -218,19 +273,30 @@ def _said(wrong: BaseException) -> str:
 def whole_file(
     path: Path, *, durable: bool = False, private: bool = False, replace: bool = True
 ) -> Iterator[IO[bytes]]:
-    """Open a file to be written beside its place and renamed at the end, so that a reader sees all of it or the old
-    one; nothing is left if the block raises.
+    """Open a file for writing beside its final place, and rename it at the end of the block.
 
-    The folder is made if it is not there. ``durable``: it is on the disk at the end. ``private``: only its own user can
-    read it, or enter a folder that is made. Without ``replace`` one that is there stays. Raises OSError; also if the
-    place is taken by a link or by something that is no file, since whoever put it there may want another file written.
+    A reader sees the old file or all of the new one, never a part. If the block raises, nothing is left behind. The
+    folder is made if it does not exist.
+
+    Args:
+        path: where the file goes.
+        durable: whether it must be on the disk, and not only in the system's cache, when the block ends.
+        private: whether only this user may read it, or enter a folder that is made for it.
+        replace: whether an existing file is replaced; if not, it stays, and what was written is dropped.
+
+    Yields:
+        The open file, in binary mode.
+
+    Raises:
+        OSError: it cannot be written, or the place is taken by a link or something else than a regular file. Whoever
+            put that there may want another file to be overwritten.
     """
     if not private:
         path.parent.mkdir(parents=True, exist_ok=True)
     elif not path.parent.exists():
         private_folder(path.parent)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise OSError(errno.EEXIST, "is a link, or no file", str(path))
+        raise OSError(errno.EEXIST, "is a link, or not a regular file", str(path))
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     # O_EXCL: neither a file that is there nor a link is written through
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -252,14 +318,15 @@ def whole_file(
 def write_whole(
     path: Path, data: str | bytes, *, durable: bool = False, private: bool = False, replace: bool = True
 ) -> None:
-    """Write a file as :func:`whole_file` does."""
+    """Write ``data`` (a text is encoded as UTF-8) into a file, with the options and errors of :func:`whole_file`."""
     with whole_file(path, durable=durable, private=private, replace=replace) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder, and those above it that are missing, which only this user can enter; return it. If it is there
-    already and this user's, it is closed to others.
+    """Return a folder that only this user can enter; it is made if it does not exist, with those above it.
+
+    An existing folder that belongs to this user is closed to others. One that belongs to somebody else stays as it is.
     """
     if not path.parent.exists():
         private_folder(path.parent)
@@ -271,6 +338,9 @@ def private_folder(path: Path) -> Path:
 
 
 def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of an experiment's file as it was read; empty if there is none, or if it is no table."""
+    """Return one section of an experiment's file as it was read, such as ``"mechanism"``; empty if there is none.
+
+    A section that is not a table counts as none: the file's validation reports it elsewhere.
+    """
     section = config.get(name)
     return section if isinstance(section, Mapping) else {}

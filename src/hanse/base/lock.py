@@ -1,16 +1,16 @@
-"""One process a run directory: a lock that dies with its process.
+"""Makes sure that only one process writes into a run directory, by a lock that ends when its process does.
 
-``flock`` on the file ``lock`` in the directory. What was weighed:
+The lock is ``flock`` on the file ``lock`` in the directory. The alternatives are worse:
 
-* A file that names a process id outlives a process that is killed, and its number may be another process's tomorrow.
-* POSIX record locks (``lockf``) are dropped as soon as *any* descriptor of the file is closed in the process: a backup
-  or a copy of the directory made by the run's own process would open the door. Nor do two threads keep each other out.
-* ``flock`` belongs to the open file, so none of that happens; but a child made by ``fork`` shares the open file, and
-  would hold the lock after its parent was killed. Children that run another program do not (Python opens files
-  close-on-exec); those that do not are made to close it, below.
+* A file with a process id outlives a process that is killed, and another process may get the same id later.
+* POSIX record locks (``lockf``) are dropped as soon as *any* descriptor of the file is closed in the process. A backup
+  of the directory that the run's own process makes would release it. They do not keep two threads apart either.
+* ``flock`` belongs to the open file, so it has neither problem. But a child made by ``fork`` shares the open file and
+  would hold the lock after its parent was killed. Children that run another program do not, because Python opens files
+  close-on-exec. The others close it in the hook at the end of this module.
 
-The lock is the kernel's: nothing has to be cleaned up after ``kill -9`` or a power cut, and the file is no sign of a
-lock by itself. Over NFS Linux keeps such locks at the server, so that machines exclude each other, unless the share is
+Since the kernel holds the lock, nothing has to be cleaned up after ``kill -9`` or a power cut, and the file alone is no
+sign of a lock. Over NFS Linux keeps such locks at the server, so that machines exclude each other, unless the share is
 mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``; hanse does not run there.
 """
 
@@ -34,17 +34,28 @@ _HELD: WeakSet[Hold] = WeakSet()  # by this process
 
 
 class Hold:
-    """The right to write into a run directory, once it is taken. A context manager: it is released at the end."""
+    """The right to write into a run directory. Use it as a context manager: it is released at the end of the block.
+
+    Making one takes nothing yet; call :meth:`take`.
+
+    Attributes:
+        folder: the run directory.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file: int | None = None
 
     def take(self, patience_s: float = 0.0) -> None:
-        """Take the lock of the folder, which must exist; nothing happens if it is taken already.
+        """Take the lock of the folder, which must exist. Does nothing if this object holds it already.
 
-        A run on a network gives a process that it replaces ``patience_s`` seconds to go down. Raises UserError, with
-        who holds it, if it is another's, and MachineError if the folder cannot be written.
+        Args:
+            patience_s: for how many seconds to wait for another process. A server that is restarted on a network gives
+                the one that it replaces time to end.
+
+        Raises:
+            UserError: another process holds the lock; the message says which one and since when.
+            MachineError: the folder cannot be written.
         """
         end = time.monotonic() + patience_s
         while self._file is None:
@@ -52,18 +63,19 @@ class Hold:
                 self._file = _locked(self.folder / LOCK)
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise UserError(f"{self.folder}: {_holder(self.folder / LOCK)}; one at a time") from None
+                    raise UserError(f"{self.folder}: {_holder(self.folder / LOCK)}; one process at a time") from None
                 time.sleep(0.2)
             except OSError as wrong:
                 raise MachineError(f"{self.folder}: cannot be written: {wrong.strerror}") from None
         _HELD.add(self)
+        # for people, and for the message of a process that comes second; the lock itself is the kernel's
         me = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now().isoformat(" ", "seconds")}
         with suppress(OSError):  # a full disk: the lock holds all the same
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, json.dumps(me).encode() + b"\n", 0)
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
+        """Give the lock back. Does nothing if it is not held."""
         if self._file is None:
             return
         with suppress(OSError):
@@ -71,6 +83,7 @@ class Hold:
         self._forget()
 
     def _forget(self) -> None:
+        """Close the file, which ends the lock, without touching what the file says."""
         _HELD.discard(self)
         if self._file is not None:
             os.close(self._file)
@@ -86,7 +99,12 @@ class Hold:
 
 
 def _locked(path: Path) -> int:
-    """Return an open file that holds the lock. Raises BlockingIOError if another has it."""
+    """Return an open file that holds the lock.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: the file cannot be opened.
+    """
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         try:
@@ -100,7 +118,7 @@ def _locked(path: Path) -> int:
 
 
 def _holder(path: Path) -> str:
-    """Say who holds the lock, as far as its file tells."""
+    """Say who holds the lock, as far as the file tells."""
     try:
         said = json.loads(path.read_text())
         return f"is in use by process {int(said['pid'])} on {str(said['host'])[:80]!r} since {str(said['since'])[:40]}"
@@ -109,7 +127,7 @@ def _holder(path: Path) -> str:
 
 
 def _let_go() -> None:
-    """In a child that was forked: close the parent's locks, so that they end with the parent."""
+    """Close the locks that a forked child inherited, so that they end with the parent."""
     for hold in list(_HELD):
         hold._forget()
 

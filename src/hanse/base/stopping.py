@@ -1,4 +1,7 @@
-"""Ctrl-C in a run."""
+"""Lets Ctrl-C end a run after its current round, so that nothing that was computed is lost.
+
+The loop runs inside :func:`interruptible` and looks at :attr:`Stop.asked` after each round.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,34 @@ from types import FrameType
 
 @dataclass
 class Stop:
-    """Whether the run was asked to end after its round."""
+    """Whether the user asked the run to end.
+
+    Attributes:
+        asked: True from the first Ctrl-C on; the run ends once its current round is finished.
+    """
 
     asked: bool = False
 
 
 @contextmanager
 def interruptible(ours: bool) -> Iterator[Stop]:
-    """Let the first Ctrl-C end the run after its round; a second one ends it at once. Only in the main thread."""
+    """Handle Ctrl-C inside this block: the first one sets ``asked``, the second raises KeyboardInterrupt at once.
+
+    Outside the main thread signals cannot be handled, and the block changes nothing.
+
+    Args:
+        ours: whether this process may handle the signal. Flower ends its server apps with it, so there it may not.
+
+    Yields:
+        The :class:`Stop` to look at.
+    """
     stop = Stop()
     if not ours:  # Flower ends its server apps with the same signal, and must be able to
         yield stop
         return
 
     def ask(signum: int, frame: FrameType | None) -> None:
+        """Note the first signal; a user who repeats it does not want to wait for the round."""
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True

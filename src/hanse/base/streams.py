@@ -1,4 +1,9 @@
-"""Counter-based random streams: a draw depends on what it is for, never on when or where it is made."""
+"""Random streams by key: a draw depends on what it is for, never on when or where it is made.
+
+Every draw of a run comes from a stream keyed by ``(seed, purpose, round, client, start row)``. It therefore does not
+depend on the order of work, on batching, on a restart, or on the machine that a client runs on. Give every use a
+``purpose`` of its own: two uses with the same key draw the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from numpy.typing import NDArray
 
 
 def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
+    """Return 16 bytes that stand for the key, by hashing its five parts as text."""
     text = f"{seed}|{purpose}|{round}|{client}|{start}".encode()
     return hashlib.blake2b(text, digest_size=16).digest()
 
@@ -17,19 +23,35 @@ def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
 def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1) -> np.random.Generator:
     """Return the random generator keyed by ``(seed, purpose, round, client, start)``.
 
-    Two calls with the same key give the same numbers, on any machine and in any order; different keys give
-    independent streams (Philox, a 128-bit key hashed from the five parts).
+    Two calls with the same key give the same numbers, on any machine and in any order; different keys give independent
+    streams. The generator is numpy's Philox, whose 128-bit key is a hash of the five parts.
+
+    Args:
+        seed: the run's seed.
+        purpose: what the draw is for, such as ``"score"`` or ``"bid"``.
+        round: the round, where each round draws anew; -1 for a draw that is made once a run.
+        client: the client's id, where each client draws for itself; -1 otherwise.
+        start: the table row that a seat starts from, or any third number that tells draws apart; -1 otherwise.
+
+    Example:
+        >>> [int(stream(0, "dice", round=3).integers(1, 7)) for _ in range(3)]  # the first throw, three times
+        [6, 6, 6]
     """
     words = np.frombuffer(_key(seed, purpose, round, client, start), dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=words))
 
 
 def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1) -> int:
-    """Return a 63-bit seed for ``torch.Generator.manual_seed`` from the same key as :func:`stream`."""
+    """Return a 63-bit seed for ``torch.Generator.manual_seed``, from the same key as :func:`stream`."""
+    # PyTorch takes seeds up to 2^64 - 1, but other users of the number may read it as a signed integer
     return int.from_bytes(_key(seed, purpose, round, client, start)[:8], "little") >> 1
 
 
 @lru_cache(maxsize=8)
 def places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
-    """Return each client's place 0..N-1 in a random order that all clients of a run share, ``[N]``."""
+    """Return each client's place 0..N-1 in a random order, ``[N]`` int64. All clients of a run see the same order.
+
+    Behaviours use it to agree, without talking to each other, on which clients are the stragglers or free riders: those
+    whose place is below the number wanted.
+    """
     return np.argsort(stream(seed, purpose).permutation(num_clients))

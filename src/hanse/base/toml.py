@@ -1,4 +1,4 @@
-"""Writes the plain nested dictionaries of an experiment as TOML (the standard library only reads it)."""
+"""Writes the nested dictionaries of an experiment as TOML; the standard library can only read it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def _key(name: str) -> str:
+    """Return a key as TOML writes it: bare if it can be, else in quotes."""
     return name if _BARE.fullmatch(name) else json.dumps(name)
 
 
 def _value(value: Any) -> str:
+    """Return a value as TOML writes it. Raises TypeError for a type that TOML does not have."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -31,8 +33,20 @@ def _value(value: Any) -> str:
 
 
 def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return TOML with one table a section; entries that are None are left out, nested mappings become inline
-    tables.
+    """Return a TOML text with one table per section.
+
+    Entries that are None are left out, because TOML has no word for them. Nested mappings become inline tables.
+
+    Args:
+        sections: the entries by section, in the order in which they are written.
+
+    Raises:
+        TypeError: a value of a type that TOML does not have.
+
+    Example:
+        >>> print(dumps({"run": {"rounds": 3, "seed": None}}), end="")
+        [run]
+        rounds = 3
     """
     blocks = []
     for section, entries in sections.items():
@@ -43,7 +57,10 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """Return the value of ``key=value`` on a command line: TOML if it is valid TOML, else the text itself."""
+    """Return the value in ``--set key=value``: parsed as TOML if that is possible, else the text itself.
+
+    So ``3`` is an integer, ``[1, 2]`` a list, and ``greedyfed`` needs no quotes.
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -51,7 +68,12 @@ def parse_value(text: str) -> Any:
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested tables with their dotted keys."""
+    """Yield the values of nested tables with their dotted keys, such as ``("mechanism.weigh", "samples")``.
+
+    Args:
+        table: the nested mappings.
+        above: what to put before every key; it ends with a dot unless it is empty.
+    """
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{key}.")

@@ -1,7 +1,9 @@
 """The books as a value: balances and the head of the hash chain, as they are in the middle of a run.
 
-The loop posts here first, in memory and without side effects. What it posted is then written to the database
-(:mod:`hanse.ledger.store`), which checks everything again.
+The loop posts each round's transactions to a :class:`Book` first, in memory and without side effects, so that a payment
+that is not allowed is found before anything is written. What was posted is then written to the database
+(:mod:`hanse.ledger.store`), which checks everything again. Amounts are integers of the smallest unit
+(:mod:`hanse.core.entry`).
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ LARGEST = 2**63 - 1  # what a database's integer holds
 
 
 class LedgerError(ValueError):
-    """A transaction that cannot be posted; nothing was written."""
+    """A transaction that cannot be posted. Nothing was posted or written."""
 
 
 class OverdraftError(LedgerError):
-    """A transaction that would leave an account below its floor; nothing was written."""
+    """A transaction that would leave an account below its floor. Nothing was posted or written."""
 
 
 class DamagedError(LedgerError):
@@ -27,7 +29,12 @@ class DamagedError(LedgerError):
 
 
 def check(transaction: Transaction) -> None:
-    """Raise LedgerError unless the transaction is one: named, integers, none of them zero, summing to zero."""
+    """Check the form of a transaction; balances are not looked at.
+
+    Raises:
+        LedgerError: a step, kind or memo that is no line of printable text, fewer than two postings, a name that is no
+            account, an amount that is not a nonzero integer of at most 64 bits, or postings that do not sum to zero.
+    """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
         if not isinstance(text, str) or not text or not text.isprintable():
@@ -49,10 +56,17 @@ def check(transaction: Transaction) -> None:
 
 @dataclass(frozen=True)
 class Book:
-    """Balances by account, the hash of the last transaction, and how many there were.
+    """Balances, and where the hash chain stands. A book does not change: posting returns a new one.
 
-    No account but the mint may go below ``floor`` units. ``round`` and ``steps`` are the last round posted to and
-    what was posted in it: a step is posted once, and rounds do not go back.
+    No account but the mint may go below ``floor``. A step is posted once a round, and rounds do not go back.
+
+    Attributes:
+        balances: units by account; accounts without any postings are left out.
+        head: the hash of the last transaction.
+        count: how many transactions there were.
+        floor: the units that an account may go down to; below 0 for debt.
+        round: the last round that was posted to.
+        steps: the steps posted in that round.
     """
 
     balances: Mapping[str, int] = field(default_factory=dict)
@@ -67,19 +81,25 @@ class Book:
         return self.balances.get(account, 0)
 
     def can_pay(self, account: str, units: int) -> bool:
-        """Say whether ``units`` can leave the account."""
+        """Say whether ``units`` can leave the account without going below its floor. The mint can always pay."""
         return account == MINT or self.balance(account) - units >= self.floor
 
     def post(self, round: int, transactions: Iterable[Transaction]) -> Book:
-        """Return the book after these transactions of a round, all of them or none.
+        """Return the book after a round's transactions. Either all of them are posted or none.
 
-        Raises LedgerError for a malformed one, a step that the round has already, or a round before the last one, and
-        OverdraftError where an account would end below its floor.
+        Args:
+            round: the round, not before the last one posted to.
+            transactions: what to post, in order.
+
+        Raises:
+            LedgerError: a transaction is malformed, the round has its step already, the round is before the last one,
+                or a balance would not fit 64 bits.
+            OverdraftError: an account that pays would end below its floor.
         """
         return self.chain(round, transactions)[0]
 
     def chain(self, round: int, transactions: Iterable[Transaction]) -> tuple[Book, list[str]]:
-        """Post as :meth:`post` does and return the book and the hash of each transaction."""
+        """Post as :meth:`post` does, and return the book and the hash of each transaction."""
         if type(round) is not int or round < 0:
             raise LedgerError(f"round {round!r}: must be an integer, at least 0")
         if round < self.round:
@@ -93,6 +113,7 @@ class Book:
             steps.add(transaction.step)
             for account, units in transaction.postings:
                 balances[account] = balances.get(account, 0) + units
+            # after all postings of the transaction: an account may stand in several of them
             for account, units in transaction.postings:
                 if units < 0 and account != MINT and balances[account] < self.floor:
                     raise OverdraftError(
@@ -108,5 +129,6 @@ class Book:
             hashes.append(head)
         if not hashes:
             return self, hashes
-        after = replace(self, balances=balances, head=head, count=self.count + len(hashes), round=round)
-        return replace(after, steps=frozenset(steps)), hashes
+        count = self.count + len(hashes)
+        after = replace(self, balances=balances, head=head, count=count, round=round, steps=frozenset(steps))
+        return after, hashes

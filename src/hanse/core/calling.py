@@ -1,10 +1,12 @@
-"""Calls the parts of a mechanism, and looks at what they decide before anything uses it: its class, shapes, ranges and
-numbers.
+"""Calls the methods of parts, and checks what they decide before anything uses it.
 
-A part may come from a module that somebody wrote this morning. An error says which part raised it, and none may write
-into what it is shown. One guard, here, says which part was wrong, in which round, about what, and what is allowed;
-without it a wrong length ends in an IndexError three modules further on, and a weight that is NaN in a run that stands
-still.
+A part may come from a module that somebody wrote this morning. Everything that it returns passes through one guard,
+which checks classes, shapes, ranges and numbers. A mistake becomes a PartError that names the part, the round, the
+field and what is allowed. Without the guard a wrong length would end in an IndexError three modules further on, and a
+weight that is NaN in a run that stands still. No part may write into what it is shown.
+
+The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
+``asks``. The ``check_...`` functions raise :class:`GuardError`, and :func:`guarded` makes a PartError of it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ States = Mapping[str, State]  # a part's state by the first slot that it stands 
 
 
 def method_of(part: object, name: str) -> Callable[..., Any] | None:
-    """Return a part's method, or None if it has none of its own: the protocols' methods only say what there may be."""
+    """Return a part's method, or None if the part does not define it.
+
+    The protocols in :mod:`hanse.core.part` have empty methods that only say what there may be; these count as not
+    defined.
+    """
     method = getattr(type(part), name, None)
     if method is None or getattr(method, "__module__", "") == Part.__module__:
         return None
@@ -52,10 +58,20 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
 
 
 def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
-    """Return what a part's ``method(*given)`` says. Raises PartError if it wrote into the updates or the table that it
-    was shown; anything that it raises itself says which part it was.
+    """Call a part's method, and return what it returns.
+
+    Args:
+        slot: the slot in which the part is called, for errors.
+        method: the bound method.
+        view: the round, for errors, and to see whether the part wrote into it.
+        given: the method's arguments.
+
+    Raises:
+        PartError: it wrote into the updates or the table that it was shown.
+        Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
+    # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
     before = _prints(view)
     try:
         said = method(*given)
@@ -78,11 +94,22 @@ def decide(
     name: str = "",
     fills: frozenset[str] = frozenset(),
 ) -> tuple[T, States]:
-    """Return what a part decides, and the states with its next one. Raises PartError for what is no sound decision with
-    a state.
+    """Ask a part for a decision, and check it.
 
-    ``key`` is where the part's own state lies, ``name`` the method's if it is not the slot's, ``fills`` are the blocks
-    that it may write.
+    Args:
+        slot: the slot in which the part is asked.
+        method: the bound method; it gets the view and the part's state, and returns a decision and the next state.
+        view: the round so far.
+        states: the states of all parts.
+        key: where this part's own state is in ``states``.
+        name: the method's name, where it is not that of the slot.
+        fills: the blocks that the part may write, for a ``weigh``.
+
+    Returns:
+        The decision, and all states with the part's next one in place.
+
+    Raises:
+        PartError: it did not return a pair, the decision is not sound, or the state cannot be checkpointed.
     """
     said: Any = call(slot, method, view, view, states[key])
     name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
@@ -97,7 +124,11 @@ def decide(
 
 
 def checked_state(state: Any) -> State:
-    """Return a part's state, closed for writing. Raises GuardError for what cannot be checkpointed."""
+    """Return a part's state as the loop keeps it: a read-only mapping of read-only arrays.
+
+    Raises:
+        GuardError: it holds something that cannot be checkpointed.
+    """
     check_state(state)
     kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
     for value in kept.values():
@@ -107,21 +138,22 @@ def checked_state(state: Any) -> State:
 
 
 def _turned(value: Any) -> bool:
-    """Whether it is an array that a checkpoint cannot take as it lies, such as one that was reversed."""
+    """Whether a value is an array with negative strides, such as ``a[::-1]``: a checkpoint cannot take it as it is."""
     return isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides)
 
 
 def name_of(slot: str, method: Callable[..., Any], view: View) -> str:
-    """Return what a part is called in an error."""
+    """Return how errors name a part, such as ``"the select part Uniform, round 3"``."""
     part = getattr(method, "__self__", method)
     return f"the {slot} part {type(part).__name__}, round {view.round}"
 
 
 def _prints(view: View) -> dict[str, int | bytes]:
-    """Return what shows that something in the view was written into: the bytes of small arrays, and for tensors how
-    often PyTorch wrote into them (``_version``, which their views share), so that looking costs nothing.
+    """Return a fingerprint of what a part is shown, to see afterwards whether it wrote into it.
 
-    Writes through ``.data`` or ``.numpy()`` are not counted by PyTorch, and not found.
+    For small arrays it is their bytes. For tensors it is the number of times that PyTorch wrote into them
+    (``_version``, which a tensor shares with its views), so that looking costs nothing. PyTorch does not count writes
+    through ``.data`` or ``.numpy()``, so these are not found.
     """
     tensors: dict[str, Tensor] = {"view.table.rows": view.table.rows}
     arrays: dict[str, Ints | Floats] = {}
@@ -135,17 +167,19 @@ def _prints(view: View) -> dict[str, int | bytes]:
     return counted | {name: array.tobytes() for name, array in arrays.items()}
 
 
+# what every line of clients.jsonl has: a part's figures may not take these names
 RECORDED = frozenset({"round", "client", "start", "refused", "samples", "steps", "loss", "weight", "value"})
+# what a checkpoint can hold
 PLAIN = (Tensor, np.ndarray, bool, int, float, str)
 
 
 class GuardError(Exception):
-    """What is wrong with something that a part said, in words that follow "its select returned "."""
+    """What is wrong with something that a part returned, in words that follow "its select returned "."""
 
 
 @contextmanager
 def guarded(who: str) -> Iterator[None]:
-    """Make of what is wrong a PartError that begins with ``who``."""
+    """Turn a GuardError in this block into a PartError whose message begins with ``who``."""
     try:
         yield
     except GuardError as wrong:
@@ -165,7 +199,7 @@ def check_state(state: Any) -> None:
 
 
 def check_figures(figures: Any, num_clients: int) -> None:
-    """Raise GuardError unless these are figures of each client by name."""
+    """Raise GuardError unless these are numbers about each client by name, ``[num_clients]`` each."""
     if not isinstance(figures, Mapping):
         raise GuardError(f"{type(figures).__name__}: must be a mapping of names to arrays")
     for name, array in figures.items():
@@ -175,8 +209,16 @@ def check_figures(figures: Any, num_clients: int) -> None:
 
 
 def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) -> Ints:
-    """Return an array if it is of this shape (None: any number) and holds rows of a table of ``size``. Raises
-    GuardError.
+    """Return an array if it holds row numbers of a table.
+
+    Args:
+        name: what to call it in the error.
+        array: the array, of an integer type.
+        shape: the shape that it must have. None: one dimension of any length.
+        size: how many rows the table has.
+
+    Raises:
+        GuardError: it is something else, or names a row that is not there.
     """
     rows = _ints(name, array, shape)
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):
@@ -186,7 +228,7 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
 
 
 def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless a part of this kind said what becomes of a group."""
+    """Raise GuardError unless a weigh part of this kind returned a sound aggregate of a group."""
     if not isinstance(said, Aggregate):
         raise GuardError(f"{type(said).__name__}: must be an Aggregate")
     with _within("an Aggregate"):
@@ -199,20 +241,25 @@ def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
 
 
 def _made(said: Aggregate, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless a part may return a row, and has."""
+    """Raise GuardError unless the part may return a row, and returned one that fits the table."""
     size = group.view.context.layout.size
     if kind != "again":
-        raise GuardError(f"row: the part says kind = '{kind}': must be 'again' for what is no sum of rows")
+        raise GuardError(f"row: the part says kind = '{kind}': a rule that returns a row must say 'again'")
     if said.weights is not None or said.old:
-        raise GuardError("row: beside weights: must be one of both")
+        raise GuardError("row: given together with weights or old: must be one or the other")
     if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):
         form = f"{said.row.dtype} {list(said.row.shape)}" if isinstance(said.row, Tensor) else type(said.row).__name__
         raise GuardError(f"row: is {form}: must be a tensor [{size}] of float32")
 
 
 def check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
-    """Raise GuardError unless a part's ``method`` has decided something sound. ``fills`` are the blocks that a part may
-    write that weighs.
+    """Raise GuardError unless what a part's ``method`` decided is sound.
+
+    Args:
+        method: the name of the method, a key of ``LOOKS``.
+        decision: what it returned.
+        view: the round so far.
+        fills: the blocks that the part may write, for a ``weigh``.
     """
     kind, look = LOOKS[method]
     if not isinstance(decision, kind):
@@ -226,7 +273,7 @@ def check_decision(method: str, decision: Any, view: View, fills: frozenset[str]
 
 @contextmanager
 def _within(name: str) -> Iterator[None]:
-    """Say of what is wrong that it is in something of this name."""
+    """Begin the message of a GuardError in this block with ``name``."""
     try:
         yield
     except GuardError as wrong:
@@ -241,6 +288,7 @@ def _here(name: str, clients: Ints, view: View) -> None:
 
 
 def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
+    """Raise GuardError unless all who are chosen are present, their rows exist, and nobody starts twice at one row."""
     clients = _ints("clients", choice.clients, None)
     _here("clients", clients, view)
     start = view.home[clients] if choice.start is None else choice.start
@@ -249,10 +297,11 @@ def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
     pairs = list(zip(clients.tolist(), np.asarray(start).tolist(), strict=True))
     if len(set(pairs)) < len(pairs):
         client, row = next(pair for pair in pairs if pairs.count(pair) > 1)
-        raise GuardError(f"clients: client {client} is seated twice at row {row}: must be once a start row")
+        raise GuardError(f"clients: client {client} is seated twice at row {row}: at most once for each start row")
 
 
 def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
+    """Raise GuardError unless the arrays of the seats fit each other and the table, and pulls have strengths."""
     S, K = len(seats), view.table.size
     clients = _ints("client", seats.client, (S,))
     _here("client", clients, view)
@@ -266,7 +315,9 @@ def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
 
 
 def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
+    """Raise GuardError unless only rows that the part fills are replaced, and all weights fit and are finite."""
     S, K, N = len(view.trained), view.table.size, view.context.num_clients
+    # rows that the part may replace: those of its blocks, and those that groups train if it fills GROUPS
     allowed = {group.row for group in view.groups()} if GROUPS in fills else set[int]()
     for name in fills - {GROUPS}:
         allowed |= set(view.at(name).tolist()) if name in view.table else set()
@@ -284,11 +335,12 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
             raise GuardError(f"added: there is no block {more.block!r}")
         _floats("added: updates", more.updates, (S,))
         _floats("added: models", more.models, (K,))
-    if said.home is not None:
+    if said.home is not None:  # a client may move to a row that is new
         check_rows("home", said.home, (N,), K + len(added))
 
 
 def _values(values: Values, view: View, fills: frozenset[str]) -> None:
+    """Raise GuardError unless every array has a row per accepted update. NaN may stand for no value."""
     S = len(view.trained)
     for name in ("per_seat", "standard_errors", "exact"):
         array = getattr(values, name)
@@ -304,6 +356,7 @@ def _values(values: Values, view: View, fills: frozenset[str]) -> None:
 
 
 def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
+    """Raise GuardError unless withheld rows exist and the arrays can be recorded. The book checks the transactions."""
     for row in settled.withheld:
         if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
             raise GuardError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
@@ -314,7 +367,8 @@ def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
 
 
 def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:
-    N, K = view.context.num_clients, view.mixed.W.shape[0]
+    """Raise GuardError unless every client holds a row of the new table, and weights are finite."""
+    N, K = view.context.num_clients, view.mixed.W.shape[0]  # of the new table, which may have more rows
     check_rows("rows", said.rows, (N,), K)
     if said.weights is not None:
         _floats("weights", said.weights, (N, K))
@@ -333,6 +387,7 @@ LOOKS: Mapping[str, tuple[type, Callable[[Any, View, frozenset[str]], None]]] = 
 
 
 def _metrics(metrics: Any) -> None:
+    """Raise GuardError unless metrics are numbers by name."""
     if not isinstance(metrics, Mapping):
         raise GuardError(f"metrics: is {type(metrics).__name__}: must be a mapping of names to numbers")
     for name, value in metrics.items():
@@ -341,6 +396,7 @@ def _metrics(metrics: Any) -> None:
 
 
 def _all(name: str, items: Any, kind: type) -> Sequence[Any]:
+    """Return a tuple or list if everything in it is of this class. Raises GuardError."""
     if not isinstance(items, tuple | list):
         raise GuardError(f"{name}: is {type(items).__name__}: must be a tuple of {kind.__name__}")
     if wrong := [item for item in items if not isinstance(item, kind)]:
@@ -349,12 +405,14 @@ def _all(name: str, items: Any, kind: type) -> Sequence[Any]:
 
 
 def _ints(name: str, array: Any, shape: tuple[int, ...] | None) -> Ints:
+    """Return an array of whole numbers of this shape. Raises GuardError."""
     _shaped(name, array, shape, "iu")
     found: Ints = array
     return found
 
 
 def _floats(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
+    """Return an array of this shape as float64, all of it finite. Raises GuardError."""
     _shaped(name, np.asarray(array) if shape == () else array, shape, "fiub")
     found: Floats = np.asarray(array, np.float64)
     if not np.isfinite(found).all():
@@ -363,7 +421,14 @@ def _floats(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
 
 
 def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) -> None:
-    """Raise unless it is an array of this shape (None: any number of one dimension) and kind ("iu": whole numbers)."""
+    """Raise GuardError unless it is an array of this shape and kind.
+
+    Args:
+        name: what to call it in the error.
+        array: what the part returned.
+        shape: the shape. None: one dimension of any length.
+        kinds: the numpy kinds that are allowed, such as "iu" for whole numbers.
+    """
     wanted = "whole numbers" if kinds == "iu" else "numbers"
     form = "[n]" if shape is None else str(list(shape))
     if not isinstance(array, np.ndarray):
@@ -374,5 +439,6 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) ->
 
 
 def _some(ids: Ints) -> str:
+    """Return the first eight ids as text."""
     shown = ", ".join(map(str, ids[:8].tolist()))
     return shown + (", ..." if len(ids) > 8 else "")

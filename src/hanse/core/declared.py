@@ -1,7 +1,9 @@
-"""The types that may cross the port, with their bounds, and the one place where a value is held against them.
+"""The types of what may cross the port, with their bounds, and the check of a value against them.
 
-Whatever comes from a client (a reply over a network, an answer of a policy in this process) is untrusted: pydantic
-validates it strictly, so that a bool is no int, a number no text, and nothing is converted.
+Whatever comes from a client, a reply over a network or the answer of a policy in this process, is untrusted. Pydantic
+validates it strictly here: a bool is no int, a number is no text, and nothing is converted. The port's dataclasses
+(:mod:`hanse.core.port`) use the annotated types below as field types; :class:`Declared` holds a value against such a
+class and says in one line what is wrong.
 """
 
 from __future__ import annotations
@@ -30,14 +32,19 @@ Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
 Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Figure = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
-Metric = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """What a tensor must be like: how many ``dims``, of which ``dtypes``, with numbers from ``low`` to ``high``.
+    """What a tensor must be like, as an annotation: ``Annotated[Tensor, Shaped(1, low=0, high=1)]``.
 
-    NaN is within the bounds: it says that there is no such number (the accuracy of a regression).
+    NaN lies within all bounds. It says that there is no such number, such as the accuracy of a regression.
+
+    Attributes:
+        dims: how many dimensions it has.
+        dtypes: the types that are allowed.
+        low: the least number. None: no bound.
+        high: the largest number. None: no bound.
     """
 
     dims: int
@@ -50,7 +57,7 @@ class Shaped:
         return core_schema.no_info_after_validator_function(self.check, core_schema.is_instance_schema(Tensor))
 
     def check(self, tensor: Tensor) -> Tensor:
-        """Return the tensor. Raises PydanticCustomError with what is allowed."""
+        """Return the tensor if it is as declared. Raises PydanticCustomError with what is allowed."""
         if tensor.ndim != self.dims or tensor.dtype not in self.dtypes:
             allowed = " or ".join(str(d).removeprefix("torch.") for d in self.dtypes)
             text = f"must be {allowed} with {self.dims} dimension{'s' * (self.dims > 1)}"
@@ -61,13 +68,18 @@ class Shaped:
         return tensor
 
 
-# NaN and infinity are what a model that has diverged scores; what uses them must bear that
+# scores may be NaN or infinite, as those of a model that has diverged are: whatever uses them must bear that
 Losses = Annotated[Tensor, Shaped(1)]
 Accuracies = Annotated[Tensor, Shaped(1, low=0, high=1)]
 Counts = Annotated[Tensor, Shaped(1, (torch.int64,), 0, LARGEST_COUNT)]
 
 
+# pydantic would try all members of a plain union and report the failures of each; a tag leaves one line
 def _tag(value: Any) -> str | None:
+    """Return the name of the member of the union ``Plain`` that a value belongs to; None if it is of no plain type.
+
+    A bool must be looked at before an int, since Python counts it as one.
+    """
     if value is None or isinstance(value, bool):
         return "bool" if value is not None else "none"
     kinds = {"int": int, "float": float, "str": str, "list": list, "tuple": tuple, "map": Mapping}
@@ -98,12 +110,16 @@ T = TypeVar("T")
 
 
 class UnsoundError(ValueError):
-    """A value that is not what its type says; one line with the field, what came, and what is allowed."""
+    """A value is not what its type declares. The message is one line with the field, what came, and what is allowed."""
 
 
 @dataclass(frozen=True)
 class Declared(Generic[T]):
-    """What a value must be to be a ``kind``: a dataclass, a typed dictionary, an annotated type."""
+    """A type to hold untrusted values against.
+
+    Attributes:
+        kind: a dataclass, a typed dictionary or an annotated type.
+    """
 
     kind: Any
 
@@ -111,17 +127,18 @@ class Declared(Generic[T]):
     def _adapter(self) -> TypeAdapter[tuple[T]]:
         # when it is first asked, as making one takes milliseconds and most runs ask few; in a tuple: a dataclass alone
         # would have to bring its own configuration
+        """The type's validator, made when it is first used."""
         return TypeAdapter(tuple[self.kind], config=_CONFIG)  # type: ignore[name-defined]
 
     def check(self, value: Any) -> T:
-        """Return ``value`` if it is what was declared. Raises UnsoundError."""
+        """Return ``value`` if it is of the declared type. Raises UnsoundError."""
         try:
             return self._adapter.validate_python((value,))[0]
         except ValidationError as wrong:
             raise UnsoundError(_line(wrong, self.kind)) from None
 
     def read(self, text: str) -> T:
-        """Return what a JSON text says. Raises UnsoundError."""
+        """Return what a JSON text says, if it is of the declared type. Raises UnsoundError."""
         try:
             return self._adapter.validate_json(f"[{text}]")[0]
         except ValidationError as wrong:
@@ -132,7 +149,7 @@ _BOUNDS = {"ge": "at least", "le": "at most"}
 
 
 def _line(wrong: ValidationError, kind: Any) -> str:
-    """Return the first mistake as one short line."""
+    """Return the first of pydantic's errors as one short line: the field, what came, and what is allowed."""
     first = wrong.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"][1:]]
     named = [i for i, part in enumerate(path) if part[:1].isupper()]  # the kind of the result that it lies in
@@ -143,6 +160,7 @@ def _line(wrong: ValidationError, kind: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Return a value as an error message shows it: short, whatever a stranger sent."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"an integer of {value.bit_length()} bits"
     if value is None or isinstance(value, bool | int | float):

@@ -1,4 +1,9 @@
-"""What is written into the books: transactions made of postings, in integers of the smallest unit."""
+"""What is written into the books: transactions made of postings, in integers of the smallest unit.
+
+A token has 1,000,000 units (:data:`TOKEN`). A transaction moves units between accounts, which are named by
+:func:`client`, :func:`escrow` and :func:`pool`, and the mint. :func:`digest` chains each transaction to the one before
+it, so that a book that was rewritten is found.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +20,27 @@ GENESIS = "0" * 64  # the hash before a book's first transaction
 
 
 def units_of(tokens: float) -> int:
-    """Return the whole units in an amount of tokens, rounded down: an integer of any size, for it has not overflowed.
+    """Return an amount of tokens in whole units, rounded down. The integer may be of any size.
 
-    Raises ValueError or OverflowError for an amount that is not finite.
+    Raises:
+        ValueError: the amount is NaN.
+        OverflowError: the amount is infinite.
+
+    Example:
+        >>> units_of(1.5)
+        1500000
     """
     units = tokens * TOKEN
     return math.floor(units) if math.isfinite(units) else math.floor(tokens) * TOKEN
 
 
 def tokens(units: int) -> str:
-    """Return units as tokens, exactly: 1500000 is "1.5"."""
+    """Return units as a decimal number of tokens, exactly.
+
+    Example:
+        >>> tokens(1_500_000), tokens(-1)
+        ('1.5', '-0.000001')
+    """
     whole, rest = divmod(abs(units), TOKEN)
     decimals = f"{rest:06d}".rstrip("0")
     return ("-" if units < 0 else "") + str(whole) + (f".{decimals}" if decimals else "")
@@ -36,7 +52,7 @@ def client(i: int) -> str:
 
 
 def escrow(i: int) -> str:
-    """Return the account that holds what client ``i`` has bid until the bid is settled."""
+    """Return the account that holds what client ``i`` has bid, until the bid is settled."""
     return f"escrow/{i}"
 
 
@@ -50,16 +66,20 @@ _ACCOUNT = re.compile(r"mint|(client|escrow)/(0|[1-9][0-9]*)|pool/\S+( \S+)*")
 
 
 def is_account(name: object) -> bool:
-    """Say whether this is the name of an account: the mint, a client's, an escrow or a pool."""
+    """Say whether this is a possible name of an account: the mint, a client's, an escrow or a pool."""
     return isinstance(name, str) and name.isprintable() and _ACCOUNT.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """A movement between accounts: ``postings`` are (account, units) with nonzero integers that sum to zero.
+    """A movement of units between accounts.
 
-    ``step`` is unique within its round and keys the transaction: a second one under the same key is the same one.
-    ``kind`` is what reports group by, ``memo`` a word for people (which equation).
+    Attributes:
+        step: its name, unique within its round. Round and step key the transaction: a second one with the same key is
+            taken for the same one.
+        kind: what reports group it by, such as "grant".
+        postings: ``(account, units)`` with nonzero integers that sum to zero; what an account pays is negative.
+        memo: a word for people, such as the equation that it follows.
     """
 
     step: str

@@ -1,4 +1,8 @@
-"""What a client's earlier training left it, for recipes that depend on it."""
+"""What a client's earlier training left behind, for recipes that depend on it.
+
+Only three settings of a recipe need this (:data:`hanse.core.recipe.REMEMBERING`). The loop keeps a :class:`History` in
+its state, hands each client its own numbers with its training task, and updates it after each round.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,13 @@ NEVER = -1  # the round of what has not happened: a client has not trained, a ro
 
 @dataclass(frozen=True)
 class History:
-    """Of each client: the optimiser ``steps [N]`` that it took so far, the ``last [N]`` round in which it trained
-    (NEVER: none), and its own batch-norm ``statistics [N, B]``, the float buffers of a model's row (B is 0 where these
-    are averaged as parameters are).
+    """What every client did so far.
+
+    Attributes:
+        steps: ``[N]`` int64, the optimiser steps that each client took.
+        last: ``[N]`` int64, the last round in which each trained; -1 (``NEVER``) if it has not.
+        statistics: ``[N, B]`` float32, each client's own batch-norm statistics, the float buffers at the end of a
+            model's row. B is 0 where these are averaged as parameters are.
     """
 
     steps: Ints
@@ -27,13 +35,21 @@ class History:
 
     @staticmethod
     def of(recipe: Recipe, num_clients: int, layout: Layout, initial: Tensor) -> History:
-        """Return the history before round 0: everybody has the statistics of the ``initial`` model ``[P]``."""
+        """Return the history before round 0, where everybody has the statistics of the ``initial`` model ``[P]``."""
         none = layout.size if recipe.statistics == "averaged" else layout.num_parameters
         statistics = initial[none:].repeat(num_clients, 1)
         return History(np.zeros(num_clients, np.int64), np.full(num_clients, NEVER, np.int64), statistics)
 
     def model(self, client: int, row: Tensor) -> Tensor:
-        """Return a model ``[P]`` as ``client`` uses it, with its own statistics; the row itself if it has none."""
+        """Return a model as one client uses it, with the client's own statistics.
+
+        Args:
+            client: the client's id.
+            row: ``[P]``, the model as the table has it.
+
+        Returns:
+            A new row ``[P]``; ``row`` itself where clients have no statistics of their own.
+        """
         kept = self.statistics.shape[1]
         return torch.cat([row[: len(row) - kept], self.statistics[client]]) if kept else row
 
@@ -41,7 +57,7 @@ class History:
         """Return the history after a round in which these updates were accepted."""
         clients = updates.seats.client
         steps, last, statistics = self.steps.copy(), self.last.copy(), self.statistics.clone()
-        np.add.at(steps, clients, updates.steps)
+        np.add.at(steps, clients, updates.steps)  # a client may have several seats: += would count one of them
         last[clients] = round
         if len(clients) and statistics.shape[1]:
             statistics[torch.from_numpy(clients)] = updates.rows[:, -statistics.shape[1] :]

@@ -1,9 +1,14 @@
-"""Puts the mix of a round together from what the parts say of their rows, in a fixed order.
+"""Puts the mix of a round together from what the parts say about their rows.
+
+Every row of the next table has exactly one writer. The order decides which:
 
 1. every row keeps itself;
-2. a row that only its own client trains (a row a client, a private row) becomes that seat's update;
+2. a row that only its own client trains (of a block with a row per client, or a private row) becomes that seat's
+   update;
 3. a server row that a group of seats trains becomes the weigh part's ``aggregate`` of that group;
 4. each part that ``fills`` blocks says in its ``weigh`` what becomes of them, and may add rows.
+
+The loop calls :func:`proposed_mix` once a round.
 """
 
 from __future__ import annotations
@@ -34,9 +39,18 @@ from hanse.core.table import Floats, Ints, Made, Mix, Replace
 
 
 def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix, Sequence[Any], States]:
-    """Return the mix of a round with updates, what the weighing parts hand on, and the states after it.
+    """Return the mix of a round that has updates.
 
-    Raises PartError if nobody says what becomes of a row that was trained.
+    Args:
+        mechanism: whose parts are asked.
+        view: the round, with accepted updates.
+        states: the states of all parts.
+
+    Returns:
+        The mix; the values that the weighing parts hand on to later parts; the states after their decisions.
+
+    Raises:
+        PartError: a part returned something unsound, or nobody says what becomes of a row that a group trained.
     """
     groups = view.groups()
     own = _own_updates(view)
@@ -55,6 +69,7 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     replaced = [one for decision in reversed(said) for one in decision.replaced]
     if told is None:
         _all_answered_for(mechanism, groups, [*own, *replaced])
+    # in the order of the module's docstring: a later change of a row undoes an earlier one
     mix = Mix.keeping(view.table, len(view.trained), view.home)
     mix = mix.changed(view.table, [*own, *aggregated]).with_made(made)
     mix = mix.changed(view.table, replaced, [one for decision in said for one in decision.added])
@@ -70,14 +85,14 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
 
 
 def _but(told: Aggregated, replaced: Sequence[Replace]) -> Aggregated:
-    """Return what was said of the groups' rows, but for those that have been replaced since."""
+    """Return what was said of the groups' rows without those that a later ``weigh`` replaced."""
     lost = {int(row) for one in replaced for row in one.rows}
     said = {row: one for row, one in told.said.items() if row not in lost}
     return Aggregated(said, {row: rule for row, rule in told.again.items() if row not in lost})
 
 
 def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed, who: str) -> None:
-    """Raise PartError if a part in another slot makes a row that groups train: that is for the weigh slot to say."""
+    """Raise PartError if a part outside the weigh slot replaces a row that a group trains."""
     rows = {int(row) for one in said.replaced for row in one.rows}
     if both := [group.row for group in groups if group.row in rows]:
         raise PartError(
@@ -87,8 +102,10 @@ def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed,
 
 
 def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
-    """Return the parts whose ``weigh`` is called, by the slot in which they fill blocks: the part in the weigh slot,
-    and those in other slots that fill blocks which the former does not.
+    """Return the parts whose ``weigh`` is called, by the slot in which each fills blocks.
+
+    The part in the weigh slot comes first. Parts in other slots are asked only for blocks that none before them fills:
+    that is how a mechanism's own weighing is replaced by another part.
     """
     found: dict[str, WeighPart] = {}
     filled: frozenset[str] = frozenset()
@@ -101,7 +118,7 @@ def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
 
 
 def _own_updates(view: View) -> list[Replace]:
-    """Return that rows which only their own clients train become these updates."""
+    """Return the replacements by which rows that only their own clients train become these clients' updates."""
     seats, count = view.trained.seats, len(view.trained)
     mine = np.flatnonzero(view.table.per_client(seats.target))
     return [Replace(seats.target[mine], np.eye(count)[mine])] if len(mine) else []
@@ -110,9 +127,11 @@ def _own_updates(view: View) -> list[Replace]:
 def _aggregates(
     mechanism: Mechanism, view: View, states: States, groups: Sequence[Group]
 ) -> tuple[list[Replace], dict[int, Made], Aggregated | None, dict[str, float]]:
-    """Return what the groups' rows become by the weigh part's ``aggregate``: those that are sums of rows, and those
-    that are made otherwise; what it said (None: it has no aggregate, or there is no group); and its metrics: means over
-    the groups.
+    """Return what the groups' rows become by the weigh part's ``aggregate``.
+
+    Returns:
+        The rows that are weighted sums, the rows that are made otherwise, what the part said (None if it has no
+        ``aggregate`` or there is no group), and the metrics, as means over the groups.
     """
     aggregate = method_of(mechanism.weigh, "aggregate")
     if aggregate is None or not groups:
@@ -141,11 +160,12 @@ def _again(aggregate: Callable[[Group, State], Aggregate], group: Group, state: 
 
 
 def _means(said: Sequence[Aggregate]) -> dict[str, float]:
-    """Return the means of the metrics, over the groups that have them."""
+    """Return the mean of each metric over the groups that have it."""
     recorded = [one.metrics for one in said if one.metrics]
     if not recorded:
         return {}
     names = list(recorded[0])
+    # groups may record different metrics: then each mean is over the groups that have it
     if any(list(one) != names for one in recorded):
         every = dict.fromkeys(name for one in recorded for name in one)
         return {name: float(np.mean([one[name] for one in recorded if name in one])) for name in every}
@@ -154,7 +174,7 @@ def _means(said: Sequence[Aggregate]) -> dict[str, float]:
 
 
 def _row(view: View, row: int, at: Ints, weights: Floats, old: float) -> Replace:
-    """Return that a row becomes the weighted updates at these positions, and ``old`` times itself."""
+    """Return the replacement of one row by the weighted updates at these positions and ``old`` times itself."""
     updates, models = np.zeros((1, len(view.trained))), None
     updates[0, at] = weights
     if old:
@@ -164,7 +184,7 @@ def _row(view: View, row: int, at: Ints, weights: Floats, old: float) -> Replace
 
 
 def _all_answered_for(mechanism: Mechanism, groups: Sequence[Group], replaced: Sequence[Replace]) -> None:
-    """Raise PartError if a group trained a row of which nobody says what becomes."""
+    """Raise PartError if a group trained a row and nobody says what becomes of it."""
     said = {int(row) for one in replaced for row in one.rows}
     if lost := [group.row for group in groups if group.row not in said]:
         raise PartError(

@@ -1,10 +1,18 @@
-"""What a mechanism is made of: the decisions of a round, and the parts that make them.
+"""The decisions of a round, and the parts of a mechanism that make them.
 
-A part is a frozen dataclass of hyper-parameters with pure methods: state goes in and comes out, nothing is hidden. It
-fills a slot of a mechanism by having the slot's method, and one part may fill several. The loop
-(:mod:`hanse.rounds.round`) calls them in this order::
+Come here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
+and returned, nothing is hidden. It fills a slot of a :class:`Mechanism` by having the slot's method, and one part may
+fill several slots. The loop (:mod:`hanse.rounds.round`) calls them in this order::
 
     present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
+
+Each part is shown a :class:`View`, everything that is known at that moment, and returns its decision as one of the
+dataclasses below: :class:`Choice`, :class:`hanse.core.table.Seats`, :class:`Aggregate` or :class:`Weighed`,
+:class:`Values`, :class:`Settlement`, :class:`Deployment`. The protocols (:class:`SelectPart` and so on) say which
+methods there are; a part inherits from one for the defaults.
+
+In the shapes below S is the number of seats (places at this round's training), K the number of rows of the model table,
+N the number of clients, and P the numbers in one flattened model.
 """
 
 from __future__ import annotations
@@ -41,10 +49,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """SELECT: ``clients [S]`` int64 who sit, the table row each ``start [S]``s from (None: its home row), and the row
-    its update goes to, ``target [S]`` (None: where it started).
+    """SELECT: who trains this round, starting from which row, and which row each update goes to.
 
-    ``found``, here and in other decisions, are values for the parts that decide later, read by ``view.get(Type)``.
+    Attributes:
+        clients: ``[S]`` int64, the ids of the clients that train. A client may appear several times with different
+            start rows.
+        start: ``[S]`` int64, the table row that each starts from. None: its home row.
+        target: ``[S]`` int64, the row that each update goes to. None: the row where it started.
+        metrics: numbers by name that are recorded with the round.
+        found: values for parts that decide later; they read them with ``view.get(Type)``.
     """
 
     clients: Ints
@@ -56,11 +69,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Group:
-    """The seats of one round whose updates go to one and the same server row: positions ``at [m]`` among the updates.
+    """The seats of a round whose updates go to the same server row, and their updates.
 
-    ``updates [m, P]``, ``num_samples [m]`` (reported), ``loss [m]``, ``steps [m]`` and ``start [m, P]`` are those of
-    its seats, in their order; ``old [P]`` is the row as it was. With ``shrunk [m]`` each update is taken to have gone
-    only that share of its way from the old row.
+    A weigh part gets one for each such row and says how its updates become the new row. Averaging weights act inside a
+    group, so a rule made for one shared model also works for tiers and clusters. In the shapes, m is the number of
+    seats in the group; all arrays are in the order of ``at``.
+
+    Attributes:
+        row: the number of the server row that these seats train.
+        at: ``[m]`` int64, the seats' positions among the round's updates.
+        view: the round so far.
+        shrunk: ``[m]``, how far each update counts as having gone from the old row, as a share of its way (1: all of
+            it). None: all go all the way.
     """
 
     row: int
@@ -73,27 +93,30 @@ class Group:
 
     @property
     def updates(self) -> Tensor:
-        """The updates ``[m, P]``: no copy where the group is the whole round."""
+        """The updates ``[m, P]``. No copy is made where the group is the whole round."""
         return self.columns(0, self.view.context.layout.size)
 
     @property
     def parameters(self) -> Tensor:
-        """The updates' parameters ``[m, parameters]``, without buffers."""
+        """The updates without float buffers such as batch-norm statistics, ``[m, num_parameters]``."""
         return self.columns(0, self.num_parameters)
 
     @property
     def num_parameters(self) -> int:
-        """How many columns are parameters: the first ones."""
+        """How many columns of a row are parameters. They are the first ones."""
         return self.view.context.layout.num_parameters
 
     def columns(self, begin: int, end: int) -> Tensor:
-        """Return columns ``begin`` to ``end`` of the updates, ``[m, end - begin]``: no copy where the group is the
-        whole round, and nothing is shrunk.
+        """Return columns ``begin`` to ``end`` of the updates, ``[m, end - begin]``.
+
+        Read a large group in pieces with it. No copy is made where the group is the whole round and nothing is shrunk.
         """
         rows = self.view.trained.rows[:, begin:end]
+        # positions ascend, so that a group as long as the round is the whole round as it lies
         rows = rows if len(self.at) == len(rows) else rows[self.at]
         if self.shrunk is None:
             return rows
+        # picking rows has made a copy; the whole round is a view, which must not be written into
         found = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
         old = self.old[begin:end]
         for row, share in zip(found, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
@@ -102,15 +125,15 @@ class Group:
         return found
 
     def among(self, members: Ints) -> Group:
-        """Return the group of some members, by their positions ``[n]`` in this one: a coalition."""
+        """Return the group of some of its members: a coalition. ``members [n]`` are positions in this group."""
         return replace(self, at=self.at[members], shrunk=None if self.shrunk is None else self.shrunk[members])
 
     def shrinking(self, shares: Floats) -> Group:
-        """Return the group whose updates go only these ``shares [m]`` of their ways from the old row."""
+        """Return the group whose updates go only ``shares [m]`` of their ways from the old row; shares multiply."""
         return replace(self, shrunk=shares if self.shrunk is None else self.shrunk * shares)
 
     def made(self, said: Aggregate) -> Tensor:
-        """Return the row ``[P]`` that an aggregate of this group says, float32."""
+        """Return the new row ``[P]`` (float32) that an aggregate of this group stands for."""
         if said.row is not None:
             return said.row
         assert said.weights is not None  # an aggregate has weights or a row
@@ -123,37 +146,43 @@ class Group:
 
     @property
     def old(self) -> Tensor:
-        """The row as it was, ``[P]``."""
+        """The row as it was before the round, ``[P]``."""
         return self.view.table.rows[self.row]
 
     @property
     def num_samples(self) -> Floats:
-        """The reported numbers of samples ``[m]``."""
+        """The numbers of samples that the clients report, ``[m]``."""
         return self.view.trained.num_samples[self.at]
 
     @property
     def loss(self) -> Floats:
-        """The mean training losses ``[m]``."""
+        """The mean training losses, ``[m]``; NaN where a client's own training loop does not say."""
         return self.view.trained.loss[self.at]
 
     @property
     def steps(self) -> Ints:
-        """The optimiser steps ``[m]`` that the seats took."""
+        """The optimiser steps that the seats took, ``[m]`` int64."""
         return self.view.trained.steps[self.at]
 
     @property
     def staleness(self) -> Ints:
-        """For how many rounds each update was under way, ``[m]``: 0 for this round's."""
+        """How many rounds each update was under way, ``[m]`` int64; 0 for an update of this round."""
         return self.view.trained.staleness[self.at]
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a group's server row becomes: ``weights [m]`` on its updates, and ``old`` on the row as it was; or, of a
-    rule of the kind "again", a ``row [P]`` float32 that is no such sum.
+    """What a group's server row becomes: a sum of its updates and the old row, or a row that is made otherwise.
 
-    ``metrics`` are recorded as means over the groups that have them. ``keeps`` is what the part's ``learn`` may take
-    into its state if the row stands, by name; a row that is made for a coalition keeps nothing.
+    Give ``weights`` and perhaps ``old``, or, in a rule of the kind "again", ``row`` instead of both.
+
+    Attributes:
+        weights: ``[m]``, the weight of each update.
+        old: the weight of the row as it was.
+        metrics: numbers by name, recorded as means over the groups that have them.
+        row: ``[P]`` float32, the new row itself, where it is no such sum.
+        keeps: tensors by name for the part's own ``learn``, which may put them into its state once the row stands. A
+            row made for a coalition keeps nothing.
     """
 
     weights: Floats | None = None
@@ -165,8 +194,15 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What the weigh part has made of the groups, by the server row that they train: ``said``, and of a rule of the
-    kind "again" also ``again``: what it makes of some members, by their positions ``[n]`` in the group.
+    """What the weigh part made of the groups, by the server row that each group trains.
+
+    The loop hands it on, so that a value part can compute what coalitions would have made; read it with
+    ``view.get(Aggregated)``.
+
+    Attributes:
+        said: the aggregate of each whole group.
+        again: only for a rule of the kind "again": the function that applies the rule to some members of the group,
+            given by their positions ``[n]`` in it.
     """
 
     said: Mapping[int, Aggregate]
@@ -175,7 +211,16 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class Weighed:
-    """WEIGH beside the groups: rows ``replaced``, rows ``added``, and the clients' ``home [N]`` if it changes."""
+    """WEIGH, for the rows that are not aggregated group by group.
+
+    Attributes:
+        replaced: what becomes of existing rows.
+        added: rows to append to blocks.
+        home: ``[N]`` int64, the row that each client starts from next round. None: as before.
+        metrics: numbers by name that are recorded with the round.
+        refused: ``(client, reason)`` of clients whose part in this decision was refused.
+        found: values for parts that decide later.
+    """
 
     replaced: tuple[Replace, ...] = ()
     added: tuple[Add, ...] = ()
@@ -187,14 +232,23 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Values:
-    """VALUE: each accepted seat's worth to its own target row this round, ``per_seat [S]`` float64, with the standard
-    errors of the estimate ``[S]`` and the exact values ``[S]`` beside it where there are any.
+    """VALUE: what each accepted update was worth to the row that it went into, this round.
 
-    ``without_block [S, B]``: the values with one of B blocks of the validation samples left out at a time, from which
-    the error follows that comes from the draw of these samples (None: not known). ``interactions [S, S]``: above 0 for
-    two seats that complement each other, below 0 for two that duplicate each other, NaN for seats that play no game
-    together (None: not asked for); ``interaction_errors [S, S]``: their standard errors. ``beside``: by a smaller
-    budget the values and errors ``[2, S]`` that it would have given.
+    Values are in the unit of the utility, usually the fall of the validation loss. ``None`` means that a figure was not
+    computed or asked for.
+
+    Attributes:
+        per_seat: ``[S]`` float64, one value per accepted update.
+        standard_errors: ``[S]``, of the estimate: how exactly the game was solved.
+        exact: ``[S]``, the exact values, where they were computed for comparison.
+        metrics: numbers by name that are recorded with the round.
+        without_block: ``[S, B]``, the values with one of B blocks of the validation samples left out at a time. From
+            them follows the error that comes from the draw of these samples.
+        interactions: ``[S, S]``, above 0 for two seats that complement each other, below 0 for two that duplicate each
+            other, NaN for seats that play no game together.
+        interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
+        beside: by a smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
+        found: values for parts that decide later.
     """
 
     per_seat: Floats
@@ -209,12 +263,14 @@ class Values:
 
     @property
     def draw_errors(self) -> Floats | None:
-        """The standard errors ``[S]`` that come from the draw of the validation samples; None if not known."""
+        """The standard errors ``[S]`` that come from the draw of the validation samples; None if they are not known."""
         return None if self.without_block is None else jackknife_errors(self.without_block)
 
     def by_client(self, view: View) -> tuple[Ints, Floats]:
-        """Return the clients ``[m]`` whose updates were valued, ascending, and their values ``[m]``: the sum over a
-        client's seats.
+        """Return the clients whose updates were valued, and what each was worth.
+
+        Returns:
+            The client ids ``[m]``, ascending, and their values ``[m]``: the sum over a client's seats.
         """
         clients, place = np.unique(view.trained.seats.client, return_inverse=True)
         return clients, np.bincount(place, weights=self.per_seat).astype(np.float64)
@@ -222,10 +278,15 @@ class Values:
 
 @dataclass(frozen=True)
 class Settlement:
-    """SETTLE, at "open", "close" or "end": who pays whom, and at "close" the table rows withheld from those who did not
-    pay; they stay as they were.
+    """SETTLE: who pays whom, and which rows are withheld from those who did not pay.
 
-    ``arrays`` are recorded with the round, so that what was settled can be replayed; no part reads them.
+    Attributes:
+        withheld: rows of the table that stay as they were because their client did not pay. Only at the stage "close".
+        transactions: the payments to post, in integers of the smallest unit.
+        metrics: numbers by name that are recorded with the round.
+        arrays: arrays by name that are recorded with the round, so that what was settled can be replayed. No part reads
+            them.
+        found: values for parts that decide later.
     """
 
     withheld: frozenset[int] = frozenset()
@@ -237,8 +298,13 @@ class Settlement:
 
 @dataclass(frozen=True)
 class OwnMix:
-    """A personal model that each client makes for itself: table ``rows [k]`` weighted by how well each fits the
-    client's own ``share`` of samples, ``normalised`` to sum to 1. The server never sees these weights.
+    """A personal model that each client mixes for itself; the server never sees the weights.
+
+    Attributes:
+        rows: ``[k]`` int64, the table rows that are mixed.
+        share: the share of a client's own samples ("train", "validation" or "test") on which it weighs the models by
+            how well each fits.
+        normalised: whether the weights are divided by their sum.
     """
 
     rows: Ints
@@ -248,10 +314,14 @@ class OwnMix:
 
 @dataclass(frozen=True)
 class Deployment:
-    """DEPLOY: the row of the new table that each client holds, ``rows [N]`` int64.
+    """DEPLOY: which model each client holds after the round.
 
-    With ``weights [N, K']`` client c holds the personal model ``weights[c] @ M'`` instead; a row of zeros means none.
-    With ``own_mix`` each client makes such weights for itself.
+    Attributes:
+        rows: ``[N]`` int64, the row of the new table that each client holds.
+        weights: ``[N, K']``. With it client c holds the personal model ``weights[c] @ M'`` instead; a row of zeros
+            means that it has none, and holds its row.
+        own_mix: with it each client makes such weights for itself.
+        metrics: numbers by name that are recorded with the round.
     """
 
     rows: Ints
@@ -262,8 +332,16 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Context:
-    """What a part knows before round 0. ``initial(k)`` draws the k-th initial model ``[P]``; ``slots`` are the parts of
-    the mechanism by slot.
+    """What a part knows before round 0, and what stays the same over the run.
+
+    Attributes:
+        num_clients: how many clients there can be, N. Their ids are 0..N-1.
+        rounds: how many rounds the run has.
+        seed: the run's seed, for streams.
+        recipe: how clients train.
+        layout: how a model lies in a row of the table.
+        initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
+        slots: the parts of the mechanism by slot.
     """
 
     num_clients: int
@@ -275,18 +353,35 @@ class Context:
     slots: Mapping[str, Part] = field(default_factory=dict)
 
     def standing(self, part: Part) -> frozenset[str]:
-        """Return the slots in which a part stands: for the others it has nothing to ask."""
+        """Return the slots in which a part stands. What only its other slots would use, it need not ask for."""
         return frozenset(slot for slot, other in self.slots.items() if other is part)
 
 
 @dataclass(frozen=True)
 class View:
-    """Everything that is known at this point of a round; decisions appear in it as they are made.
+    """Everything that is known at this point of a round. Decisions appear in it as they are made.
 
-    ``roster`` are the present clients, ``home [N]`` the row that each client starts from, ``judge`` the server's
-    held-out data that score models, ``answers`` the replies so far by (client, question), ``authorised`` the most that
-    each client agrees to pay this round (smallest unit), ``refusals`` what was refused and why, ``found`` what parts
-    have handed on by its type (see :meth:`get`), ``book`` the balances now and ``posted`` this round's transactions.
+    A part must not write into what it is shown here: change a copy.
+
+    Attributes:
+        context: what stays the same over the run.
+        round: the number of the round, from 0.
+        stage: "open" before selection, "train" while clients train, "close" once the updates are here, "end" after the
+            last round.
+        roster: the present clients.
+        table: the models before the round, ``[K, P]``.
+        home: ``[N]`` int64, the row that each client starts from.
+        judge: the server's held-out data, which scores models.
+        answers: the replies so far, by client and name of the question.
+        authorised: the most that each client agrees to pay this round, in the smallest unit.
+        refusals: ``(client, reason)`` of what was refused so far.
+        choice: SELECT's decision, once it is made; likewise ``values``, ``settlement`` and ``deployment``.
+        seats: TRAIN's decision.
+        updates: the accepted updates; read them as :attr:`trained`.
+        mix: the proposed next table; read it as :attr:`mixed`.
+        found: what parts have handed on, by its type; read it with :meth:`get`.
+        book: the balances at this moment.
+        posted: this round's transactions.
     """
 
     context: Context
@@ -311,20 +406,31 @@ class View:
     posted: tuple[Transaction, ...] = ()
 
     def draw(self, purpose: str, *, client: int = -1, start: int = -1) -> np.random.Generator:
-        """Return this round's random stream for a purpose (see :mod:`hanse.base.streams`)."""
+        """Return a random generator for one purpose in this round (see :func:`hanse.base.streams.stream`).
+
+        Args:
+            purpose: what the draw is for. Two draws with the same arguments in a round give the same numbers.
+            client: the client that the draw is for, if each has its own.
+            start: any third number that tells draws apart.
+        """
         return stream(self.context.seed, purpose, round=self.round, client=client, start=start)
 
     def get(self, kind: type[T]) -> T | None:
-        """Return what a part has handed on this round of this type, the latest; None: nobody has."""
+        """Return the latest value of this type that a part has handed on this round; None if there is none.
+
+        Args:
+            kind: the class, such as ``Aggregated``. Values are found by their exact class.
+        """
         return self.found.get(kind)
 
     def at(self, block: str, clients: Ints | None = None) -> Ints:
-        """Return the numbers of a block's rows, or of these clients' (see :meth:`hanse.core.table.Table.at`)."""
+        """Return the row numbers of a block, or of some clients in it (see :meth:`hanse.core.table.Table.at`)."""
         return self.table.at(block, clients)
 
     def groups(self) -> list[Group]:
-        """Return the groups of accepted seats that train one of the server's rows, by row; rows that clients have one
-        of each, or that are private, are in none.
+        """Return the groups of accepted seats that train one of the server's rows, ascending by row.
+
+        Rows of which each client has its own, and private rows, belong to no group: they become their client's update.
         """
         found = self.trained.seats.groups()
         own = self.table.per_client(np.array(list(found), np.int64))
@@ -332,11 +438,14 @@ class View:
 
     @property
     def present(self) -> Ints:
-        """The ids of the present clients, ascending, ``[n]``."""
+        """The ids of the present clients, ``[n]`` int64, ascending."""
         return self.roster.ids
 
     def said(self, client: int, question: str) -> Mapping[str, Any] | None:
-        """Return what a client's policy answered, plain values that are not to be trusted; None if it did not."""
+        """Return what a client's policy answered to a question; None if it gave no such answer.
+
+        The values are plain (numbers, texts, lists, mappings) and untrusted: check what you read from them.
+        """
         answer = self.answers.get((client, question))
         return answer.values if isinstance(answer, Answered) and isinstance(answer.values, Mapping) else None
 
@@ -362,12 +471,17 @@ class View:
 
 
 def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
-    """Return names by the slot that they concern: what a part of several slots declares."""
+    """Return declared names by slot, for a part that stands in several slots and needs different things in each.
+
+    Example:
+        >>> dict(by_slot(train={"centre"}, settle={"bids"}))
+        {'train': frozenset({'centre'}), 'settle': frozenset({'bids'})}
+    """
     return MappingProxyType({slot: frozenset(some) for slot, some in names.items()})
 
 
 def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
-    """Return the names that concern a part in these slots."""
+    """Return the names that a part declares for these slots; names that are not given by slot hold for all slots."""
     if isinstance(declared, Mapping):
         return frozenset().union(*(declared.get(slot, frozenset()) for slot in slots))
     return declared
@@ -376,11 +490,16 @@ def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
 class Part(Protocol):
     """One decision of a mechanism, or several. Subclass it for the defaults: no needs, no state, no questions.
 
-    ``needs`` names what must be there ("validation", "values", "groups", ...): unmet needs are refused before round 0.
-    ``gives`` names what this part brings to the others. ``reads`` and ``fills`` name blocks of rows, by slot: those
-    that its seats or its mix are made from, and those that its ``weigh`` makes. ``takes`` names what it can live with
-    that not every part can: "again", aggregates that are functions of a group's rows; "late", updates of earlier
-    rounds. A part that fills several slots may say all of these by slot.
+    The class attributes declare how a part fits with others. A mechanism that does not fit together is refused before
+    round 0, with the reason. A part that fills several slots may declare any of them by slot (:func:`by_slot`).
+
+    Attributes:
+        needs: what must be there, such as "validation", "values" or "groups".
+        gives: what this part brings that others may need.
+        reads: the blocks of rows that its seats or its mix are made from.
+        fills: the blocks whose rows its ``weigh`` makes.
+        takes: what it can live with that not every part can: "again" for aggregates that are functions of a group's
+            rows, "late" for updates of earlier rounds.
     """
 
     needs: ClassVar[Named] = frozenset()
@@ -390,46 +509,59 @@ class Part(Protocol):
     takes: ClassVar[Named] = frozenset()
 
     def init(self, context: Context) -> State:
-        """Return the state before round 0."""
+        """Return the state before round 0: tensors, arrays, numbers and texts by name, since it is checkpointed."""
         return {}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Return what to ask of clients at ``view.stage``: "open" (before selection), "train" (beside training),
-        "close" (once the updates are here). The loop merges the questions of all parts into one exchange. A part that
-        settles is asked once more after the last round, at "end".
+        """Return what to ask of clients at ``view.stage``. The default asks nothing.
+
+        The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" beside
+        the training tasks, "close" once the updates are here. A part that settles is asked once more at "end", after
+        the last round.
         """
         return ()
 
     def learn(self, outcome: View, state: State) -> State:
-        """Return the next state, from what only the finished round can tell."""
+        """Return the next state, from what only the finished round can tell. The default changes nothing.
+
+        Args:
+            outcome: the finished round.
+            state: the state after this round's decisions.
+        """
         return state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """Return figures of each client ``[N]`` by name that are recorded with its seats, from the state after the
-        round.
+        """Return numbers about each client by name, ``[N]`` each, to be recorded with its seats.
+
+        Args:
+            state: the state after the round.
         """
         return {}
 
     def tells(self, slots: frozenset[str]) -> Telling:
-        """Return what the part says of itself in reports, on statements and on the live page, where it stands in these
-        ``slots``: nothing by default.
+        """Return what the part says of itself in reports, on statements and on the live page. The default says nothing.
+
+        Args:
+            slots: the slots in which it stands in this mechanism; it need not speak of the others.
         """
         return Telling()
 
 
 class SelectPart(Part, Protocol):
-    """Decides who sits at this round's training, and where."""
+    """Decides who trains this round, and from which row."""
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the clients that train, without repeats per start row, and the next state."""
+        """Return the choice and the next state. A client may be chosen once for each start row."""
 
 
 class TrainPart(Part, Protocol):
-    """Lays out the model table, and turns the choice into seats: start, pull, tilt.
+    """Lays out the model table, and turns the choice into seats: where each starts, what pulls it, what tilts its loss.
 
-    ``payload`` names the client's half of what it sends beside its training tasks; None: it never sends anything.
-    ``pulls`` says that its seats have pulls or tilts, which clients' own training loops must add to their loss, and
-    ``reads_steps`` that it takes the reported steps for those of SGD.
+    Attributes:
+        payload: the name of the client's half of what it sends beside its training tasks (:mod:`hanse.core.payload`).
+            None: it never sends anything.
+        pulls: whether its seats have pulls or tilts. A client's own training loop must then add them to its loss.
+        reads_steps: whether it takes the reported numbers of steps for steps of SGD.
     """
 
     payload: ClassVar[str | None] = None
@@ -440,72 +572,79 @@ class TrainPart(Part, Protocol):
         """Return the blocks of rows that the table is made of, in their order."""
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return the row ``[N]`` of the initial ``table`` that each client starts from: by default that of the first
-        block, its own where clients have one each.
+        """Return the row ``[N]`` of the initial ``table`` that each client starts from.
+
+        The default is the first block: a client's own row where each has one, else the block's first row.
         """
         first = table.blocks[0]
         rows = table.at(first.name)
         return rows if first.per_client else np.full(context.num_clients, rows[0])
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return this round's seats from ``view.choice``, and the next state."""
+        """Return this round's seats, made from ``view.choice``, and the next state."""
 
     def sends(self, view: View, state: State) -> Payload | None:
-        """Return what travels beside this round's training tasks, if anything (see :mod:`hanse.core.payload`)."""
+        """Return what travels beside this round's training tasks; None, the default, for nothing."""
         return None
 
 
 class AggregatePart(Part, Protocol):
-    """Stands in the weigh slot, and says how the updates of a group of seats become the server row that they train.
+    """Stands in the weigh slot, and says how the updates of one group become the server row that they train.
 
-    ``kind``: "average" (weights of at least 0 that sum to 1, nothing of the old row), "affine" (any weights on the
-    updates and on the old row), or "again" (a function of the group's rows, the old row and the state from before the
-    round). A coalition's model is made of the whole group's weights for the first two; a rule of the third is applied
-    again to the coalition's updates, and may return a row.
+    A coalition's model, which value parts ask for, is made of the whole group's weights for the first two kinds. A rule
+    of the third kind is applied again to the coalition's updates.
+
+    Attributes:
+        kind: "average" for weights of at least 0 that sum to 1 with nothing of the old row; "affine" for any weights on
+            the updates and the old row; "again" for a function of the group's rows, the old row and the state from
+            before the round, which may return a row.
+        reads_steps: whether it takes the reported numbers of steps, or ``train.lr``, for those of SGD.
     """
 
     kind: ClassVar[Kind] = "affine"
     reads_steps: ClassVar[bool] = False  # whether it takes the reported steps, or train.lr, for those of SGD
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights, or a row. A pure function of the group and of the state from before the round."""
+        """Return the weights, or a row. It must be a pure function of the group and the state from before the round."""
 
 
 class WeighPart(Part, Protocol):
-    """Says what becomes of the rows of the blocks that it ``fills`` (``GROUPS``: of those that groups train).
+    """Says what becomes of the rows of the blocks that it ``fills``; ``GROUPS`` stands for the rows that groups train.
 
-    It may stand in another slot than weigh: it is asked unless the part in the weigh slot fills these blocks. Rows that
-    nobody trains or fills stay; a row that only its own client trains becomes its update.
+    It may stand in another slot than weigh: it is asked unless the part in the weigh slot fills the same blocks. Rows
+    that nobody trains or fills stay as they are. A row that only its own client trains becomes that client's update.
     """
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new rows, and the next state. It is not asked in a round without updates."""
+        """Return the new rows, and the next state. It is not called in a round without updates."""
 
 
 class ValuePart(Part, Protocol):
     """Says what each update was worth.
 
-    One that ``takes`` "again" values aggregates of that kind, too; else ``assumes`` says in words what it needs.
+    Attributes:
+        assumes: what kind of aggregation it needs, in words for an error message. A part that ``takes`` "again" can
+            value any kind.
     """
 
     assumes: ClassVar[str] = "weights on the updates"
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return one value a seat, and the next state."""
+        """Return one value per seat, and the next state. It is not called in a round without updates."""
 
 
 class SettlePart(Part, Protocol):
     """Says who pays whom, and what is withheld from those who do not pay."""
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the transactions of ``view.stage`` and the next state.
+        """Return the transactions of ``view.stage``, and the next state.
 
-        It is called at "open" (before SELECT, once the answers to the "open" questions are here), at "close" (once the
+        It is called at "open" (the answers to the "open" questions are here, nobody is selected yet), at "close" (the
         mix and the values are known; rows can be withheld), and at "end" (after the last round).
         """
 
     def terms(self, joining: Joining) -> Terms | None:
-        """Return what a client may pay and gain, said before it joins; None: not known."""
+        """Return what a client may pay and gain, as it is told before it joins. None, the default: not known."""
         return None
 
 
@@ -521,8 +660,18 @@ SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A published system, or a new one: a part a slot, and one part may stand in several. ``dataclasses.replace`` makes
-    another of it.
+    """A published system, or a new one: one part per slot, where one part may stand in several slots.
+
+    Make a variant of a mechanism with ``dataclasses.replace``, for example with another ``weigh``.
+
+    Attributes:
+        name: what it is called in records and reports.
+        select: who trains.
+        train: what they train.
+        weigh: how updates become the next table.
+        value: what updates were worth. None: nothing is valued.
+        settle: who pays whom. None: nobody pays.
+        deploy: which model each client holds. None: clients hold their home rows.
     """
 
     name: str
@@ -538,7 +687,7 @@ class Mechanism:
         return {slot: getattr(self, slot) for slot in SLOT_NAMES if getattr(self, slot) is not None}
 
     def parts(self) -> dict[str, Part]:
-        """Return the parts that are there, each once, by the first slot that it stands in."""
+        """Return the parts, each once, by the first slot that it stands in. That slot is also the key of its state."""
         found: dict[str, Part] = {}
         for slot, part in self.slots().items():
             if not any(part is other for other in found.values()):

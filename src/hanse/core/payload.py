@@ -1,8 +1,9 @@
-"""What travels beside a training task: tensors and numbers by name, and what the client's half of it must say.
+"""What travels beside a training task: tensors and numbers by name, and what the client must report for them.
 
-A mechanism may send its clients a :class:`Payload` with their training. The *client's half* (:class:`ClientHalf`) makes
-of it an extra term of each batch's loss, and says what is reported beside the update. It declares what the payload and
-the report must look like; both ends hold them against that (:mod:`hanse.learning.halves`).
+A mechanism may send its clients a :class:`Payload` with their training. The *client's half* (:class:`ClientHalf`) turns
+it into an extra term of each batch's loss, and says what is reported beside the update. The half declares what payload
+and report must look like (:class:`Declaration`); server and client both check them against that
+(:mod:`hanse.learning.halves`, where a half is registered by name).
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ Term = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Payload:
-    """``tensors`` and ``numbers`` by name, and the ``name`` of the client's half that uses them."""
+    """What is sent.
+
+    Attributes:
+        name: the client's half that uses it.
+        tensors: tensors by name, of float32, float64 or int64.
+        numbers: numbers by name.
+    """
 
     name: str
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -35,8 +42,16 @@ class Payload:
 
 @dataclass(frozen=True)
 class Like:
-    """What a tensor must be: its ``shape``, its ``dtype`` (float32, float64 or int64), finite, each entry from ``low``
-    to ``high``. Bounds of integers are integers. Raises ValueError for a type that cannot be sent.
+    """What a tensor must be: of this shape and type, finite, with every entry from ``low`` to ``high``.
+
+    Attributes:
+        shape: its shape.
+        dtype: float32, float64 or int64, the types that a message can carry.
+        low: the least entry; an integer for int64. None: no bound.
+        high: the largest entry. None: no bound.
+
+    Raises:
+        ValueError: a type that cannot be sent.
     """
 
     shape: tuple[int, ...]
@@ -46,15 +61,15 @@ class Like:
 
     def __post_init__(self) -> None:
         if self.dtype not in _CROSSING:
-            raise ValueError(f"type {_short(self.dtype)}: must be float32, float64 or int64, which can be sent")
+            raise ValueError(f"type {_short(self.dtype)}: must be float32, float64 or int64: no other can be sent")
 
     @property
     def num_bytes(self) -> int:
-        """What such a tensor weighs."""
+        """How many bytes such a tensor takes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def wrong(self, tensor: Any) -> str | None:
-        """Return why a value is no such tensor, or None."""
+        """Return why a value is no such tensor; None if it is one."""
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
             is_one = isinstance(tensor, Tensor)
             came = f"{_short(tensor.dtype)} of shape {tuple(tensor.shape)}" if is_one else type(tensor).__name__
@@ -70,14 +85,20 @@ class Like:
 
 @dataclass(frozen=True)
 class Between:
-    """What a number must be: finite, from ``low`` to ``high``, an integer if it is ``whole``."""
+    """What a number must be: finite, and from ``low`` to ``high``.
+
+    Attributes:
+        low: the least value.
+        high: the largest value.
+        whole: whether it must be an integer.
+    """
 
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
 
     def wrong(self, value: Any) -> str | None:
-        """Return why a value is no such number, or None."""
+        """Return why a value is no such number; None if it is one."""
         kinds = int if self.whole else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
             return f"{value!r}: must be a {'whole' if self.whole else 'finite'} number"
@@ -88,40 +109,61 @@ class Between:
 
 @dataclass(frozen=True)
 class Declaration:
-    """The tensors of a payload with certain numbers, and the ``extras`` that every answer to it must have."""
+    """What goes with a payload of certain numbers.
+
+    Attributes:
+        tensors: the tensors that the payload must have.
+        extras: the tensors that every answer to it must report, called extras.
+    """
 
     tensors: Mapping[str, Like] = field(default_factory=dict)
     extras: Mapping[str, Like] = field(default_factory=dict)
 
 
 class ClientHalf(Protocol):
-    """How a client uses one kind of payload. Pure: what it draws comes from a stream of the seat's ``key``."""
+    """How a client uses one kind of payload.
+
+    All methods are pure; what they draw comes from a stream of the seat's key.
+    """
 
     @property
     def numbers(self) -> Mapping[str, Between]:
-        """The payload's numbers."""
+        """The numbers that the payload must have, with their bounds."""
 
     def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
-        """Return what goes with these numbers, which lie in their bounds."""
+        """Return the tensors and extras that go with these numbers, which are within their bounds."""
 
     def unfit(self, payload: Payload, layout: Layout) -> str | None:
-        """Return why a payload that is as declared cannot be used on a model laid out so, or None."""
+        """Return why a payload that is as declared cannot be used with a model of this layout; None if it can."""
 
     def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
-        """Return the extra loss of one seat's batches, or None for plain training.
+        """Return the extra loss of one seat's batches; None for plain training.
 
-        ``key`` is the seat's ``(seed, round, client, start row)``; ``module`` is in training, so that its parameters
-        are those of each step.
+        Args:
+            payload: what was sent.
+            key: the seat's ``(seed, round, client, start row)``, for its random streams.
+            module: the model while it trains, so that its parameters are those of each step.
+            layout: how the model lies in a row.
         """
 
     def reports(self, payload: Payload, y: Tensor, plan: NDArray[Any]) -> Mapping[str, Tensor]:
-        """Return the extras of a seat's update: ``y [n, ...]`` are its targets, ``plan`` the positions into them that
-        its batches took, a row a step, padded with -1.
+        """Return the extras of a seat's update, as declared.
+
+        Args:
+            payload: what was sent.
+            y: ``[n, ...]``, the seat's targets.
+            plan: the positions into ``y`` that its batches took: a row per step, padded with -1.
         """
 
 
 def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | Between]) -> str | None:
-    """Return the first way in which values by name are not as declared, or None; ``what`` is what one is called."""
+    """Return the first way in which values by name differ from what is declared; None if they fit.
+
+    Args:
+        what: what one of them is called, such as ``"extra"``.
+        given: the values by name.
+        declared: what each must be.
+    """
     if unknown := sorted(set(given) - set(declared)):
         return f"{what} '{unknown[0]}': not one of those declared ({', '.join(sorted(declared)) or 'none'})"
     for name, like in declared.items():
@@ -133,4 +175,5 @@ def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | 
 
 
 def _short(dtype: torch.dtype) -> str:
+    """Return a type's name without the prefix "torch."."""
     return str(dtype).removeprefix("torch.")

@@ -1,10 +1,17 @@
-"""The federation port: what a server may ask of its clients, and all that it may ask.
+"""The federation port: everything that a server may ask of its clients, and what they may answer.
 
-Everything that crosses is a ``Request`` with tasks or a ``Reply`` with one result a task. Data never crosses. Questions
-of one stage travel together, so that a round costs as few exchanges as the mechanism allows.
+Whatever crosses between server and clients is a :class:`Request` with tasks, or a :class:`Reply` with one result per
+task. Data never crosses. The questions of one stage travel together, so that a round costs as few exchanges as the
+mechanism allows. :class:`Federation` is the protocol of what stands behind the port: clients in this process, on
+Flower's network, or in its simulation.
 
-The fields' types are what a value is held against when it comes from outside (:mod:`hanse.core.declared`), bounds
-included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 has.
+The tasks and their results are :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
+:class:`Nearest` and :class:`Counted`, :class:`Gradient` and :class:`Derived`, :class:`Confusion` and :class:`Confused`,
+:class:`Ask` and :class:`Answered`, :class:`Test` and :class:`Tested`.
+
+The annotated types of the fields are what a value from outside is checked against (:mod:`hanse.core.declared`), bounds
+included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 can represent. In the shapes, P
+is the length of a model's row and C the number of models asked about.
 """
 
 from __future__ import annotations
@@ -31,7 +38,6 @@ from hanse.core.declared import (
     Figure,
     Loss,
     Losses,
-    Metric,
     Name,
     Plain,
     Samples,
@@ -43,7 +49,15 @@ from hanse.core.payload import Payload
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """A present client: ``id`` 0..N-1 by registration, display name, key, *reported* number of samples, profile."""
+    """A present client.
+
+    Attributes:
+        id: 0..N-1, in the order of registration.
+        name: what it is called in reports.
+        key: what identifies it, whatever it calls itself. Accounts and grants belong to the key.
+        num_samples: how many samples it *reports*.
+        profile: what else is known of it, such as its cost or role.
+    """
 
     id: int
     name: str
@@ -53,29 +67,40 @@ class ClientInfo:
 
 
 class Roster(tuple[ClientInfo, ...]):
-    """The present clients by ascending id. A federation that hands out the same roster again saves its arrays too."""
+    """The present clients, ascending by id.
+
+    A federation that hands out the same roster again saves making its arrays anew.
+    """
 
     @cached_property
     def ids(self) -> NDArray[np.int64]:
-        """Client ids ``[n]``."""
+        """The client ids, ``[n]`` int64."""
         return np.array([c.id for c in self], dtype=np.int64)
 
     @cached_property
     def num_samples(self) -> NDArray[np.int64]:
-        """Reported numbers of samples ``[n]``, in the order of the ids."""
+        """The reported numbers of samples, ``[n]`` int64, in the order of the ids."""
         return np.array([c.num_samples for c in self], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train one seat from ``start [P]``: ``F(theta) + mu/2 |theta - centre|^2 + <tilt, theta>``.
+    """Train one seat: minimise ``F(theta) + mu/2 |theta - centre|^2 + <tilt, theta>``, starting from ``start``.
 
-    ``private`` says that the row is the client's own: neither it nor the update leaves the client, so nothing is sent.
-    ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random
-    stream). ``work`` replaces the number of local epochs (or of steps, where the recipe counts steps); ``None`` keeps
-    it. With a ``payload`` the client's half of that name adds a term to the loss, and the answer has the extras that it
-    declares (:mod:`hanse.learning.halves`). ``before`` and ``last`` are the client's optimiser steps so far and the
-    last round in which it trained (None: none), for recipes that depend on them (:mod:`hanse.core.history`).
+    Attributes:
+        seat: the seat's position in the round.
+        row: the table row that it starts from. It keys the seat's random stream.
+        start: ``[P]``, the model to start from.
+        centre: ``[P]``, the model that it is pulled to. None: no pull.
+        mu: the strength of the pull.
+        tilt: ``[P]``, a linear term of the loss. None: no such term.
+        work: how many local epochs, or steps where the recipe counts steps, instead of the recipe's number. None: as
+            the recipe says.
+        private: whether the row is the client's own. Then neither it nor the update leaves the client.
+        payload: tensors and numbers for an extra loss term (:mod:`hanse.core.payload`). The client's half of its name
+            adds the term, and the answer must have the extras that it declares.
+        before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
+        last: the last round in which the client trained. None: it has not.
     """
 
     seat: Count
@@ -93,9 +118,13 @@ class Train:
 
 @dataclass(frozen=True)
 class OnModels:
-    """A question named ``name`` about ``models [C, P]`` on a share: "train", "validation" or "test".
+    """A question about some models on a share of the client's own samples.
 
-    ``limit`` bounds the samples used (the first ``limit`` of a random order keyed by round and client).
+    Attributes:
+        name: what the question is called; the answer has the same name.
+        models: ``[C, P]``.
+        share: "train", "validation" or "test".
+        limit: the most samples to use: the first ones of a random order keyed by round and client. None: all.
     """
 
     name: Name
@@ -105,28 +134,35 @@ class OnModels:
 
 
 class Score(OnModels):
-    """Report the loss and accuracy of each of ``models [C, P]``."""
+    """Asks for each model's loss and accuracy."""
 
 
 class Nearest(OnModels):
-    """Report on how many samples each of ``models [C, P]`` has the lowest loss of all (ties: the first)."""
+    """Asks on how many samples each model has the lowest loss of all; ties count for the first."""
 
 
 class Gradient(OnModels):
-    """Report the mean loss gradient ``[C, P]`` of ``models [C, P]``."""
+    """Asks for the gradient of each model's mean loss, ``[C, P]``."""
 
 
 class Confusion(OnModels):
-    """Report the confusion counts ``[C, classes, classes]`` (true, predicted) of ``models [C, P]``."""
+    """Asks for each model's confusion counts, ``[C, classes, classes]`` (true class, predicted class)."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask the client's own policy a named question ("bid", "declare", "stay"), with plain values and models.
+    """A question to the client's own policy, such as "bid", "declare" or "stay".
 
-    Models ``[C, P]`` are scored on the client's own ``share`` (``limit`` as in :class:`OnModels`) before the policy is
-    called, and it finds ``told["scores"]``: ``loss`` and ``accuracy`` (lists, one a model) and ``num_samples``. These
+    Models that come with it are scored on the client's own samples before the policy is called. The policy finds the
+    scores as ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry a model) and ``num_samples``; they
     stay with the client.
+
+    Attributes:
+        name: the question.
+        values: plain values for the policy.
+        models: ``[C, P]``, models to score first. None: none.
+        share: the share of the client's samples to score on.
+        limit: the most samples to score on, as in :class:`OnModels`.
     """
 
     name: Name
@@ -138,8 +174,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A personal model that a client mixes for itself of ``models [k, P]``, weighted by how well each fits its own
-    ``share`` of samples (without any there: its train share), the weights ``normalised`` to sum to 1 (PI-FL eq. 4).
+    """A personal model that a client mixes for itself (PI-FL eq. 4).
+
+    Attributes:
+        models: ``[k, P]``, the models to mix, weighted by how well each fits the client's own samples.
+        share: the share of these samples; a client without any there takes its train share.
+        normalised: whether the weights are divided by their sum.
     """
 
     models: Tensor
@@ -149,11 +189,15 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Test:
-    """Test the model that the client holds on its own test share. A test is the only task of its request.
+    """Asks to test the model that the client holds on its own test share. It is the only task of its request.
 
-    That is ``model [P]`` as it is sent; with ``row`` the client's private row of that number, which began as ``model``;
-    with a ``mixture`` the model that the client mixes for itself (``model`` where all weights are 0). Of ``beside [P]``
-    the accuracy is reported, too. Unless it is ``scored``, the client makes its mixture and tests nothing.
+    Attributes:
+        model: ``[P]``, the model that the client holds.
+        row: the number of a private row that the client holds instead; the row began as ``model``. None: it holds
+            ``model``.
+        mixture: models that the client mixes, to test the result; ``model`` where all weights are 0. None: no mixture.
+        beside: ``[P]``, another model whose accuracy is reported, too. None: no other.
+        scored: whether to test at all. If not, the client only makes its mixture.
     """
 
     __test__ = False  # not one of pytest's
@@ -171,9 +215,16 @@ Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test
 
 @dataclass(frozen=True)
 class Trained:
-    """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch (None: a training loop of the
-    client's own that does not say), steps, named extras (those that the task's payload declares, no others), and the
-    ``metrics`` that such a loop reports.
+    """The update of one seat.
+
+    Attributes:
+        seat: the seat's position in the round.
+        row: ``[P]``, the trained model.
+        num_samples: how many samples the client *reports*.
+        loss: the mean training loss of the last epoch. None: the client's own training loop does not say.
+        steps: the optimiser steps taken.
+        extras: tensors by name, exactly those that the task's payload declares.
+        metrics: numbers by name that a training loop of the client's own reports.
     """
 
     seat: Count
@@ -182,13 +233,17 @@ class Trained:
     loss: Loss | None
     steps: Count
     extras: Mapping[Name, Tensor] = field(default_factory=dict)
-    metrics: Annotated[Mapping[Name, Metric], Field(max_length=MOST_METRICS)] = field(default_factory=dict)
+    metrics: Annotated[Mapping[Name, Figure], Field(max_length=MOST_METRICS)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Mean ``loss`` and ``accuracy`` (0 to 1; NaN: there is none) of each model (``[C]``) on ``num_samples`` of its
-    samples.
+    """How good each model is on the client's samples.
+
+    Attributes:
+        loss: ``[C]``, the mean losses.
+        accuracy: ``[C]``, from 0 to 1; NaN where there is no accuracy, as in a regression.
+        num_samples: how many samples were used.
     """
 
     name: Name
@@ -199,7 +254,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Counted:
-    """Numbers of samples ``[C]`` int64, one a model."""
+    """A number of samples per model.
+
+    Attributes:
+        counts: ``[C]`` int64.
+    """
 
     name: Name
     counts: Counts
@@ -207,7 +266,12 @@ class Counted:
 
 @dataclass(frozen=True)
 class Derived:
-    """Gradients ``[C, P]`` and the number of samples behind them."""
+    """Loss gradients.
+
+    Attributes:
+        gradients: ``[C, P]``, of the mean loss.
+        num_samples: how many samples they are the mean of.
+    """
 
     name: Name
     gradients: Annotated[Tensor, Shaped(2)]
@@ -216,7 +280,11 @@ class Derived:
 
 @dataclass(frozen=True)
 class Confused:
-    """Confusion counts ``[C, classes, classes]`` int64."""
+    """Confusion counts.
+
+    Attributes:
+        counts: ``[C, classes, classes]`` int64 (true class, predicted class).
+    """
 
     name: Name
     counts: Annotated[Tensor, Shaped(3, (torch.int64,), 0, LARGEST_COUNT)]
@@ -224,7 +292,11 @@ class Confused:
 
 @dataclass(frozen=True)
 class Answered:
-    """What the client's policy said: plain values by name."""
+    """What the client's policy said.
+
+    Attributes:
+        values: plain values by name.
+    """
 
     name: Name
     values: Mapping[Name, Plain]
@@ -232,14 +304,20 @@ class Answered:
 
 @dataclass(frozen=True)
 class Tested:
-    """Mean ``loss`` of the model that the client holds, its ``accuracy`` (None: there is none) and the standard error
-    of the loss, on ``num_samples`` test samples (0: no figure at all), and the ``accuracy_beside`` of the other model.
+    """What a test found.
 
-    ``metrics`` are the experiment's, by name; of those that its samples cannot have ``gaps`` say why. ``without_block
-    [B]`` is the main one with each block of the samples left out (NaN: it has no value then).
-
-    ``weights [k]`` of the client's own mixture are there where it lives in the server's process; on a network they stay
-    with the participant, and a reply that has them is refused.
+    Attributes:
+        loss: the mean loss of the model that the client holds. None: there is none.
+        accuracy: from 0 to 1. None: there is none.
+        num_samples: how many test samples the client has; with 0 there are no figures.
+        loss_error: the standard error of the loss.
+        accuracy_beside: the accuracy of the other model of the task.
+        weights: ``[k]`` float64, those of the client's own mixture, only where client and server are one process. On a
+            network they stay with the participant, and a reply that has them is refused.
+        metrics: the experiment's metrics by name.
+        gaps: for each metric that these samples cannot have, the reason.
+        without_block: ``[B]`` float64, the main metric with each of B blocks of the samples left out; NaN where it has
+            no value then.
     """
 
     __test__ = False  # not one of pytest's
@@ -271,10 +349,12 @@ AnyResult = Annotated[
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that the server asks one client at one stage of a round.
+    """Everything that the server asks of one client at one stage of a round.
 
-    ``accepted`` says what became of the client's private rows: (row, round of its last update that was accepted), rows
-    without any left out. None says nothing of them. It is heeded where private rows lie with their owners.
+    Attributes:
+        accepted: for each of the client's private rows that ever took an update,
+            ``(row, round of the last update that was accepted)``. None: nothing is said about them. It matters only
+            where private rows are kept by their owners.
     """
 
     client: Count
@@ -284,9 +364,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How a reply came, where that is not at once: ``seconds`` of virtual time that the client took (in a simulation);
-    the ``round`` whose training request it answers (None: this round's). ``open``: the client has not answered yet, and
-    its reply comes with a later exchange.
+    """How a reply came, where it did not come at once.
+
+    Attributes:
+        seconds: the virtual time that the client took, in a simulation.
+        round: the round whose training request it answers. None: this round's.
+        open: the client has not answered yet; its reply comes with a later exchange.
     """
 
     seconds: float = 0.0
@@ -296,8 +379,11 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Closing:
-    """When an exchange with training tasks ends before its deadline: once ``enough`` sound replies are in (None: when
-    nobody is left to be waited for). Replies to earlier rounds count too, from round ``since`` on.
+    """When an exchange with training tasks may end before its deadline.
+
+    Attributes:
+        enough: as soon as this many sound replies are in. None: when nobody is left to be waited for.
+        since: the earliest round whose late replies count towards that number.
     """
 
     enough: int | None
@@ -306,11 +392,18 @@ class Closing:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answers. ``refused`` says why there are none; ``authorise`` is the most it agrees to pay this round.
+    """A client's answers, which are untrusted.
 
-    A reply is untrusted input: :mod:`hanse.federation.check` refuses what is wrong before anything uses it.
-    ``bytes_down`` and ``bytes_up`` count what the request and the reply weighed on the wire, ``arrival`` says when it
-    came; the server's side of the port writes these, whatever the client says.
+    :mod:`hanse.federation.check` refuses what is wrong before anything uses it. The last three fields are written by
+    the server's side of the port, whatever the client says.
+
+    Attributes:
+        results: one per task.
+        refused: why there are no results. None: there are.
+        authorise: the most that the client agrees to pay this round, in the smallest unit. None: it set no limit.
+        bytes_down: how many bytes the request had on the wire.
+        bytes_up: how many bytes the reply had.
+        arrival: when it came. None: at once.
     """
 
     client: Count
@@ -323,17 +416,26 @@ class Reply:
 
 
 class Federation(Protocol):
-    """One engine behind the port: clients in this process, on Flower's network, or in its simulation."""
+    """The clients behind the port: in this process, on Flower's network, or in its simulation."""
 
     def present(self, round: int) -> Roster:
-        """Return the clients that can be asked this round, by ascending id: not those that still train."""
+        """Return the clients that can be asked this round, ascending by id.
+
+        Clients that are still training are not among them.
+        """
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send each request, return the replies that came in time, in any order; silence is no reply.
+        """Send the requests, and return the replies that came in time, in any order. Silence is no reply.
 
-        Without ``closing`` all are waited for, or the deadline, and what comes later is lost. With it an answer may
-        come with a later exchange: until then its client is said to be open (see :class:`Arrival`). A simulation, where
-        all replies are there at once, says how long each took, and leaves the rest to the loop.
+        Without ``closing`` all clients are waited for until the deadline, and what comes later is lost. With it, an
+        answer may come with a later exchange; until then the client is reported as open (see :class:`Arrival`). A
+        simulation has all replies at once: it says how long each took and leaves the rest to the loop.
+
+        Args:
+            round: the round that is played.
+            requests: at most one per client.
+            deadline_s: how many seconds to wait. None: no deadline.
+            closing: when the exchange may end earlier. None: when all have answered.
         """

@@ -1,4 +1,4 @@
-"""How a client trains: local SGD, and how much of it."""
+"""How a client trains: local SGD or another optimiser, and how much of it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,36 @@ REMEMBERING = ("lr_decay_by", "order", "statistics")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Local SGD: exactly one of ``batch_size`` (epochs of batches of this size, the last one smaller),
-    ``batches_per_epoch`` (epochs of this number of nearly equal batches) or ``steps`` (with ``batch_size``: this many
-    batches, reshuffling when the data is used up, or with ``batch_share`` each a fresh draw of this share of the
-    samples, at least one). ``lr * lr_decay**round`` is round's learning rate.
-    ``optimizer`` "adamw" or "adadelta" takes their steps in the place of SGD's (without ``momentum``; their moments
-    start anew in every round), in the engines that run the module itself. ``rho`` and ``eps`` are Adadelta's.
+    """Local training, as the ``[train]`` section of an experiment sets it for all clients.
 
-    Three settings make training depend on what a client did before (:mod:`hanse.core.history`), as in GTFLAT's public
-    code. ``lr_decay_by`` "last": the exponent is the last round in which this client trained (0 the first time), not
-    the round that is played. ``order`` "by_class": a client's samples are not shuffled, they lie class after class, and
-    its batches go on where its last round stopped. ``statistics`` "own": each client keeps its batch-norm statistics,
-    as initialised until it first trains, and only parameters are averaged.
+    An epoch goes once through a client's samples. Set one of ``batch_size`` (batches of this size, the last one
+    smaller), ``batches_per_epoch`` (this number of nearly equal batches) or ``steps``. With ``steps``, ``batch_size``
+    or ``batch_share`` says how large a batch is, and ``epochs`` does not count.
+
+    The last three settings make training depend on what a client did before (:mod:`hanse.core.history`), as in GTFLAT's
+    public code.
+
+    Attributes:
+        epochs: passes over a client's samples in a round.
+        batch_size: samples per batch.
+        batches_per_epoch: how many batches the samples are split into, instead of ``batch_size``.
+        steps: how many batches in all, instead of epochs. Samples are reshuffled when they are used up.
+        batch_share: with ``steps``: each batch is a fresh draw of this share of the samples (0 to 1), at least one
+            sample.
+        lr: the learning rate of round 0.
+        momentum: of SGD, from 0 to below 1.
+        weight_decay: the share of each weight that is added to its gradient; AdamW takes it in its step instead.
+        lr_decay: the learning rate of a round is ``lr * lr_decay**round``.
+        optimizer: "sgd", or "adamw" or "adadelta" with their own steps. These two ignore ``momentum``, start anew in
+            every round, and need an engine that runs the module itself.
+        rho: Adadelta's decay of its running averages.
+        eps: Adadelta's epsilon.
+        lr_decay_by: the exponent of ``lr_decay``: "round" is the round that is played, "last" the last round in which
+            this client trained (0 the first time).
+        order: "shuffled", or "by_class": samples lie class after class, and a client's batches go on where its last
+            round stopped.
+        statistics: batch-norm statistics are "averaged" as parameters are, or each client keeps its "own", as
+            initialised until it first trains.
     """
 
     epochs: int = 1
@@ -49,9 +67,9 @@ class Recipe:
 
     @property
     def remembered(self) -> list[str]:
-        """The settings that make training depend on what a client did before, of those that are not the default."""
+        """The settings by which training depends on a client's past: those of the three that are not the default."""
         return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
 
     def lr_at(self, round: int) -> float:
-        """Return the learning rate of a round (rounds count from 0)."""
+        """Return the learning rate of a round; rounds count from 0."""
         return self.lr * self.lr_decay**round

@@ -1,7 +1,12 @@
 """The model table: every model in play is one row, and a round is ``M' = W [U; M]``.
 
-``M`` is ``[K, P]``: one flattened model a row, parameters first, then float buffers (batch-norm statistics). Distances,
-norms and proximal terms use the first ``Layout.num_parameters`` columns only; mixing uses all of them.
+``M [K, P]`` is the :class:`Table`: one flattened model per row, parameters first, then float buffers (batch-norm
+statistics). Distances, norms and proximal terms use the first ``Layout.num_parameters`` columns only; mixing uses all
+of them. Rows lie in named blocks (:class:`Block`). Before training, :class:`Seats` say who trains which row; afterwards
+:class:`Updates` hold what came back, and a :class:`Mix` says how much of each update and of each old row goes into each
+new row. :func:`mix` multiplies.
+
+Only this module knows where a block begins. Everybody else asks by name (:meth:`Table.at`).
 """
 
 from __future__ import annotations
@@ -26,9 +31,15 @@ Floats = NDArray[np.float64]
 class Layout:
     """Where each tensor of a module lies in a flat row.
 
-    ``names`` and ``shapes`` list the parameters in ``module.named_parameters()`` order, then the float buffers;
-    ``offsets`` has one entry more than names. Integer buffers (counters) are not part of a row and are not mixed, nor
-    are frozen parameters of a model of which only what trains is sent: they stay as they are in the module.
+    Integer buffers, such as batch counters, are not part of a row and are not mixed. Neither are frozen parameters of a
+    model of which only the trained part is sent. Both stay in the module as they are.
+
+    Attributes:
+        names: the parameters in the order of ``module.named_parameters()``, then the float buffers.
+        shapes: the shape of each.
+        offsets: the column where each begins, and at the end ``size``: one entry more than ``names``.
+        num_parameters: how many columns are parameters; they are the first ones.
+        size: the length of a row, P: parameters and float buffers.
     """
 
     names: tuple[str, ...]
@@ -39,9 +50,14 @@ class Layout:
 
     @staticmethod
     def of(module: nn.Module, *, frozen: bool = True) -> Layout:
-        """Return the layout of any module, with or without its ``frozen`` parameters (``requires_grad`` False).
+        """Return the layout of a module.
 
-        Raises ValueError if it has no parameters.
+        Args:
+            module: any module.
+            frozen: whether parameters with ``requires_grad = False`` are part of a row.
+
+        Raises:
+            ValueError: it has no parameters.
         """
         parameters = [(n, p) for n, p in module.named_parameters() if frozen or p.requires_grad]
         if not parameters:
@@ -59,20 +75,28 @@ class Layout:
         )
 
     def _blocks(self) -> Iterator[tuple[str, torch.Size, int, int]]:
+        """Yield name, shape, first column and end of each tensor."""
         return zip(self.names, self.shapes, self.offsets[:-1], self.offsets[1:], strict=True)
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """Return the module's parameters and float buffers as one new row ``[P]`` (float32)."""
+        """Return the module's parameters and float buffers as one new row, ``[P]`` float32."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         return torch.cat([tensors[name].detach().reshape(-1).float() for name in self.names])
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return named views of ``rows [..., P]``; each has shape ``[..., *shape]`` and shares memory."""
+        """Return views of rows as tensors by name.
+
+        Args:
+            rows: ``[..., P]``.
+
+        Returns:
+            Tensors of shape ``[..., *shape]`` that share memory with ``rows``.
+        """
         lead = rows.shape[:-1]
         return {n: rows[..., a:b].view(*lead, *shape) for n, shape, a, b in self._blocks()}
 
     def load(self, module: nn.Module, row: Tensor) -> None:
-        """Copy a row ``[P]`` into the module in place."""
+        """Copy a row ``[P]`` into the module's parameters and buffers, in place."""
         tensors: dict[str, Tensor] = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, value in self.unflatten(row).items():
@@ -80,18 +104,25 @@ class Layout:
 
 
 def _close(*arrays: NDArray[Any]) -> None:
-    """Let nobody write into these arrays: everybody is shown the same ones."""
+    """Make arrays read-only, since everybody is shown the same ones."""
     for array in arrays:
         array.flags.writeable = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of the table under one name: ``count`` of them, or one for each client (``PER_CLIENT``).
+    """Rows of the table under one name. The part in the train slot declares them.
 
-    They start as the first initial model ("model"), each as an initial model of its own ("different"), or as zeros. A
-    ``private`` row is its client's: computed by it, and never sent to the server. ``held``: they are made for clients
-    to hold, and a mechanism that hands out other rows alone is warned about.
+    Attributes:
+        name: what they are called, such as "server" or "own".
+        count: how many rows; ``PER_CLIENT`` for one per client.
+        initial: what they start as: "model" for the first initial model, "different" for an initial model each, "zero"
+            for zeros.
+        private: whether each row is its client's, computed by it and never sent to the server.
+        held: whether the rows are made for clients to hold. A mechanism that hands out other rows only is warned about.
+
+    Raises:
+        ValueError: a count or an initial state that is not allowed.
     """
 
     name: str
@@ -108,16 +139,20 @@ class Block:
 
     @property
     def per_client(self) -> bool:
-        """Whether it has one row for each client."""
+        """Whether the block has one row for each client."""
         return self.count == PER_CLIENT
 
 
 @dataclass(frozen=True)
 class Table:
-    """The models in play: ``rows [K, P]`` float32, each row's ``owner`` (-1 server, else a client id) and ``block``
-    (its number in ``blocks``), both ``[K]``.
+    """The models in play. Its arrays ``owner`` and ``block`` are read-only.
 
-    Rows are named by their blocks; nobody else knows where a block begins.
+    Attributes:
+        rows: ``[K, P]`` float32.
+        owner: ``[K]`` int64, whose row it is: -1 (``SERVER``) for the server, else a client id.
+        block: ``[K]`` int64, the row's block, as a position in ``blocks``. After rows were added, a block need not be
+            contiguous.
+        blocks: the named blocks.
     """
 
     rows: Tensor
@@ -135,24 +170,36 @@ class Table:
 
     @staticmethod
     def of(rows: Tensor, owner: Ints | None = None) -> Table:
-        """Make a table of rows "server", and "own" for those whose ``owner [K]`` is a client, in any order."""
+        """Return a table from rows alone: blocks "server" and "own", by the rows' owners.
+
+        Args:
+            rows: ``[K, P]``.
+            owner: ``[K]``, in any order; None: all rows are the server's.
+        """
         if owner is None:
             owner = np.full(rows.shape[0], SERVER, dtype=np.int64)
         return Table(rows, owner, (owner != SERVER).astype(np.int64), (Block("server"), Block("own", private=True)))
 
     @staticmethod
     def laid_out(blocks: Sequence[Block], num_clients: int, initial: Callable[[int], Tensor]) -> Table:
-        """Return the table of ``blocks``, in their order, before round 0; ``initial(k)`` is the k-th initial model.
+        """Return the table before round 0.
 
-        Raises ValueError if there are no blocks, or two of one name.
+        Args:
+            blocks: the blocks, in the order in which their rows lie.
+            num_clients: how many rows a block with a row per client has.
+            initial: ``initial(k)`` returns the k-th initial model ``[P]``.
+
+        Raises:
+            ValueError: there are no blocks, or two have the same name.
         """
         names = [block.name for block in blocks]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"the blocks of a table need names of their own, and there must be one: {names}")
+            raise ValueError(f"a table needs at least one block, and a different name for each: {names}")
         first, rows = initial(0), list[Tensor]()
         owner, number = list[Ints](), list[Ints]()
         for b, block in enumerate(blocks):
             count = num_clients if block.count == PER_CLIENT else block.count
+            # every block of different models has the same ones, from the first on: initial(0), initial(1), ...
             if block.initial == "different":
                 rows.append(torch.stack([initial(k) for k in range(count)]))
             else:
@@ -171,23 +218,32 @@ class Table:
         return any(block.name == name for block in self.blocks)
 
     def number(self, name: str) -> int:
-        """Return a block's number. Raises KeyError that names the blocks that there are."""
+        """Return a block's position in ``blocks``. Raises KeyError, with the names that there are, if it is not one."""
         names = [block.name for block in self.blocks]
         if name not in names:
-            raise KeyError(f"the table has no rows '{name}', only {', '.join(map(repr, names))}")
+            raise KeyError(f"the table has no block '{name}'; it has {', '.join(map(repr, names))}")
         return names.index(name)
 
     def at(self, name: str, clients: Ints | None = None) -> Ints:
-        """Return the numbers of a block's rows, or those of ``clients [n]`` where each client has one.
+        """Return the row numbers of a block.
 
-        Raises KeyError if there is no such block, and ValueError for clients of a block that is not theirs.
+        Args:
+            name: the block.
+            clients: ``[n]``, the clients whose rows are wanted, where each client has one. None: all rows of the block.
+
+        Returns:
+            ``[n]`` int64.
+
+        Raises:
+            KeyError: there is no such block.
+            ValueError: clients are given for a block that does not have a row per client.
         """
         number = self.number(name)
         rows = np.flatnonzero(self.block == number)
         if clients is None:
             return rows
         if not self.blocks[number].per_client:
-            raise ValueError(f"the rows '{name}' are not one for each client")
+            raise ValueError(f"the block '{name}' does not have one row for each client")
         return np.asarray(rows[clients], np.int64)
 
     def row(self, name: str) -> int:
@@ -199,23 +255,27 @@ class Table:
         return self.some(self.at(name))
 
     def some(self, rows: Ints) -> Tensor:
-        """Return the models of these rows, ``[n, P]``: where they lie side by side a view and not a copy, so that who
-        was sent one of them before is not sent it again.
+        """Return the models of these rows, ``[n, P]``.
+
+        Rows that lie side by side are returned as a view and not as a copy. By its place in memory it is recognised as
+        what a client was sent before in the round, so that its bytes are counted once.
         """
         return some_rows(self.rows, rows)
 
     @property
     def shared(self) -> Ints:
-        """The rows ``[n]`` that are the server's models: no client has one of its own there, and they are no zeros at
-        first (as control variates are).
+        """The rows ``[n]`` that are models of the server.
+
+        These are not one per client, not private, and not zeros at first (as control variates are).
         """
         models = [not (block.per_client or block.private or block.initial == "zero") for block in self.blocks]
         return np.flatnonzero(np.array(models)[self.block] & (self.owner == SERVER))
 
     @property
     def on_show(self) -> Ints:
-        """The server's rows ``[n]`` that are tested on held-out data by distribution: where clients have rows of their
-        own that the server sees, and other rows follow, these others.
+        """The server's rows ``[n]`` that are tested on held-out data by distribution.
+
+        Where the server sees a row of each client, and there are other rows beside, these others are tested.
         """
         rows = np.flatnonzero(self.owner == SERVER)
         mine = [b for b, block in enumerate(self.blocks) if block.per_client and not block.private]
@@ -223,18 +283,27 @@ class Table:
         return others if len(others) else rows
 
     def per_client(self, rows: Ints) -> NDArray[np.bool_]:
-        """Return which of ``rows [n]`` are one of a row for each client, or private, ``[n]``."""
+        """Return which of ``rows [n]`` belong to one client alone, ``[n]``: private ones, and rows of a block with one
+        per client.
+        """
         own = np.array([block.per_client or block.private for block in self.blocks])
         return np.asarray(own[self.block[rows]])
 
 
 @dataclass(frozen=True)
 class Seats:
-    """The places at one round's training, S of them; a client may hold several.
+    """The places at one round's training; a client may hold several.
 
-    ``client``, ``start`` and ``target`` are ``[S]`` int64: who trains, from which row, and which row its update goes
-    to (the group that averaging acts in; by default where it started). ``R [S, K]`` with ``mu [S]`` is the proximal
-    pull ``mu/2 |theta - R M|^2`` and ``L [S, K]`` the tilt ``<L M, theta>``; ``None`` means absent.
+    Seat s minimises its client's loss plus ``mu/2 |theta - (R M)_s|^2 + <(L M)_s, theta>``, starting from row
+    ``start[s]``.
+
+    Attributes:
+        client: ``[S]`` int64, who trains.
+        start: ``[S]`` int64, the table row that each starts from.
+        target: ``[S]`` int64, the row that each update goes to; seats with the same target form a group.
+        R: ``[S, K]``, the weights of the rows that each seat is pulled to. None: no pull.
+        mu: ``[S]``, the strength of the pull; given with ``R``.
+        L: ``[S, K]``, the weights of the rows in the linear term (the tilt). None: no tilt.
     """
 
     client: Ints
@@ -249,21 +318,23 @@ class Seats:
 
     @staticmethod
     def at(client: Ints, start: Ints) -> Seats:
-        """Seat each client at its start row, which is also its target; no pull, no tilt."""
+        """Return seats of these clients at these start rows, ``[S]`` each, which are also their targets; no pull, no
+        tilt.
+        """
         client, start = np.asarray(client, np.int64), np.asarray(start, np.int64)
         return Seats(client, start, start)
 
     def take(self, keep: Ints) -> Seats:
-        """Return the seats with these positions, in this order."""
+        """Return the seats at these positions, in this order."""
         R, mu, L = (None if a is None else a[keep] for a in (self.R, self.mu, self.L))
         return Seats(self.client[keep], self.start[keep], self.target[keep], R, mu, L)
 
     def plain(self) -> Seats:
-        """Return where the seats start and what they train, without pull and tilt."""
+        """Return the seats without pull and tilt."""
         return Seats(self.client, self.start, self.target)
 
     def with_more(self, others: Sequence[Seats]) -> Seats:
-        """Return these seats and then ``others``, which have neither pull nor tilt."""
+        """Return these seats followed by ``others``, which have neither pull nor tilt."""
         if not others:
             return self
         client, start, target = (
@@ -278,19 +349,25 @@ class Seats:
         return Seats(client, start, target, R, mu, L)
 
     def groups(self) -> dict[int, Ints]:
-        """Return, by target row in ascending order, the positions of the seats that train it."""
+        """Return the positions of the seats that train each target row, by row in ascending order."""
         return {int(k): np.flatnonzero(self.target == k) for k in np.unique(self.target)}
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What came back and was accepted: ``rows [S, P]``, the *reported* ``num_samples [S]``, mean training ``loss [S]``,
-    optimiser ``steps [S]``, and extras by name, each ``[S, ...]``. ``seats`` are the seats that answered, same order.
-    Of clients that train by loops of their own: ``metrics``, what each seat's reports beside (empty: nobody's), and a
-    loss is NaN where it does not say.
+    """What came back from training and was accepted, in the order of ``seats``.
 
-    ``staleness [S]``: for how many rounds an update was under way (0: it is this round's). One that was is rebased,
-    ``U' = M[start now] + (U - start then)``; ``raw`` has it as it came, by position.
+    Attributes:
+        seats: the seats that answered, S of them.
+        rows: ``[S, P]`` float32, the trained models.
+        num_samples: ``[S]``, the numbers of samples that clients *report*.
+        loss: ``[S]``, mean training losses; NaN where a client's own training loop does not say.
+        steps: ``[S]`` int64, optimiser steps.
+        extras: tensors by name, ``[S, ...]`` each.
+        metrics: numbers that clients' own training loops report, one mapping per seat; empty where nobody reports any.
+        staleness: ``[S]`` int64, for how many rounds an update was under way; 0 for this round's. A late update is
+            rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
+        raw: late updates as they came, by position.
     """
 
     seats: Seats
@@ -315,7 +392,10 @@ class Updates:
 class Replace:
     """What some rows become: row ``rows[r]`` is ``updates[r] @ U + models[r] @ M``.
 
-    ``rows [r]`` are row numbers, ``updates [r, S]`` and ``models [r, K]`` weights (None: nothing of the old table).
+    Attributes:
+        rows: ``[r]`` int64, row numbers.
+        updates: ``[r, S]``, the weights of the round's updates.
+        models: ``[r, K]``, the weights of the old rows. None: nothing of the old table.
     """
 
     rows: Ints
@@ -325,7 +405,13 @@ class Replace:
 
 @dataclass(frozen=True)
 class Add:
-    """One row more of a block: ``updates @ U + models @ M``, weights ``[S]`` and ``[K]``."""
+    """One more row of a block: ``updates @ U + models @ M``.
+
+    Attributes:
+        block: the block's name.
+        updates: ``[S]``, the weights of the round's updates.
+        models: ``[K]``, the weights of the old rows.
+    """
 
     block: str
     updates: Floats
@@ -334,7 +420,12 @@ class Add:
 
 @dataclass(frozen=True)
 class Made:
-    """A new row that is no sum of rows: ``row [P]``, a function of the updates at these positions, ``of [m]``."""
+    """A new row that is not a weighted sum of rows.
+
+    Attributes:
+        row: ``[P]`` float32.
+        of: ``[m]`` int64, the positions of the updates that it is a function of.
+    """
 
     row: Tensor
     of: Ints
@@ -342,10 +433,17 @@ class Made:
 
 @dataclass(frozen=True)
 class Mix:
-    """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner`` and ``block [K']``, and
-    ``home [N]``, the row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ
-    from K. ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason). Rows that are
-    ``made`` otherwise, by number, are zeros in ``W``.
+    """The proposed next table, ``M' = W [U; M]``. Its arrays are read-only; the methods return other mixes.
+
+    Attributes:
+        W: ``[K', S + K]`` float64. Columns 0..S-1 are weights of updates, column S + k is the weight of old row k: a
+            row that stays is a unit row. K' may be larger than K.
+        owner: ``[K']`` int64, the owners of the new rows.
+        block: ``[K']`` int64, their blocks.
+        home: ``[N]`` int64, the row that each client starts from next.
+        metrics: numbers by name that are recorded with the round.
+        refused: ``(client, reason)`` of clients whose part in the mix was refused.
+        made: the rows, by number, that are no weighted sums; they are zeros in ``W``.
     """
 
     W: Floats
@@ -361,14 +459,17 @@ class Mix:
 
     @staticmethod
     def keeping(table: Table, num_updates: int, home: Ints) -> Mix:
-        """Return the mix beside so many updates in which every row stays."""
+        """Return the mix in which every row of ``table`` stays, beside ``num_updates`` updates that nobody uses."""
         return Mix(np.eye(table.size, num_updates + table.size, num_updates), table.owner, table.block, home)
 
     def changed(self, table: Table, replaced: Sequence[Replace], added: Sequence[Add] = ()) -> Mix:
-        """Return the mix with these rows of ``table`` replaced, and with rows more at its end."""
+        """Return the mix with some rows of ``table`` replaced, and others appended at its end.
+
+        Where a row is replaced twice, the last one counts.
+        """
         count, W, made = self.W.shape[1] - table.size, self.W.copy(), dict(self.made)
         for part in replaced:
-            W[part.rows] = 0.0
+            W[part.rows] = 0.0  # what an earlier replacement or a unit row left there
             W[part.rows, :count] = part.updates
             if part.models is not None:
                 W[part.rows, count:] = part.models
@@ -389,31 +490,33 @@ class Mix:
         return np.asarray(copies(self.W[rows]) & (self.W[rows, self.W.shape[1] - table.size + rows] == 1.0))
 
     def without(self, table: Table, rows: Sequence[int], home: Ints) -> Mix:
-        """Return the mix that leaves these rows of ``table`` as they are. If one of ``rows`` is new, all rows stay, and
-        so does everybody's ``home [N]``.
+        """Return the mix that leaves these rows of ``table`` as they are.
+
+        If one of ``rows`` is new, it has no old state to stay in. Then all rows stay, and everybody keeps its
+        ``home [N]``.
         """
         count = self.W.shape[1] - table.size
-        if rows and max(rows) >= table.size:
+        if rows and max(rows) >= table.size:  # rows are only appended, so those numbers are the new ones
             return Mix.keeping(table, count, home)
         W = self.W.copy()
         W[list(rows)] = np.eye(table.size, count + table.size, count)[list(rows)]
         return replace(self, W=W, made={row: one for row, one in self.made.items() if row not in rows})
 
     def with_made(self, made: Mapping[int, Made]) -> Mix:
-        """Return the mix in which these rows, by number, are made otherwise than by ``W``."""
+        """Return the mix in which these rows, by number, are made otherwise than as weighted sums."""
         W = self.W.copy()
         W[list(made)] = 0.0
         return replace(self, W=W, made={**self.made, **made})
 
     def made_of(self, num_updates: int) -> NDArray[np.bool_]:
-        """Return which of the updates each new row is made of, ``[K', S]``."""
+        """Return which of the ``num_updates`` updates each new row is made of, ``[K', S]``."""
         found = np.asarray(self.W[:, :num_updates] != 0)
         for row, one in self.made.items():
             found[row, one.of] = True
         return found
 
     def rows(self, updates: Tensor, table: Tensor) -> Tensor:
-        """Return the new rows ``[K', P]`` float32 of ``updates [S, P]`` and ``table [K, P]``."""
+        """Return the new rows, ``[K', P]`` float32, from ``updates [S, P]`` and ``table [K, P]``."""
         found = mix(self.W, updates, table)
         for row, one in self.made.items():
             found[row] = one.row
@@ -425,25 +528,28 @@ class Mix:
 
 
 def copies(W: Floats) -> NDArray[np.bool_]:
-    """Return which rows of ``W [K, n]`` take one model as it is, ``[K]``."""
+    """Return which rows of ``W [K, n]`` take one model as it is, ``[K]``: a single weight, which is 1."""
     return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0))
 
 
 def some_rows(models: Tensor, rows: Ints) -> Tensor:
-    """Return the ``rows [n]`` of ``models [K, P]``, ``[n, P]``: a view where they lie side by side."""
+    """Return the ``rows [n]`` of ``models [K, P]`` as ``[n, P]``: a view where they lie side by side, else a copy."""
     if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
         return models[int(rows[0]) : int(rows[-1]) + 1]
     return models[rows]
 
 
 def as_one(rows: Sequence[Tensor]) -> Tensor:
-    """Return models ``[P]``, one or more, as ``[n, P]``: a view and not a copy where they are the rows of one tensor,
-    one after another, as an engine returns what it trained.
+    """Return several models ``[P]`` as one tensor ``[n, P]``.
+
+    If they are consecutive rows of one tensor, as an engine returns what it trained, the result is a view of it and not
+    a copy.
     """
     first, size = rows[0], len(rows[0])
     begin, memory = first.storage_offset(), first.untyped_storage().data_ptr()
 
     def lies(place: int, row: Tensor) -> bool:
+        """Whether a row lies at this place after the first one, in the same memory."""
         alike = (row.dtype, row.shape, row.stride()) == (first.dtype, first.shape, (1,))
         return alike and row.untyped_storage().data_ptr() == memory and row.storage_offset() == begin + place * size
 
@@ -452,19 +558,36 @@ def as_one(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(rows))
 
 
-_COLUMNS = 1 << 20  # elements of the float64 copy at a time, so that mixing needs no second table
+_COLUMNS = 1 << 20  # numbers that are copied to float64 at a time, so that mixing needs no second table
 
 
 def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
-    """Return ``M' = W [U; M]`` as float32 ``[K', P]`` for ``updates [S, P]`` and ``table [K, P]``.
+    """Return ``M' = W [U; M]``.
 
-    Sums are made in float64 in a fixed order; a row that only keeps one model is copied bit for bit.
-    Raises ValueError if the shapes do not fit.
+    Sums are made in float64 in a fixed order. A row that only keeps one model is copied bit for bit, even beside rows
+    that are infinite.
+
+    Args:
+        W: ``[K', S + K]``, the weights; columns of updates first.
+        updates: ``[S, P]``, U.
+        table: ``[K, P]``, M.
+
+    Returns:
+        ``[K', P]`` float32.
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    Example:
+        >>> updates, table = torch.tensor([[1.0, 1.0], [3.0, 3.0]]), torch.zeros(1, 2)
+        >>> mix(np.array([[0.5, 0.5, 0.0]]), updates, table).tolist()  # the mean of two updates
+        [[2.0, 2.0]]
     """
     num_updates, num_rows = updates.shape[0], table.shape[0]
     if W.ndim != 2 or W.shape[1] != num_updates + num_rows:
         raise ValueError(f"W is {W.shape}, but there are {num_updates} updates and {num_rows} rows")
     out = torch.empty((W.shape[0], table.shape[1]), dtype=torch.float32, device=table.device)
+    # rows that only keep a model are not multiplied: 0 times an infinite number in another row would be NaN
     kept = copies(W)
     for k in np.flatnonzero(kept):
         column = int(np.argmax(W[k]))
@@ -472,7 +595,7 @@ def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     mixed = np.flatnonzero(~kept)
     if len(mixed) == 0:
         return out
-    columns = np.flatnonzero(np.any(W[mixed] != 0, axis=0))
+    columns = np.flatnonzero(np.any(W[mixed] != 0, axis=0))  # only these are copied to float64
     from_updates = columns[columns < num_updates]
     from_table = columns[columns >= num_updates] - num_updates
     weights = torch.as_tensor(W[np.ix_(mixed, columns)], device=table.device)

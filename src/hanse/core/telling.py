@@ -1,9 +1,10 @@
 """What parts, behaviours and policies say of themselves, so that no report has to know them by name.
 
-A part returns a :class:`Telling`, a behaviour or policy a :class:`Conduct`. They are data: they are written into the
-run directory, as ``about.json``, when a run begins, by who runs the experiment. Reports, statements and the live page
-read them there as data, which may be a stranger's: its types and lengths are checked, nothing that it names is
-imported, and pages show its words as text.
+A part returns a :class:`Telling` from its method ``tells``, a behaviour or policy a :class:`Conduct`, and a payment
+rule :class:`Terms` before anybody joins. They are data. Whoever runs the experiment writes them into the run directory,
+as ``about.json``, when the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page
+read them there (:func:`read_about`), from a directory that may be a stranger's: types and lengths are checked, nothing
+that they name is imported, and pages show their words as text.
 """
 
 from __future__ import annotations
@@ -34,12 +35,18 @@ Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=10**7)], ...], Field(max_len
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart of metrics that the part records, over the rounds.
+    """A chart over the rounds of metrics that a part records.
 
-    ``metric`` is a name as in ``metrics.jsonl`` ("fees/total"), or several at once: a ``*`` stands for anything between
-    two slashes ("tokens/tier */accuracy"). ``line`` names a curve, with what each ``*`` stood for in the place of its
-    own ("tier *"); without it that is the name. ``unit`` stands at the axis, values are multiplied by ``factor``;
-    "lines" joins the rounds, with "steps" a value holds until the next one, "bars" shows the last round alone.
+    Attributes:
+        title: the chart's title.
+        metric: a name as in ``metrics.jsonl``, such as "fees/total", or several at once: a ``*`` stands for anything
+            between two slashes, as in "tokens/tier */accuracy".
+        unit: what stands at the axis.
+        line: the name of a curve, in which each ``*`` is replaced by what the pattern's ``*`` stood for, as in "tier
+            *". Empty: what the ``*`` stood for is the name.
+        caption: a sentence below the chart.
+        how: "lines" joins the rounds, "steps" holds a value until the next one, "bars" shows the last round alone.
+        factor: what values are multiplied by.
     """
 
     title: Label
@@ -53,7 +60,12 @@ class Plot:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a ``kind`` of transaction is called on a statement and in reports, such as "seats paid for"."""
+    """What a kind of transaction is called on statements and in reports.
+
+    Attributes:
+        kind: the transactions' ``kind``.
+        label: what people read, such as "seats paid for".
+    """
 
     kind: Label
     label: Label
@@ -61,8 +73,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class Worth:
-    """A figure a client that the live page shows in the place of contributions: ``metric`` with one ``*`` for the
-    client's number ("utility/client/*"), its column's ``label``, and a ``sentence`` of what it is.
+    """A number about each client that the live page shows in the place of contributions.
+
+    Attributes:
+        metric: the metric's name with one ``*`` for the client's number, such as "utility/client/*".
+        label: the heading of its column.
+        sentence: what it is.
     """
 
     metric: Pattern
@@ -72,8 +88,13 @@ class Worth:
 
 @dataclass(frozen=True)
 class Measure:
-    """What a value part measures: the ``name`` of one value ("Shapley value"), what it says in a ``sentence``, and
-    whether the values of a round ``share_out`` what the round gained, so that a share of their sum means something.
+    """What a value part measures.
+
+    Attributes:
+        name: what one value is called, such as "Shapley value".
+        sentence: what it means.
+        share_out: whether the values of a round sum to what the round gained, so that a share of their sum means
+            something.
     """
 
     name: Label
@@ -83,9 +104,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class Telling:
-    """What a part says of itself: a sentence for a ``participant`` ("You bid for seats ..."), one for a ``report``, the
-    ``charts`` that it wants, under the heading ``section``, what its ``kinds`` of transactions are called, and what it
-    ``measures`` if it values updates.
+    """What a part says of itself.
+
+    Attributes:
+        participant: a sentence for a participant, such as "You bid for seats ...".
+        report: a sentence for the report.
+        section: the heading under which its charts stand.
+        charts: the charts that it wants.
+        kinds: what its kinds of transactions are called.
+        worth: a number about each client for the live page.
+        measures: what its values are, if it values updates.
     """
 
     participant: Sentence = ""
@@ -99,11 +127,17 @@ class Telling:
 
 @dataclass(frozen=True)
 class Conduct:
-    """What a behaviour or a policy makes of clients: what those ``clients`` (ids) are called in charts ("free riders"),
-    and a ``sentence`` of what they do. Without a ``label`` they are not told apart from the others.
+    """What a behaviour or a policy does to clients.
 
-    ``rest`` is what the others are called, ``cheats`` says whether it is cheating. A client with several goes under
-    the one of the lowest ``rank``.
+    Without a ``label`` these clients are not told apart from the others.
+
+    Attributes:
+        label: what its clients are called in charts, such as "free riders".
+        sentence: what they do.
+        clients: their ids.
+        cheats: whether it is cheating.
+        rest: what the other clients are called.
+        rank: a client with several conducts goes under the one of the lowest rank.
     """
 
     label: Words = ""
@@ -116,11 +150,17 @@ class Conduct:
 
 @dataclass(frozen=True)
 class Joining:
-    """What is known before a client joins, for a payment rule's :class:`Terms`. Amounts are units.
+    """What is known before a client joins, for a payment rule's :class:`Terms`. Amounts are in the smallest unit.
 
-    ``client`` of ``clients``, how many ``rounds``, the ``grant`` and how much ``debt`` an account may have, the sizes
-    ``[N]`` of the clients' data if they are here, the client's ``profile``, the most that its policy has ``agreed`` to
-    pay in a round (None: any bill), and the mechanism's ``parts`` by decision.
+    Attributes:
+        client: the client's id.
+        clients: how many clients there are.
+        rounds: how many rounds the run has.
+        grant: what each client gets when it joins.
+        debt: how far below zero an account may go.
+        sizes: ``[N]``, the sizes of the clients' data. None: they are not here.
+        agreed: the most that its policy agreed to pay in a round. None: any bill.
+        parts: the mechanism's parts by slot.
     """
 
     client: int
@@ -140,7 +180,7 @@ class Joining:
 
     @property
     def at_stake_in_words(self) -> str:
-        """The same in words."""
+        """The same as a phrase for people, in tokens."""
         if self.debt:
             units = tokens(self.at_stake), tokens(self.debt)
             return f"at most {units[0]} tokens: its grant, and {units[1]} of debt, where the floor is"
@@ -149,8 +189,15 @@ class Joining:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a payment rule may cost a client and bring it: sentences, and the ``most`` units that it can lose over the
-    run (None: all that its account can bear) and in one round (None: no bound). ``money``: somebody pays.
+    """What a payment rule may cost a client and bring it.
+
+    Attributes:
+        pays: sentences on what it may pay.
+        gains: sentences on what it may get.
+        unknown: sentences on what cannot be said before.
+        most: the most units that it can lose over the run. None: all that its account can bear.
+        most_round: the most units that it can lose in one round. None: no bound.
+        money: whether anybody pays at all.
     """
 
     pays: tuple[str, ...] = ()
@@ -165,9 +212,16 @@ FREE = Terms(("Nobody pays in this experiment.",), ("A model that learned from o
 
 
 def matched(pattern: str, name: str) -> tuple[str, ...] | None:
-    """Return what each ``*`` of a pattern stands for in a metric's ``name``; None if the name is another one.
+    """Return what each ``*`` of a pattern stands for in a metric's name; None if the pattern does not fit.
 
-    At most one ``*`` a step, of one character or more; no step of a path is crossed.
+    Both are split at slashes into steps. A step of the pattern has at most one ``*``, which stands for one character or
+    more and never for a slash.
+
+    Example:
+        >>> matched("tokens/tier */accuracy", "tokens/tier 2/accuracy")
+        ('2',)
+        >>> matched("tokens/*", "tokens/tier 2/accuracy") is None
+        True
     """
     steps, given = pattern.split("/"), name.split("/")
     if len(steps) != len(given):
@@ -186,14 +240,20 @@ def matched(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 ABOUT = "about.json"
-MOST = 1 << 25  # bytes
+MOST = 1 << 25  # bytes of the file that are read
 MOST_CLIENTS = 10**6  # of one conduct; of more it is not said who they are
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Said:
-    """What the part ``name`` (its class) in a ``slot`` of the mechanism says."""
+    """What one part of the mechanism says.
+
+    Attributes:
+        slot: the first slot that it stands in.
+        name: its class.
+        telling: what it says.
+    """
 
     slot: Label
     name: Label
@@ -202,7 +262,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Role:
-    """What profiles call some ``clients``."""
+    """A role that profiles give to some clients.
+
+    Attributes:
+        clients: their ids.
+    """
 
     name: Label
     clients: Ids
@@ -210,8 +274,13 @@ class Role:
 
 @dataclass(frozen=True)
 class About:
-    """What a run's parts say, in the order of a round, what its behaviours and policy do, and the roles of its
-    profiles. ``roles`` is None where they are not known. ``names``: what the data call each client, or nothing.
+    """What a run says of itself: the contents of ``about.json``.
+
+    Attributes:
+        parts: what its parts say, in the order of a round.
+        conducts: what its behaviours and its policy do.
+        roles: the roles of its profiles. None: they are not known.
+        names: what the data call each client; empty if they have no names.
     """
 
     parts: Annotated[tuple[Said, ...], Field(max_length=20)] = ()
@@ -221,29 +290,32 @@ class About:
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """What kinds of transactions are called, those of the loop itself among them."""
+        """What each kind of transaction is called, those of the loop itself included."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
         return {"grant": "granted when it joined", "transfer": "transfers"} | told
 
     @property
     def worth(self) -> Worth | None:
-        """The first figure a client that a part tells of."""
+        """The first number about each client that a part tells of; None if no part does."""
         return next((said.telling.worth for said in self.parts if said.telling.worth is not None), None)
 
     @property
     def measure(self) -> Measure:
-        """What the value part measures; in runs of before, whose parts do not say, a value whose shares are shown."""
+        """What the value part measures.
+
+        Runs of older versions do not say: for them it is a "value" whose shares are shown.
+        """
         said = (said.telling.measures for said in self.parts if said.telling.measures is not None)
         return next(said, Measure("value", share_out=True))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What a report says of parts, behaviours and policy."""
+        """What a report says of parts, behaviours and policy, each sentence once."""
         told = [said.telling.report for said in self.parts] + [conduct.sentence for conduct in self.conducts]
         return tuple(dict.fromkeys(line for line in told if line))
 
     def told_to(self, client: int) -> tuple[str, ...]:
-        """Return what a participant is told: of the parts, and of what it does itself in this run."""
+        """Return what a participant, by its id, is told of the parts and of what it does itself in this run."""
         found = [said.telling.participant for said in self.parts]
         for conduct in self.conducts:
             if client in conduct.clients:
@@ -260,10 +332,17 @@ def describe(
     num_clients: int,
     seed: int,
 ) -> About:
-    """Return what parts (by slot), behaviours (by name), the clients' policy and their profiles say.
+    """Return what a run says of itself. Whoever has no method ``tells`` says nothing.
 
-    What has no method ``tells`` says nothing. Raises UserError for what says something that is no :class:`Telling` or
-    :class:`Conduct`.
+    Args:
+        parts: the mechanism's parts by slot.
+        behaviours: the behaviours by name.
+        profiles: the clients' profiles by id. None: not known.
+        num_clients: how many clients there are, for behaviours and the policy.
+        seed: the run's seed, from which they draw whom they concern.
+
+    Raises:
+        UserError: something says what is no :class:`Telling` or :class:`Conduct`, or what is too long.
     """
     said, seen = [], set[int]()
     for slot, part in parts.items():
@@ -278,7 +357,7 @@ def describe(
         if hasattr(actor, "tells"):
             conduct = actor.tells(num_clients, seed)
             if isinstance(conduct, Conduct) and len(conduct.clients) > MOST_CLIENTS:
-                conduct = Conduct(sentence=conduct.sentence)
+                conduct = Conduct(sentence=conduct.sentence)  # too many to list: only what they do is kept
             conduct = _sound(_CONDUCT, conduct, where)
             conducts += [conduct] if conduct.label or conduct.sentence else []
     return About(tuple(said), tuple(conducts), None if profiles is None else _roles(profiles))
@@ -297,6 +376,7 @@ _TELLING, _CONDUCT = Declared[Telling](Telling), Declared[Conduct](Conduct)
 
 
 def _sound(declared: Declared[T], value: Any, where: str) -> T:
+    """Return what is said if it is as declared. Raises UserError that begins with ``where``."""
     try:
         return declared.check(value)
     except UnsoundError as wrong:
@@ -309,9 +389,11 @@ def write_about(folder: Path, said: About) -> None:
 
 
 def read_about(folder: Path) -> About | None:
-    """Return what a run directory says of itself, which may be anybody's; None if an older hanse wrote it.
+    """Return what a run directory says of itself; None if the file is missing, because an older version wrote the run.
 
-    Raises UserError that names the field: something is of another type, too long, or too much.
+    Raises:
+        UserError: the directory may be anybody's, and something in the file has another type, is too long or too much.
+            The message names the field.
     """
     file = folder / ABOUT
     if not file.exists():

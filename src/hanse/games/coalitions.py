@@ -1,8 +1,11 @@
-"""Utilities of coalitions: what the values of :mod:`hanse.games.shapley` are computed from.
+"""Coalitions and their utilities: what the values of :mod:`hanse.games.shapley` are computed from.
 
-A *utility* (or characteristic function) gives a coalition, a ``frozenset`` of players ``0..n-1``, its worth.
-A utility may also have a method ``many(coalitions) -> sequence of floats``; every algorithm here then hands
-over whole batches, so that an expensive utility (a model's loss) is evaluated for many coalitions in one go.
+A *utility* (or characteristic function) gives a coalition, a ``frozenset`` of players ``0..n-1``, its worth. Any
+function will do. If it also has a method ``many(coalitions)``, the algorithms hand over whole batches, so that an
+expensive utility (the loss of a model) is evaluated for many coalitions at once. :class:`Memo` makes a utility remember
+what it has evaluated.
+
+The rest are checks and small helpers that the algorithms share.
 """
 
 from __future__ import annotations
@@ -26,18 +29,21 @@ class BatchUtility(Protocol):
 
     def __call__(self, coalition: Coalition, /) -> float:
         """Return the worth of one coalition."""
-        ...
 
     def many(self, coalitions: Sequence[Coalition], /) -> Sequence[float]:
         """Return the worth of each coalition, in the order given."""
-        ...
 
 
 def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
-    """Return ``value`` of every coalition, ``[len(coalitions)]``; in one ``many`` call if it has that.
+    """Return the worth of every coalition, ``[len(coalitions)]`` float64.
+
+    Args:
+        value: the utility. If it has a method ``many``, that is called once, and may return a list, an array or a
+            tensor.
+        coalitions: the coalitions; none is allowed.
 
     Raises:
-        ValueError: a utility is not finite, or ``many`` returned the wrong number of them.
+        ValueError: a worth is not finite, or ``many`` returned the wrong number of them.
     """
     if not coalitions:
         return np.zeros(0)
@@ -59,10 +65,13 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
 
 
 class Memo:
-    """A utility that remembers: each coalition is evaluated once, however often it is asked for.
+    """A utility that evaluates each coalition once, however often it is asked for.
 
-    ``requests`` counts the coalitions asked for, ``distinct`` those that were evaluated. Only evaluated
-    numbers are kept: a value that an algorithm carries forward by truncation never enters the memory.
+    Only evaluated numbers are remembered. What an algorithm assumes instead of evaluating, as truncation does, never
+    gets in.
+
+    Attributes:
+        requests: how many coalitions were asked for, repetitions included.
     """
 
     def __init__(self, value: Utility) -> None:
@@ -73,15 +82,15 @@ class Memo:
 
     @property
     def distinct(self) -> int:
-        """The number of different coalitions evaluated so far."""
+        """How many different coalitions were evaluated so far."""
         return len(self._known)
 
     def __call__(self, coalition: Coalition) -> float:
-        """Return the worth of one coalition; evaluates it if it is new."""
+        """Return the worth of one coalition; it is evaluated if it is new."""
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
-        """Return the worth of each coalition; those not known yet are evaluated together."""
+        """Return the worth of each coalition. Those that are new are evaluated together, each once."""
         new = [c for c in dict.fromkeys(coalitions) if c not in self._known]
         self._known.update(zip(new, evaluate(self._value, new).tolist(), strict=True))
         self._place.update(zip(new, range(len(self._place), len(self._known)), strict=True))
@@ -89,19 +98,19 @@ class Memo:
         return [self._known[c] for c in coalitions]
 
     def places(self, coalitions: Sequence[Coalition]) -> list[int]:
-        """Return where each of these coalitions, all known, stands in the order in which they were evaluated."""
+        """Return the position of each coalition in the order of evaluation, from 0. All of them must be known."""
         return [self._place[c] for c in coalitions]
 
 
 def players(n: int) -> int:
-    """Return ``n`` if it is a number of players; raises ``ValueError`` otherwise."""
+    """Return ``n`` as an int. Raises ValueError unless it is a whole number of at least 1."""
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n is {n!r}; allowed: a whole number of players, at least 1")
     return int(n)
 
 
 def subsets(n: int, chunk_bits: int = 12) -> Iterator[list[Coalition]]:
-    """Yield all ``2**n`` coalitions by bit mask, in lists of at most ``2**chunk_bits``."""
+    """Yield all ``2**n`` coalitions in the order of their bit masks, in lists of at most ``2**chunk_bits``."""
     low: list[Coalition] = [frozenset()]
     low_bits = min(n, chunk_bits)
     for i in range(low_bits):
@@ -112,7 +121,10 @@ def subsets(n: int, chunk_bits: int = 12) -> Iterator[list[Coalition]]:
 
 
 def generator(seed: int | np.random.Generator, purpose: str) -> np.random.Generator:
-    """Return a generator keyed by ``(seed, purpose)``, or ``seed`` itself if it is a generator already."""
+    """Return a random generator for a seed and a purpose. If ``seed`` is a generator already, it is used as it is.
+
+    The same seed with another purpose gives an independent stream.
+    """
     if isinstance(seed, np.random.Generator):
         return seed
     key = hashlib.blake2b(f"{int(seed)}|{purpose}".encode(), digest_size=16).digest()
@@ -120,7 +132,11 @@ def generator(seed: int | np.random.Generator, purpose: str) -> np.random.Genera
 
 
 def permutation_rows(permutations: Sequence[Sequence[int]], n: int) -> NDArray[np.int64]:
-    """Return permutations of ``0..n-1`` as rows ``[count, n]``; ``ValueError`` names one that is not."""
+    """Return permutations of ``0..n-1`` as an array ``[count, n]`` int64.
+
+    Raises:
+        ValueError: one is not a permutation; the message shows it.
+    """
     rows = [[int(player) for player in permutation] for permutation in permutations]
     for row, given in zip(rows, permutations, strict=True):
         if sorted(row) != list(range(n)) or any(a != b for a, b in zip(row, given, strict=True)):
@@ -129,14 +145,14 @@ def permutation_rows(permutations: Sequence[Sequence[int]], n: int) -> NDArray[n
 
 
 def positive_or_zero(name: str, number: float) -> float:
-    """Return ``number`` as a float if it is finite and not negative; raises ``ValueError`` otherwise."""
+    """Return ``number`` as a float. Raises ValueError, naming the argument, unless it is finite and at least 0."""
     if not (math.isfinite(number) and number >= 0):
         raise ValueError(f"{name} is {number}; allowed: a finite number, at least 0")
     return float(number)
 
 
 def whole_number(name: str, number: int) -> int:
-    """Return ``number`` if it is a whole number of at least 1; raises ``ValueError`` otherwise."""
+    """Return ``number`` as an int. Raises ValueError, naming the argument, unless it is whole and at least 1."""
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
         raise ValueError(f"{name} is {number!r}; allowed: a whole number, at least 1")
     return int(number)

@@ -1,4 +1,7 @@
-"""Cumulative values: a client's values of all rounds so far as one (GreedyFed Alg. 1, lines 8, 12, 13)."""
+"""Cumulative values: what a client was worth in all rounds so far, as one number (GreedyFed Alg. 1).
+
+A selector that prefers clients of large value calls :func:`update_cumulative` after each round.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +22,35 @@ def update_cumulative(
 ) -> tuple[Floats, NDArray[np.int64]]:
     """Fold one round's values into every client's cumulative value: GreedyFed Alg. 1, lines 8, 12 and 13.
 
-    Line 13 leaves open what the exponential average starts from. By default a client's first value is taken
-    as it is; with ``first_as_is=False`` the average starts from 0, as printed, which shrinks first values by
-    ``1 - alpha``.
+    The paper does not say what the exponential average of line 13 starts from. By default a client's first value is
+    taken as it is. With ``first_as_is=False`` the average starts from 0, which shrinks first values by ``1 - alpha``.
 
     Args:
         cumulative: ``[N]``, the values so far (0 where there is none).
-        counts: ``[N]``, how many rounds each client was valued in.
-        clients: ``[S]``, the different clients valued this round.
+        counts: ``[N]``, in how many rounds each client was valued.
+        clients: ``[S]``, the clients valued this round, each once.
         values: ``[S]``, their values.
-        alpha: None for the mean (line 12), or the weight of the past in the exponential average (line 13), in
-            [0, 1).
-        first_as_is: what the exponential average starts from; the mean needs no start.
+        alpha: None for the mean over rounds (line 12); otherwise the weight of the past in the exponential average
+            (line 13), at least 0 and below 1.
+        first_as_is: what the exponential average starts from. The mean needs no start.
 
     Returns:
         The new ``cumulative [N]`` and ``counts [N]``; the inputs are not changed.
 
     Raises:
-        ValueError: shapes that do not fit, a client outside ``0..N-1`` or given twice, a value that is not
-            finite, or ``alpha`` not allowed.
+        ValueError: shapes that do not fit, a client outside ``0..N-1`` or given twice, a value that is not finite, or
+            an ``alpha`` that is not allowed.
+
+    Example:
+        >>> total, counts = update_cumulative([0.0, 0.0], [0, 0], clients=[1], values=[0.4])
+        >>> total, counts = update_cumulative(total, counts, clients=[0, 1], values=[0.1, 0.2])
+        >>> total.round(3).tolist(), counts.tolist()  # client 1: the mean of 0.4 and 0.2
+        ([0.1, 0.3], [1, 2])
     """
     if alpha is not None and not 0 <= alpha < 1:
         raise ValueError(f"alpha is {alpha}; allowed: None (the mean) or 0 <= alpha < 1")
     total, seen, who, new = _checked(cumulative, counts, clients, values)
-    first = seen[who] == 0
+    first = seen[who] == 0  # before this round counts
     seen[who] += 1  # line 8
     if alpha is None:
         total[who] = ((seen[who] - 1) * total[who] + new) / seen[who]  # line 12
@@ -55,6 +63,7 @@ def update_cumulative(
 def _checked(
     cumulative: ArrayLike, counts: ArrayLike, clients: ArrayLike, values: ArrayLike
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64], Floats]:
+    """Return copies of the four arrays with their types. Raises ValueError for what :func:`update_cumulative` names."""
     total = np.array(cumulative, dtype=np.float64)
     seen = np.array(counts, dtype=np.int64)
     who = np.array(clients, dtype=np.int64)

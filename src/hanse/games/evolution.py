@@ -1,9 +1,13 @@
-"""Populations that revise their choice of a model: GTFLAT's replicator dynamics, eqs (6) and (7), over k players.
+"""Populations that revise their choice of a model: GTFLAT's replicator dynamics, eqs (6) and (7), for k players.
 
-Player i's population chooses among the k - 1 models of the others; ``X[i, a]`` is the share that chose a. By eq. (12)
-the payoff of a is ``u(i, a) = (Phi[a, i] + sum_{j != i} sum_b X[j, b] Phi[b, i]) / k``: the second term does not depend
-on a. So ``u(i, a) - u(i, b) = (Phi[a, i] - Phi[b, i]) / k`` in every state, each population evolves by itself, and t
-generations have a closed form (papers.md T10). The nearest model is a dominant strategy.
+:func:`equilibrium` plays the game, :func:`weights` turns its result into aggregation weights, and :func:`evolve`
+reports how far it is from rest. The payoffs come from :mod:`hanse.games.payoffs`. :mod:`hanse.games.replicator` names
+all of it in one place.
+
+The population of player i chooses among the k - 1 models of the others; ``X[i, a]`` is the share that chose a. By eq.
+(12) the payoff of a is ``u(i, a) = (Phi[a, i] + sum_{j != i} sum_b X[j, b] Phi[b, i]) / k``, whose second term does not
+depend on a. So ``u(i, a) - u(i, b) = (Phi[a, i] - Phi[b, i]) / k`` in every state: each population evolves by itself,
+and t generations have a closed form (docs/papers.md, T10). To choose the nearest model is a dominant strategy.
 """
 
 from __future__ import annotations
@@ -23,11 +27,13 @@ Time = Literal["discrete", "continuous"]
 
 @dataclass(frozen=True)
 class Evolution:
-    """Where the populations came to, ``state [k, k]``, and how far that is from rest.
+    """Where the populations came to, and how far that is from rest.
 
-    ``change``: the largest share that the last generation moved (0: nothing moves any more); ``gap``: the most that a
-    player could still gain by another choice, eq. (5); ``to_limit``: the largest difference to the rest point, where
-    everybody chose the nearest model.
+    Attributes:
+        state: ``[k, k]``, the shares.
+        change: the largest share that the last generation moved; 0 if nothing moves any more.
+        gap: the most that a player could still gain by another choice, eq. (5).
+        to_limit: the largest difference from the rest point, where everybody chose the nearest model.
     """
 
     state: Floats
@@ -37,7 +43,7 @@ class Evolution:
 
     @property
     def weights(self) -> Floats:
-        """The aggregation weights, eq. (11)."""
+        """The aggregation weights ``[k]``, eq. (11)."""
         return weights(self.state)
 
 
@@ -50,16 +56,30 @@ def equilibrium(
     time: Time = "discrete",
     start: Any = None,
 ) -> Floats:
-    """Return the state ``X [k, k]`` after ``generations`` from equal shares: zero diagonal, rows that sum to 1.
+    """Return the state ``X [k, k]`` after some generations: row i has the shares of player i's population.
 
-    A generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0 (papers.md T1-T4;
-    "continuous": by the exponential of it, the flow of eq. (7)). With ``population`` it is a whole number of
-    individuals, rounded by largest remainder after each generation, as in the paper's Example 1; ``start [k, k]``,
-    whole numbers with a zero diagonal, says how many chose each action at first (see :func:`drawn`). For k = 1 there is
-    nothing to choose: the state is ``[[1]]``. Time and memory are ``O(k^2)``, with ``population`` a generation
-    ``O(k^2 log k)``.
+    Rows sum to 1 and the diagonal is 0, since nobody chooses its own model; for k = 1 the state is ``[[1]]``. A
+    generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0 (docs/papers.md,
+    T1-T4). Time and memory are ``O(k^2)``; with ``population`` a generation takes ``O(k^2 log k)``.
 
-    Raises ValueError for payoffs that are not finite or not square, or options out of range.
+    Args:
+        payoff: ``[k, k]``, such as :func:`hanse.games.payoffs.payoff_matrix` makes.
+        generations: how many generations, at least 0.
+        strength: how strongly payoffs act, at least 0.
+        population: None for shares. With a number, each population has that many individuals, and each generation is
+            rounded by largest remainder, as in the paper's Example 1.
+        time: "discrete" generations, or "continuous": the flow of eq. (7), which multiplies by
+            ``exp(strength (u_a - mean_b u_b))`` per generation.
+        start: ``[k, k]``, with ``population``: how many individuals chose each action at first (see :func:`drawn`).
+            Default: equal shares.
+
+    Raises:
+        ValueError: payoffs that are not finite or not square, or options out of range.
+
+    Example:
+        >>> payoff = [[0, -0.53, -0.55], [-0.53, 0, -0.37], [-0.55, -0.37, 0]]  # GTFLAT's Example 1
+        >>> equilibrium(payoff, population=100).tolist()  # models 1 and 2 are near each other
+        [[0.0, 0.5, 0.5], [0.13, 0.0, 0.87], [0.12, 0.88, 0.0]]
     """
     phi = _checked(payoff, generations, strength, population, time)
     if len(phi) == 1:
@@ -80,7 +100,10 @@ def evolve(
     *,
     time: Time = "discrete",
 ) -> Evolution:
-    """Return :func:`equilibrium`'s state with a report of how far it is from rest."""
+    """Return the state of :func:`equilibrium` from equal shares, with a report of how far it is from rest.
+
+    The arguments are those of :func:`equilibrium`.
+    """
     state = equilibrium(payoff, generations, strength, population, time=time)
     before = equilibrium(payoff, max(0, generations - 1), strength, population, time=time)
     change = float(np.abs(state - before).max())
@@ -88,6 +111,7 @@ def evolve(
 
 
 def _checked(payoff: Any, generations: int, strength: float, population: int | None, time: str) -> Floats:
+    """Return the payoffs as float64. Raises ValueError for options out of range."""
     phi = as_square(payoff, "payoff")
     if not np.isfinite(phi).all():
         raise ValueError("payoff has numbers that are not finite; allowed: finite numbers")
@@ -105,8 +129,9 @@ def _checked(payoff: Any, generations: int, strength: float, population: int | N
 
 
 def _lead(phi: Floats) -> Floats:
-    """Return ``u(i, a) - mean_b u(i, b)`` ``[k, k]``, the mean over the k - 1 actions of i (papers.md T2); nan on the
-    diagonal.
+    """Return ``u(i, a) - mean_b u(i, b)``, ``[k, k]``: the mean is over the k - 1 actions of i (docs/papers.md, T2).
+
+    The diagonal is NaN.
     """
     k = len(phi)
     mine = phi.T / k  # GTFLAT eq. (12): row i holds Phi[a, i] / k
@@ -117,6 +142,7 @@ def _lead(phi: Floats) -> Floats:
 
 
 def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floats:
+    """Return the shares after so many generations at once: powers of one generation's factors, taken as logarithms."""
     with np.errstate(divide="ignore", invalid="ignore"):
         if time == "continuous":
             logs = strength * generations * lead
@@ -130,8 +156,17 @@ def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floa
 
 
 def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
-    """Return a random start ``[k, k]``: each individual of each of the k populations chooses one of the k - 1 models of
-    the others, as in GTFLAT's public code (papers.md T5). Rows sum to ``population``.
+    """Return a random start for :func:`equilibrium`, as GTFLAT's public code has it (docs/papers.md, T5).
+
+    Each individual of each population chooses one of the k - 1 models of the others, all with the same chance.
+
+    Args:
+        k: number of players.
+        population: individuals per player.
+        draw: a numpy generator.
+
+    Returns:
+        ``[k, k]`` whole numbers; rows sum to ``population``.
     """
     found = np.zeros((k, k))
     if k > 1:
@@ -140,7 +175,10 @@ def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
 
 
 def _individuals(lead: Floats, generations: int, strength: float, population: int, start: Any = None) -> Floats:
-    """Whole individuals: ``n_a (1 + w (u_a - mean_b u_b))``, scaled to the population, rounded (papers.md T1, T3)."""
+    """Return the shares of whole individuals, generation by generation (docs/papers.md, T1, T3).
+
+    A generation makes ``n_a (1 + w (u_a - mean_b u_b))`` of ``n_a``, scales to the population and rounds.
+    """
     k = len(lead)
     factor = np.where(np.isnan(lead), 0.0, np.maximum(1.0 + strength * lead, 0.0))
     counts = _rounded(np.where(np.isnan(lead), 0.0, 1.0), population) if start is None else _start(start, k, population)
@@ -159,7 +197,7 @@ def _individuals(lead: Floats, generations: int, strength: float, population: in
 
 
 def _start(start: Any, k: int, population: int) -> Floats:
-    """Return a given start as float64 ``[k, k]``. Raises ValueError if it is none."""
+    """Return a given start as float64 ``[k, k]``. Raises ValueError unless it has whole populations."""
     counts = as_square(start, "start").copy()
     whole = counts.shape == (k, k) and (counts == np.round(counts)).all() and (counts >= 0).all()
     if not whole or np.diag(counts).any() or (counts.sum(axis=1) != population).any():
@@ -168,9 +206,10 @@ def _start(start: Any, k: int, population: int) -> Floats:
 
 
 def _rounded(wanted: Floats, population: int) -> Floats:
-    """Scale rows ``[r, k]`` to the population and round by largest remainder; ties to the lower action.
+    """Scale rows ``[r, k]`` to the population and round by largest remainder; ties go to the lower action.
 
-    A remainder counts as tied up to 1e-9 of an individual, so that the last bits of a product decide nothing.
+    Remainders that differ by less than 1e-9 of an individual are tied, so that the last bits of a product decide
+    nothing.
     """
     exact = wanted / wanted.sum(axis=1, keepdims=True) * population
     whole = np.floor(exact + 1e-9)
@@ -192,14 +231,25 @@ def nearest(payoff: Any) -> Floats:
 
 
 def weights(state: Any) -> Floats:
-    """Return ``E|T_a| / k`` ``[k]``, GTFLAT eq. (11) over k (papers.md T6): the share of all that chose each model."""
+    """Return the aggregation weights ``[k]``, GTFLAT eq. (11) divided by k (docs/papers.md, T6).
+
+    A model's weight is the share of all individuals, over all populations, that chose it.
+
+    Args:
+        state: ``[k, k]``, as :func:`equilibrium` returns it.
+
+    Example:
+        >>> payoff = [[0, -0.53, -0.55], [-0.53, 0, -0.37], [-0.55, -0.37, 0]]  # GTFLAT's Example 1
+        >>> weights(equilibrium(payoff, population=100)).round(2).tolist()  # the outlier gets little
+        [0.08, 0.46, 0.46]
+    """
     return np.asarray(as_square(state, "state").mean(axis=0))
 
 
 def expected_payoffs(payoff: Any, state: Any) -> Floats:
-    """Return ``u(i, a)`` ``[k, k]``, GTFLAT eq. (12), when player i chooses a and the others mix as in ``state``.
+    """Return ``u(i, a)``, ``[k, k]``: what player i gets for choosing a while the others mix as in ``state``, eq. (12).
 
-    The diagonal is nan: nobody may choose its own model. ``O(k^2)``.
+    The diagonal is NaN, since nobody may choose its own model. Takes ``O(k^2)``.
     """
     phi, shares = as_square(payoff, "payoff"), as_square(state, "state")
     total = shares.sum(axis=0)
@@ -210,7 +260,10 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
 
 
 def nash_gap(payoff: Any, state: Any) -> float:
-    """Return the most that any player would gain by leaving ``state`` alone, eq. (5): 0 at a Nash equilibrium."""
+    """Return the most that any player would gain by leaving ``state [k, k]`` alone, eq. (5).
+
+    At a Nash equilibrium it is 0.
+    """
     shares = as_square(state, "state")
     if len(shares) == 1:
         return 0.0
@@ -229,11 +282,20 @@ def printed(
     shift: float = 0.0,
     strength: float = 1.0,
 ) -> Floats:
-    """Return the state after ``steps`` of eq. (6) as it is printed, with the payoffs of eq. (12).
+    """Return the state ``[k, k]`` after ``steps`` of eq. (6) as it is printed, with the payoffs of eq. (12).
 
-    The payoffs are negative, so that dividing by their mean turns the dynamics round: the *farther* model wins
-    (papers.md T1). The options are the readings that were tried: ``mean`` over the population or over the actions,
-    ``divide`` by it or not, payoffs lifted by ``shift``. For study; :func:`equilibrium` is what GTFLAT uses.
+    This is for study; :func:`equilibrium` is what GTFLAT uses. The payoffs are negative, so that dividing by their mean
+    turns the dynamics round and the *farther* model wins (docs/papers.md, T1). The options are the readings that were
+    tried.
+
+    Args:
+        payoff: ``[k, k]``.
+        steps: how many steps from equal shares.
+        tau: the step length.
+        mean: whether payoffs are compared with the mean over the "population" or the plain one over the "actions".
+        divide: whether to divide by that mean, as printed.
+        shift: a number added to all payoffs, which can make them positive.
+        strength: a factor of the growth.
     """
     phi = as_square(payoff, "payoff")
     k = len(phi)

@@ -1,4 +1,7 @@
-"""PI-FL's first-order estimate of every client's Shapley value, from one gradient of the test loss."""
+"""PI-FL's first-order estimate of every client's Shapley value, from one gradient of the test loss.
+
+It needs no coalition's model at all: the loss around the aggregate is replaced by its tangent.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,24 @@ from hanse.games.coalitions import Floats
 
 
 def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = True) -> Floats:
-    """Return PI-FL's first-order Shapley values, ``[S]``: Alg. 2, eq. (2) or, unless ``normalized``, eq. (1).
+    """Return PI-FL's first-order Shapley values, ``[S]``: Alg. 2 with eq. (2) or, unless ``normalized``, eq. (1).
 
-    Eq. (2) sums to 0: it ranks clients, and does not share out a gain. Eq. (1) depends on the origin of the
-    parameters (it sums to ``-gradient . W_M``) and ranks worse.
+    Eq. (2) sums to 0: it ranks clients and does not share out a gain. Eq. (1) depends on the origin of the parameters
+    (it sums to ``-gradient . W_M``) and ranks worse. Arrays may be numpy, torch or lists; sums are made in float64.
 
     Args:
-        gradient: ``[P]``, the mean gradient of the test loss at the aggregate ``W_M = sum_s weights[s]
-            params[s]``.
+        gradient: ``[P]``, the mean gradient of the test loss at the aggregate ``W_M = sum_s weights[s] params[s]``.
         params: ``[S, P]``, the clients' models.
-        weights: ``[S]``, the aggregation weights lambda, not negative; for eq. (2) they sum to 1.
-        normalized: eq. (2) rather than eq. (1).
-
-    The arrays may be numpy, torch or lists; sums are taken in float64.
+        weights: ``[S]``, the aggregation weights lambda, at least 0; for eq. (2) they must sum to 1.
+        normalized: whether to use eq. (2) rather than eq. (1).
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, or weights that are not allowed.
+
+    Example:
+        >>> gradient = [-1.0, 0.0]  # the test loss falls in the direction of the first parameter
+        >>> first_order(gradient, [[2.0, 5.0], [0.0, 9.0]], weights=[0.5, 0.5]).tolist()
+        [0.5, -0.5]
     """
     grad, models, share = (_tensor(a) for a in (gradient, params, weights))
     if models.ndim != 2 or models.shape[0] < 1 or grad.shape != models.shape[1:]:
@@ -52,4 +57,5 @@ def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = Tru
 
 
 def _tensor(array: Any) -> torch.Tensor:
+    """Return an array as a tensor; one that is a tensor already keeps its type, so that it is not copied whole."""
     return array.detach() if isinstance(array, torch.Tensor) else torch.as_tensor(np.asarray(array, dtype=np.float64))

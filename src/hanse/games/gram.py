@@ -1,8 +1,11 @@
 """Distances between models from Gram products, without losing nearly equal models to cancellation.
 
-``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` takes one matrix product, but what is left after the subtraction is only as
-exact as the norms are small against the distance. So models are taken relative to one of them, and those that are still
-closer to each other than their norms allow are done again among themselves, relative to one of them.
+``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` takes one matrix product for all pairs. But where two models are near each
+other and far from the origin, the subtraction leaves few correct digits. So models are first taken relative to one of
+them. Those that are still closer to each other than their norms allow are done again among themselves, relative to one
+of them.
+
+GTFLAT takes :func:`distances` and :func:`cosines`; IDA's inverse-distance weights take :func:`distances_to_mean`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ _CLOSE = 1e-3  # below this share of its norms a squared distance has lost three
 
 
 def as_models(params: Any, name: str = "params") -> Tensor:
-    """Return ``params [k, P]`` (torch, numpy or lists) as a tensor. Raises ValueError for another shape."""
+    """Return ``params [k, P]`` (torch, numpy or lists) as a tensor.
+
+    Raises:
+        ValueError: another shape; ``name`` is what the message calls it.
+    """
     rows = params.detach() if isinstance(params, Tensor) else torch.as_tensor(np.asarray(params, dtype=np.float64))
     if rows.ndim != 2 or rows.shape[0] < 1:
         raise ValueError(f"{name} has shape {tuple(rows.shape)}; allowed: (k, P), a model a row, at least one")
@@ -30,10 +37,16 @@ def as_models(params: Any, name: str = "params") -> Tensor:
 
 
 def distances(params: Any) -> Floats:
-    """Return the Euclidean distances between models ``params [k, P]``: ``[k, k]``, symmetric, 0 for equal ones.
+    """Return the Euclidean distances between models, ``[k, k]`` float64: symmetric, and exactly 0 for equal models.
 
-    Takes ``O(k^2 P)`` time and ``O(k^2)`` memory beside the models; clusters of nearly equal models are multiplied once
-    more, each by itself. Raises ValueError for a wrong shape or a number that is not finite.
+    It takes ``O(k^2 P)`` time, and ``O(k^2)`` memory beside the models. Clusters of nearly equal models are multiplied
+    once more, each by itself.
+
+    Args:
+        params: ``[k, P]``, a model per row; torch, numpy or lists.
+
+    Raises:
+        ValueError: a wrong shape, or a number that is not finite.
     """
     rows = as_models(params)
     squared = np.zeros((len(rows), len(rows)))
@@ -49,7 +62,11 @@ def distances(params: Any) -> Floats:
 
 
 def _scale(rows: Tensor, name: str) -> float:
-    """Return a power of two at least as large as the largest number, over which no square overflows."""
+    """Return a power of two at least as large as the largest number. Divided by it, no square overflows.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
     if not bool(torch.isfinite(rows).all()):
         bad = int(torch.nonzero(~torch.isfinite(rows).all(dim=1))[0])
         raise ValueError(f"{name}[{bad}] has numbers that are not finite; allowed: finite numbers")
@@ -58,13 +75,16 @@ def _scale(rows: Tensor, name: str) -> float:
 
 
 def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
-    """Write the squared distances (over ``scale^2``) among the models ``part`` into ``squared``; False if they are not
-    finite.
+    """Write the squared distances among the models ``part``, divided by ``scale^2``, into ``squared [k, k]``.
+
+    Returns:
+        Whether they are all finite; if not, nothing was written.
     """
     gram = _gram(rows, part, scale)
     if not np.isfinite(gram).all():
         return False
     gram = np.triu(gram) + np.triu(gram, 1).T  # a product's halves differ in their last bits
+    # the first model is the origin here, and its products are 0: distances do not depend on the origin
     norms = np.diag(gram)
     both = norms[:, None] + norms[None, :]
     found = np.maximum(both - 2.0 * gram, 0.0)
@@ -83,7 +103,11 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
 
 
 def _components(close: NDArray[np.bool_]) -> tuple[int, Ints]:
-    """Return how many connected components a symmetric ``close [m, m]`` has, and each point's, numbered in order."""
+    """Return how many connected components a symmetric relation has, and each point's, numbered in order of appearance.
+
+    Args:
+        close: ``[m, m]``, which points are related.
+    """
     label = np.full(len(close), -1, dtype=np.int64)
     count = 0
     while (label < 0).any():
@@ -115,9 +139,14 @@ def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
 
 
 def distances_to_mean(params: Any, norm: int = 2) -> Floats:
-    """Return each model's distance to the plain mean of ``params [k, P]``, ``[k]``; ``norm`` 2 (Euclidean) or 1.
+    """Return each model's distance from the plain mean of ``params [k, P]``, ``[k]``.
 
-    Raises ValueError for a wrong shape, another norm, or a number that is not finite.
+    Args:
+        params: ``[k, P]``, a model per row.
+        norm: 2 for the Euclidean distance, 1 for the sum of absolute differences.
+
+    Raises:
+        ValueError: a wrong shape, another norm, or a number that is not finite.
     """
     rows = as_models(params)
     if norm not in (1, 2):
@@ -130,6 +159,7 @@ def distances_to_mean(params: Any, norm: int = 2) -> Floats:
 
 
 def _to_mean(rows: Tensor, norm: int, scale: float) -> Floats:
+    """Return the distances from the mean, ``[k]``, divided by ``scale``."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // len(rows))
     for a in range(0, rows.shape[1], width):
@@ -141,9 +171,12 @@ def _to_mean(rows: Tensor, norm: int, scale: float) -> Floats:
 
 
 def cosines(vectors: Any) -> Floats:
-    """Return the cosines between ``vectors [k, P]``, ``[k, k]`` with a unit diagonal; 0 with a vector of length 0.
+    """Return the cosines between ``vectors [k, P]``, ``[k, k]`` with ones on the diagonal.
 
-    Raises ValueError for a wrong shape or a number that is not finite.
+    A vector of length 0 has cosine 0 with all others.
+
+    Raises:
+        ValueError: a wrong shape, or a number that is not finite.
     """
     products = inner_products(vectors)
     length = np.sqrt(np.diag(products))
@@ -154,8 +187,13 @@ def cosines(vectors: Any) -> Floats:
 
 
 def inner_products(vectors: Any) -> Floats:
-    """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64; where they would overflow, over the square
-    of a power of two. Raises ValueError for a wrong shape or a number that is not finite.
+    """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
+
+    Where they would overflow, all of them are divided by the same number, which is not returned: use this where only
+    ratios of products matter.
+
+    Raises:
+        ValueError: a wrong shape, or a number that is not finite.
     """
     rows = as_models(vectors, "vectors")
     products = _products(rows, 1.0)
@@ -165,6 +203,7 @@ def inner_products(vectors: Any) -> Floats:
 
 
 def _products(rows: Tensor, scale: float) -> Floats:
+    """Return the inner products of the rows divided by ``scale``, block by block."""
     gram = torch.zeros((len(rows), len(rows)), dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // len(rows))
     for a in range(0, rows.shape[1], width):

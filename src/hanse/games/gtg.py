@@ -1,9 +1,12 @@
-"""GTG-Shapley: guided, truncated permutation sampling, as GreedyFed values the clients of a round (Alg. 2).
+"""GTG-Shapley: guided and truncated permutation sampling, as GreedyFed values the clients of a round (Alg. 2).
 
-Where the printed algorithm is ambiguous, the reading that holds is taken: the j-th player of a permutation is
-credited with what it adds to the first j - 1 (the printed indices never credit the first player); the
-estimate is the plain mean over permutations (the printed recursion divides by 0, and with sweeps counted from
-1 favours later first players); the limit counts permutations, and it stops only after a complete sweep; the
+*Guided*: each player goes first equally often. *Truncated*: what cannot change the worth any more is not evaluated.
+:func:`gtg` is the estimator.
+
+Where the printed algorithm is ambiguous, the code takes the reading that holds (docs/papers.md, G2-G6). The j-th player
+of a permutation is credited with what it adds to the first j - 1; the printed indices never credit the first player.
+The estimate is the plain mean over permutations; the printed recursion divides by 0, and with sweeps counted from 1 it
+favours later first players. The limit counts permutations, and sampling stops only after a complete sweep. The
 convergence test takes absolute values, so that a client of negative value has to converge like any other.
 """
 
@@ -42,12 +45,13 @@ _TOLERANCE = 0.01
 class GTGEstimate(Estimate):
     """A GTG-Shapley estimate: an :class:`Estimate` and how it ended.
 
-    ``standard_errors`` are those of the mean over sweeps, which are independent; nan with fewer than two
+    ``standard_errors`` are those of the mean over sweeps, which are independent. They are NaN with fewer than two
     sweeps, and for the biased ``sweep_literal``.
 
     Attributes:
-        truncated_between: ``|v(N) - v({})| < eps``: nothing was sampled and all values are 0.
-        converged: the stop rule held when it stopped.
+        truncated_between: the round changed too little (``|v(N) - v({})| < eps``), so nothing was sampled and all
+            values are 0.
+        converged: whether the stop rule held at the end; if not, the limit was reached.
     """
 
     truncated_between: bool
@@ -67,31 +71,39 @@ def gtg(
 ) -> GTGEstimate:
     """Estimate the Shapley value by GTG-Shapley: GreedyFed Alg. 2.
 
-    A sweep is ``n`` permutations, the k-th of which begins with player k. After each complete sweep the rule
-    is tested: every player has at least 20 stored estimates (an initial 0 and one a permutation), and for
-    every player the mean of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
+    A sweep is ``n`` permutations, the k-th of which begins with player k. After each complete sweep the stop rule is
+    tested: every player has at least 20 stored estimates (an initial 0 and one per permutation), and for every player
+    the mean of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
 
     Args:
-        value: the utility; ``value({})`` is the worth of the round's starting model, ``value(N)`` of its
-            result. Its ``many``, if it has one, is used level by level; the result is the same without it.
+        value: the utility. ``value({})`` is the worth of the round's starting model, ``value(N)`` that of its result. A
+            method ``many``, if there is one, is called once per position of the permutations; the result is the same
+            without it.
         n: number of players.
-        eps: truncation threshold, between rounds and within a permutation (strict); 0 never truncates.
-        max_permutations: no new sweep is begun once this many permutations are used; default ``50 * n``, or
-            all of ``sweeps`` where these are given.
-        sweeps: ``sweeps[tau][k]`` = the permutation of sweep ``tau`` that begins with player ``k``; default:
+        eps: the truncation threshold, in the unit of the utility, between rounds and within a permutation; 0 never
+            truncates.
+        max_permutations: no new sweep is begun once this many permutations are used. Default: ``50 * n``, or all of
+            ``sweeps`` where these are given.
+        sweeps: ``sweeps[tau][k]`` is the permutation of sweep ``tau`` that begins with player ``k``. Default: they are
             drawn.
         seed: keys the draw; a numpy generator is used as it is.
-        running: how marginals are averaged: ``permutation``, the plain mean over permutations;
-            ``sweep_mean``, the mean over sweeps of the mean in each (the same number, rounding aside);
-            ``sweep_literal``, line 17 as printed with ``tau = 1, 2, ..`` a sweep (biased; for reference).
-        stop: whose estimates have to settle: ``every`` player's, or, as the authors' code has it, their ``mean``, which
+        running: how marginal contributions are averaged. ``permutation``: the plain mean over permutations.
+            ``sweep_mean``: the mean over sweeps of the mean in each, which is the same number, rounding aside.
+            ``sweep_literal``: line 17 as printed with ``tau = 1, 2, ..`` per sweep, which is biased; for reference.
+        stop: whose estimates have to settle: ``every`` player's; or, as in the authors' code, their ``mean``, which
             does so after about 20 permutations, since each permutation's values sum to ``v(N) - v({})``.
 
     Returns:
-        A :class:`GTGEstimate`; its values sum to ``v(N) - v({})`` up to ``eps`` (except ``sweep_literal``).
+        A :class:`GTGEstimate`. Its values sum to ``v(N) - v({})`` up to ``eps`` (except for ``sweep_literal``).
 
     Raises:
-        ValueError: an argument out of range, a sweep that is not as described, a utility that is not finite.
+        ValueError: an argument out of range, a sweep that is not as described, or a worth that is not finite.
+
+    Example:
+        >>> worths = [0.0, 1.0, 2.0]  # nobody depends on the others: every order finds the same values
+        >>> found = gtg(lambda coalition: sum(worths[i] for i in coalition), n=3)
+        >>> found.values.tolist(), found.permutations, found.converged  # 7 sweeps make 20 stored estimates
+        ([0.0, 1.0, 2.0], 21, True)
     """
     n = players(n)
     eps = positive_or_zero("eps", eps)
@@ -118,7 +130,15 @@ def _walked(
     averages: _Averages,
     ends: tuple[float, float, float],
 ) -> GTGEstimate:
-    """Walk along at most ``budget`` sweeps until the averages have settled; ``ends``: v({}), v(N) and ``eps``."""
+    """Sample sweep after sweep until the averages have settled, at most ``budget`` sweeps.
+
+    Args:
+        memo: the utility.
+        sweep: returns the permutations ``[n, n]`` of a sweep by its number.
+        budget: the most sweeps.
+        averages: the estimates so far, none yet.
+        ends: ``v({})``, ``v(N)`` and ``eps``.
+    """
     n, evaluations, walked = averages.n, 2, []
     # The rule cannot hold before 20 values are stored: the sweeps up to there are all needed, so walk as one.
     together = max(1, math.ceil((_MIN_STORED - 1) / n))
@@ -138,8 +158,12 @@ def _walked(
 
 
 class _Averages:
-    """The estimates so far: lines 17 and 19 of Alg. 2. ``sweeps`` counts those that are in it, ``converged`` says
-    whether the rule holds after the last one.
+    """The estimates so far, and whether they have settled: lines 17 and 19 of Alg. 2.
+
+    Attributes:
+        n: number of players.
+        sweeps: how many sweeps are in the averages.
+        converged: whether the stop rule holds after the last one.
     """
 
     def __init__(self, n: int, running: Running, stop: Stop) -> None:
@@ -150,10 +174,11 @@ class _Averages:
         self._means: list[Floats] = []
 
     def add(self, marginals: Floats) -> None:
-        """Take in complete sweeps, ``[sweeps, permutation, player]``."""
+        """Take in the marginals of complete sweeps, ``[sweeps, permutation, player]``."""
         for one_sweep in marginals:
             self.sweeps += 1
             done = self.sweeps
+            # estimates are stored after every permutation, as Alg. 2 does: the stop rule looks at the last ten
             for permutation, marginal in enumerate(one_sweep, start=1):
                 self._total = self._total + marginal
                 # Line 17, tau = the sweep: the factor is applied n times a sweep.
@@ -161,7 +186,7 @@ class _Averages:
                 count = (done - 1) * self.n + permutation
                 self._stored.append(self._literal if self.running == "sweep_literal" else self._total / count)
             self._means.append(one_sweep.mean(axis=0))
-        self._stored = self._stored[-_LAST:]
+        self._stored = self._stored[-_LAST:]  # the rule needs no more
         last = np.array(self._stored)
         last = last.mean(axis=1, keepdims=True) if self.stop == "mean" else last
         self.converged = 1 + self.sweeps * self.n >= _MIN_STORED and _settled(last)  # line 19
@@ -176,15 +201,19 @@ class _Averages:
 
 
 def _settled(last: Floats) -> bool:
-    """Whether every player's stored estimates ``last [10, n]`` are within 1% of the last one, in the mean."""
+    """Whether every player's stored estimates ``last [10, n]`` are on average within 1% of the last one."""
     spread = np.abs(last - last[-1]).mean(axis=0)
+    # a player whose value is 0 would never be within 1% of it: it has settled if nothing moves
     return bool(np.all((spread < _TOLERANCE * np.abs(last[-1])) | (spread == 0)))
 
 
 def _source(
     n: int, sweeps: Sequence[Sequence[Sequence[int]]] | None, seed: int | np.random.Generator
 ) -> tuple[Callable[[int], NDArray[np.int64]], int]:
-    """Return a function from a sweep's number to its permutations ``[n, n]``, and how many there are."""
+    """Return a function from a sweep's number to its permutations ``[n, n]``, and how many sweeps there are.
+
+    Drawn sweeps do not end; their number stands for that.
+    """
     if sweeps is None:
         draw = generator(seed, "gtg")
         return lambda tau: _draw(n, draw), 2**62
@@ -199,6 +228,7 @@ def _source(
 
 
 def _draw(n: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Return a random sweep ``[n, n]``: the k-th row begins with player k."""
     rows = np.empty((n, n), dtype=np.int64)
     for k in range(n):  # line 8: player k first, the others permuted
         rows[k, 0] = k

@@ -1,8 +1,8 @@
 """The error of a value that comes from the draw of the samples on which coalitions are judged.
 
-A value is measured on a validation set that is itself a sample: another draw of it gives other values, however exactly
+A value is measured on a validation set that is itself a sample. Another draw of it gives other values, however exactly
 the game is solved. The delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) estimates that error from the values
-that the same coalitions have when a block of the samples is left out at a time.
+that the same coalitions have when one block of the samples at a time is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ from hanse.games.coalitions import Floats
 
 
 def jackknife_errors(without_block: Floats) -> Floats:
-    """Return the standard errors ``[...]`` of values from ``without_block [..., B]``, the values with each of ``B``
-    blocks of about equal size left out; NaN with fewer than two blocks, or where such a value is not known.
+    """Return the standard errors ``[...]`` of values that were computed without one block of samples at a time.
+
+    Args:
+        without_block: ``[..., B]``, the values with each of B blocks of about equal size left out.
+
+    Returns:
+        ``[...]``; NaN with fewer than two blocks, or where a value is NaN.
     """
     blocks = without_block.shape[-1]
     if blocks < 2:

@@ -1,4 +1,7 @@
-"""The least core: payments from which every coalition gains least by leaving."""
+"""The least core: payments from which every coalition gains as little as possible by leaving.
+
+:meth:`hanse.games.mixture.Fit.least_core` prepares the coalitions and calls :func:`least_core`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from hanse.games.coalitions import Floats
 
 @dataclass(frozen=True, eq=False)
 class LeastCore:
-    """Payments from which every coalition gains least by leaving, of all that share out ``v(N) - v({})``.
+    """The least core of a game: of all payments that share out ``v(N) - v({})``, those with the least deficit.
 
     Attributes:
         values: ``[n]``, the payments; where several have the least deficit, those with the least sum of squares.
         standard_errors: ``[n]``, by the jackknife over the surrogates' folds; 0 if exact, NaN without sampled pairs.
-        deficit: what the coalition that gains most by leaving gains; not above 0 if the core is not empty.
+        deficit: what the coalition that gains most by leaving would gain. It is above 0 only if the core is empty.
     """
 
     values: Floats
@@ -26,13 +29,21 @@ class LeastCore:
 
 
 def least_core(members: NDArray[np.bool_], worth: Floats, total: float) -> tuple[Floats, float]:
-    """Return payments ``[n]`` that sum to ``total`` and the least deficit ``max(worth - members @ payments)``; of all
-    such payments those with the least sum of squares.
+    """Return the least core of a game whose coalitions are given, and its deficit.
+
+    The payments sum to ``total``, and the largest ``worth - members @ payments`` is as small as possible. Of all such
+    payments those with the least sum of squares are returned.
 
     Args:
-        members: ``[c, n]``, neither the empty coalition nor all players.
-        worth: ``[c]``, over that of the empty coalition.
-        total: over that of the empty coalition.
+        members: ``[c, n]`` bool, the coalitions; neither the empty one nor all players.
+        worth: ``[c]``, how much more each is worth than the empty coalition.
+        total: how much more all players are worth than the empty coalition.
+
+    Returns:
+        The payments ``[n]``, and the deficit.
+
+    Raises:
+        RuntimeError: the linear programme was not solved.
     """
     from scipy.linalg import null_space
     from scipy.optimize import linprog, nnls
@@ -52,7 +63,7 @@ def least_core(members: NDArray[np.bool_], worth: Floats, total: float) -> tuple
         bounds=[(None, None)] * (n + 1),
     )
     if first.status != 0:
-        raise RuntimeError(f"the least core's linear programme has no solution: {first.message}")
+        raise RuntimeError(f"the least core's linear programme was not solved: {first.message}")
     deficit, ends = float(np.asarray(first.fun)), np.asarray(first.x)
     # min |z| with y = basis z: least distance programming (Lawson, Hanson 1974, ch. 23)
     basis = null_space(np.ones((1, n)))

@@ -1,8 +1,12 @@
 """iPFL's market of models: who imports whose model, what each import costs, and what everyone gains.
 
 *Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al. 2024), under the readings
-of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. Arrays in, arrays out; ``A[i, j] = 1`` says that client i
-imports the model of client j. All clients are solved at once; memory is O(m^2).
+of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. :func:`learn_graph` makes the graph, :func:`payments` prices
+it, :func:`utilities` and :func:`social_welfare` say what it brings. Each checks its input; who calls several makes a
+:class:`Market` once and uses :func:`best_imports`, :func:`prices` and :func:`utilities_of`.
+
+``A[i, j] = 1`` says that client i imports the model of client j. In the shapes m is the number of clients. All clients
+are solved at once; memory is ``O(m^2)``.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.market_numbers import gain, marginal, threshold, threshold_total
+from hanse.games.market_numbers import gain, marginal, threshold, threshold_total, totals_without
 
 __all__ = [
     "Market",
@@ -39,9 +43,14 @@ _BLOCK = 1 << 21  # entries of a block of rows that is worked on at once
 
 @dataclass(frozen=True)
 class Market:
-    """What a market is made of: ``distance [m, m]``, ``sizes``, ``costs``, ``eagerness`` ``[m]`` and ``lam``.
+    """What a market is made of. Make one with :meth:`of`, which checks it.
 
-    ``costs`` may be infinite (a pure buyer); ``eagerness`` 0 is a pure seller.
+    Attributes:
+        distance: ``[m, m]``, how far apart the models are, at least 0.
+        sizes: ``[m]``, each client's number of samples.
+        costs: ``[m]``, what it costs each to share its model once; infinite for a pure buyer.
+        eagerness: ``[m]``, K: how much each gains from more data, in samples; 0 for a pure seller.
+        lam: lambda, the weight of the models' difference.
     """
 
     distance: Floats
@@ -52,14 +61,19 @@ class Market:
 
     @staticmethod
     def of(distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float) -> Market:
-        """Check and convert. Raises ValueError for what no market can have."""
+        """Return a market of these numbers, as float64.
+
+        Raises:
+            ValueError: shapes that do not fit, negative numbers or NaN, infinite sizes or eagerness, or a client with
+                eagerness but no samples.
+        """
         d = _numbers(distance)
         n, c, K = (_numbers(a) for a in (sizes, costs, eagerness))
         m = len(n) if n.ndim == 1 else -1
         if n.ndim != 1 or c.shape != n.shape or K.shape != n.shape or d.shape != (m, m):
             raise ValueError(
-                f"distance, sizes, costs, eagerness: {d.shape}, {n.shape}, {c.shape}, {K.shape}: must be [m, m] and "
-                "three times [m]"
+                f"distance, sizes, costs, eagerness: {d.shape}, {n.shape}, {c.shape}, {K.shape}: must be [m, m], and "
+                "[m] for the other three"
             )
         if not (np.isfinite(lam) and lam >= 0):
             raise ValueError(f"lam: {lam}: must be a finite number, at least 0")
@@ -80,22 +94,30 @@ class Market:
         return len(self.sizes)
 
     def similarity(self, rows: slice) -> Floats:
-        """Return ``lambda n_j/n_i d_ij`` for some buyers i (the only ratio under which the theorems hold: I1)."""
+        """Return ``lambda n_j/n_i d_ij`` for some buyers i, ``[rows, m]``.
+
+        The ratio ``n_j/n_i`` is the only one of the paper's three under which its theorems hold (docs/papers.md, I1).
+        """
         own = self.sizes[rows, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             found = self.lam * (self.sizes[None, :] / own) * self.distance[rows]
         return np.where(np.isnan(found), 0.0, found)
 
     def price(self, rows: slice) -> Floats:
-        """Return the least that j's model must bring to i, ``r_ij = c_j + lambda n_j/n_i d_ij``."""
+        """Return the least that j's model must bring to i, for some buyers i: ``[rows, m]``.
+
+        It is ``r_ij = c_j + lambda n_j/n_i d_ij``, what sharing costs and what the difference of the models takes away.
+        """
         return self.costs[None, :] + self.similarity(rows)
 
 
 def _numbers(values: ArrayLike) -> Floats:
+    """Return a list, array or tensor as a float64 array."""
     return np.asarray(np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64))
 
 
 def _blocks(m: int) -> list[slice]:
+    """Return slices of 0..m-1 such that a block of rows has a bounded number of entries."""
     step = max(1, _BLOCK // max(1, m))
     return [slice(a, min(a + step, m)) for a in range(0, m, step)]
 
@@ -103,17 +125,37 @@ def _blocks(m: int) -> list[slice]:
 def learn_graph(
     distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float, stop: Stop = "skip"
 ) -> Graph:
-    """Return the graph of iPFL's Algorithm 2, ``A [m, m]`` of 0/1: each client's locally optimal imports (eq. 9).
+    """Return who imports whose model, ``A [m, m]`` of 0 and 1: iPFL's Algorithm 2.
 
-    Sellers are visited by falling threshold (ties: lower index, I11); nobody imports itself (I5). A seller that does
-    not pay is passed over ("skip", I2), or is the end of the visit ("break", as Algorithm 2 is printed: eq. 9 need not
-    hold then). O(m log m) a client. Raises ValueError for what no market can have.
+    Each client's imports are locally optimal (eq. 9). Sellers are visited by falling threshold (ties: the lower index,
+    docs/papers.md, I11), and nobody imports its own model (I5). Takes ``O(m log m)`` per client.
+
+    Args:
+        distance: ``[m, m]``, how far apart the models are, at least 0 (see :mod:`hanse.games.market_models`).
+        sizes: ``[m]``, the clients' numbers of samples.
+        costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+        eagerness: ``[m]``, K: the gain of more data, in samples.
+        lam: lambda, the weight of the distance.
+        stop: what happens at a seller that does not pay: "skip" passes over it (I2); "break" ends the visit, as
+            Algorithm 2 is printed, after which eq. (9) need not hold.
+
+    Raises:
+        ValueError: numbers that no market can have (see :meth:`Market.of`).
+
+    Example:
+        >>> sizes, costs, eagerness = [100, 300, 300], [0, 2, 9], [1e4, 0, 0]  # client 0 buys, the others sell
+        >>> distance = [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
+        >>> graph = learn_graph(distance, sizes, costs, eagerness, lam=1.0)
+        >>> graph.tolist()  # either model would bring 5; less 1.5 for their difference, only the cheap one pays
+        [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+        >>> payments(graph, distance, sizes, costs, eagerness, lam=1.0)[0].tolist()
+        [0.0, 3.5, 0.0]
     """
     return best_imports(Market.of(distance, sizes, costs, eagerness, lam), stop)
 
 
 def best_imports(market: Market, stop: Stop = "skip") -> Graph:
-    """Return :func:`learn_graph` of a market that has been checked, ``[m, m]``."""
+    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`)."""
     graph = np.zeros((market.size, market.size), np.int8)
     for rows in _blocks(market.size):
         graph[rows] = _imports(market, rows, stop)
@@ -121,20 +163,19 @@ def best_imports(market: Market, stop: Stop = "skip") -> Graph:
 
 
 def _imports(market: Market, rows: slice, stop: Stop) -> Graph:
-    """Return Algorithm 2's rows of the graph for a block of buyers."""
+    """Return the rows of the graph for a block of buyers, by Algorithm 2."""
     n, own, K = market.sizes, market.sizes[rows, None], market.eagerness[rows, None]
     price = market.price(rows)
-    # what does not pay as the only import never pays: marginal gains only fall
-    viable = marginal(own, n[None, :], K) > price
+    if stop == "break":  # a seller that never pays may come first in the order, and end the visit
+        viable = (n > 0)[None, :] & (K > 0)
+    else:  # a seller that does not pay as the only import never pays: marginal gains only fall
+        viable = marginal(own, n[None, :], K) > price
     viable[np.arange(viable.shape[0]), np.arange(rows.start, rows.stop)] = False  # papers.md I5
-    if stop == "break":  # one that never pays may be the first in the order, and the end of it
-        viable[:] = (n > 0)[None, :] & (K > 0)
-        viable[np.arange(viable.shape[0]), np.arange(rows.start, rows.stop)] = False
     chosen = np.zeros(viable.shape, np.int8)
     width = int(viable.sum(axis=1).max(initial=0))
     if width == 0:
         return chosen
-    # only viable sellers are solved for and sorted
+    # only viable sellers are solved for and sorted: they are moved to the front of each row
     place = np.argsort(~viable, axis=1, kind="stable")[:, :width]
     real = np.take_along_axis(viable, place, axis=1)
     r = np.take_along_axis(price, place, axis=1)
@@ -157,23 +198,15 @@ def _imports(market: Market, rows: slice, stop: Stop) -> Graph:
 
 
 def _worth(market: Market, graph: NDArray[np.generic], rows: slice) -> Floats:
-    """Return ``G_i(A_i) - G_i(A_i - E_j)`` on the edges of a block of buyers, 0 elsewhere."""
+    """Return ``G_i(A_i) - G_i(A_i - E_j)`` on the edges of a block of buyers, and 0 elsewhere."""
     picked = np.asarray(graph[rows]) != 0
     n, own, K = market.sizes, market.sizes[rows], market.eagerness[rows]
-    held = np.where(picked, n[None, :], 0.0)
-    total = own + held.sum(axis=1)
-    without = total[:, None] - held
-    # the largest import is left out by summing the others: subtracting it could leave nothing of them
-    line = np.arange(len(held))
-    top = held.argmax(axis=1)
-    rest = held.copy()
-    rest[line, top] = 0.0
-    without[line, top] = own + rest.sum(axis=1)
+    without = totals_without(own, np.where(picked, n[None, :], 0.0))
     return np.where(picked, marginal(without, n[None, :], K[:, None]), 0.0)
 
 
 def prices(market: Market, graph: NDArray[np.generic]) -> Floats:
-    """Return ``r [m, m]`` of :func:`payments` for a market that has been checked."""
+    """Return what i pays j, ``r [m, m]``, for a market that has been checked (see :func:`payments`)."""
     r = np.zeros((market.size, market.size))
     for rows in _blocks(market.size):
         picked = np.asarray(graph[rows]) != 0
@@ -184,16 +217,22 @@ def prices(market: Market, graph: NDArray[np.generic]) -> Floats:
 def payments(
     graph: ArrayLike, distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
 ) -> Floats:
-    """Return ``r [m, m]``, what i pays j: the marginal gain less the difference of the models, iPFL eq. (10).
+    """Return what i pays j, ``r [m, m]``: the marginal gain less the difference of the models, iPFL eq. (10).
 
-    ``r_ij = A_ij [G_i(A_i) - G_i(A_i - E_j) - lambda n_j/n_i d_ij]`` (I6). Raises ValueError for what no market can
-    have.
+    ``r_ij = A_ij [G_i(A_i) - G_i(A_i - E_j) - lambda n_j/n_i d_ij]`` (docs/papers.md, I6).
+
+    Args:
+        graph: ``[m, m]``, such as :func:`learn_graph` returns. The other arguments are those of :func:`learn_graph`.
+
+    Raises:
+        ValueError: numbers that no market can have, or a graph of another shape or with a client that imports itself.
     """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     return prices(market, _graph(graph, market.size))
 
 
 def _graph(graph: ArrayLike, m: int) -> NDArray[np.generic]:
+    """Return a graph as an array. Raises ValueError unless it is ``[m, m]`` with a zero diagonal."""
     found = np.asarray(graph)
     if found.shape != (m, m):
         raise ValueError(f"graph: {found.shape}: must be [{m}, {m}]")
@@ -203,15 +242,28 @@ def _graph(graph: ArrayLike, m: int) -> NDArray[np.generic]:
 
 
 def gains(graph: NDArray[np.generic], sizes: Floats, eagerness: Floats) -> Floats:
-    """Return every client's collaboration gain ``G_i(A_i)`` ``[m]``, iPFL eq. (2)."""
+    """Return every client's collaboration gain ``G_i(A_i)``, ``[m]``, iPFL eq. (2).
+
+    Args:
+        graph: ``[m, m]``, who imports whose model.
+        sizes: ``[m]``.
+        eagerness: ``[m]``.
+    """
     imported = (np.asarray(graph) != 0) @ sizes
     return marginal(sizes, imported, eagerness)
 
 
 def utilities_of(graph: NDArray[np.generic], paid: Floats, sizes: Floats, costs: Floats, eagerness: Floats) -> Floats:
-    """Return eq. (1)'s utilities ``[m]`` under payments ``paid [m, m]`` that are already known.
+    """Return every client's utility, ``[m]``, iPFL eq. (1), under payments that are already known.
 
-    Sizes, costs and eagerness may be the true ones while the graph was learnt from reported ones.
+    Sizes, costs and eagerness may be the true ones while the graph was learnt from what clients reported.
+
+    Args:
+        graph: ``[m, m]``, who imports whose model.
+        paid: ``[m, m]``, what i pays j.
+        sizes: ``[m]``.
+        costs: ``[m]``.
+        eagerness: ``[m]``.
     """
     sold = (np.asarray(graph) != 0).sum(axis=0)
     with np.errstate(invalid="ignore"):
@@ -223,8 +275,10 @@ def utilities_of(graph: NDArray[np.generic], paid: Floats, sizes: Floats, costs:
 def utilities(
     graph: ArrayLike, distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
 ) -> Floats:
-    """Return every client's utility ``U [m]`` in one round, iPFL eq. (1): gain, less the costs of sharing, less the
-    net payment of eq. (10). Raises ValueError for what no market can have.
+    """Return every client's utility in one round, ``[m]``, iPFL eq. (1).
+
+    It is the gain, less the costs of sharing, less the net payment of eq. (10). Arguments and errors are those of
+    :func:`payments`.
     """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     found = _graph(graph, market.size)
@@ -232,7 +286,17 @@ def utilities(
 
 
 def social_welfare(graph: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike) -> float:
-    """Return the sum of all utilities, iPFL eq. (3): gains less the costs of what is shared; payments cancel."""
+    """Return the sum of all utilities, iPFL eq. (3): gains less the costs of what is shared. Payments cancel out.
+
+    Args:
+        graph: ``[m, m]``, who imports whose model.
+        sizes: ``[m]``.
+        costs: ``[m]``.
+        eagerness: ``[m]``.
+
+    Raises:
+        ValueError: a graph of another shape, or with a client that imports itself.
+    """
     n, c, K = (_numbers(a) for a in (sizes, costs, eagerness))
     found = _graph(graph, len(n))
     sold = (found != 0).sum(axis=0)
@@ -243,7 +307,10 @@ def social_welfare(graph: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerne
 def objective(
     graph: ArrayLike, distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
 ) -> Floats:
-    """Return what each client's imports minimise, ``phi [m]``, iPFL eq. (8)."""
+    """Return what each client's imports minimise, ``phi [m]``, iPFL eq. (8).
+
+    Arguments and errors are those of :func:`payments`.
+    """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     found = _graph(graph, market.size)
     picked = found != 0

@@ -1,4 +1,7 @@
-"""What holds of a market, tested on its numbers: local optimality, the global optimum, critical prices."""
+"""What holds of a market, tested on its numbers: local and global optimality, and prices that make honesty pay.
+
+The tests compare :mod:`hanse.games.market` with these; :func:`critical_prices` is also an option of iPFL.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.market import Floats, Graph, Market, best_imports
-from hanse.games.market_numbers import marginal, threshold_total
+from hanse.games.market_numbers import marginal, threshold_total, totals_without
 
 _MOST = 16  # sellers of one buyer: the optimum is searched over all sets
 
 
 def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float, float]:
-    """Return the largest ``phi(A) - phi(A - E_j)`` over edges and ``phi(A) - phi(A + E_j)`` over the others.
+    """Return by how much single imports could be wrong: iPFL eq. (9) as two numbers.
 
-    iPFL eq. (9) holds if the first is negative and the second is at most 0; minus infinity where there is no edge.
+    Args:
+        market: the market.
+        graph: ``[m, m]``, who imports whose model.
+
+    Returns:
+        The largest ``phi(A) - phi(A - E_j)`` over edges, and the largest ``phi(A) - phi(A + E_j)`` over pairs without
+        an edge. Eq. (9) holds if the first is negative and the second at most 0. Minus infinity where there are no such
+        pairs.
     """
     picked = np.asarray(graph) != 0
     n, K = market.sizes, market.eagerness[:, None]
     price = market.price(slice(0, market.size))
     total = n + picked @ n
-    held = np.where(picked, n[None, :], 0.0)
-    without = n[:, None] + held.sum(axis=1)[:, None] - held
-    top = held.argmax(axis=1)
-    rest = held.copy()
-    rest[np.arange(len(n)), top] = 0.0
-    without[np.arange(len(n)), top] = n + rest.sum(axis=1)
+    without = totals_without(n, np.where(picked, n[None, :], 0.0))
     removal = price - marginal(without, n[None, :], K)
     addition = marginal(total[:, None], n[None, :], K) - price
     others = ~picked & ~np.eye(len(n), dtype=bool)
@@ -37,9 +42,16 @@ def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float,
 def best_graph(
     distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
 ) -> tuple[Graph, Floats]:
-    """Return the graph that minimises iPFL eq. (8) for every client and its ``phi [m]``, by trying all sets.
+    """Return the graph that minimises iPFL eq. (8) for every client, by trying all sets of sellers.
 
-    Ties go to the set that comes first by size, then by index. Raises ValueError for more than 17 clients.
+    Ties go to the set that comes first by size, then by index. The arguments are those of
+    :func:`hanse.games.market.learn_graph`.
+
+    Returns:
+        The graph ``[m, m]``, and each client's ``phi [m]``.
+
+    Raises:
+        ValueError: more than 17 clients, or numbers that no market can have.
     """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     m = market.size
@@ -62,11 +74,15 @@ def best_graph(
 
 
 def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) -> Floats:
-    """Return on every edge the highest cost that seller j could report and still be imported by i, ``[m, m]``.
+    """Return, on every edge, the highest cost that seller j could report and still be imported by i, ``[m, m]``.
 
-    Paid instead of eq. (10), it takes away every motive to misreport the cost, in both directions: whom i imports
-    falls with the reported cost (Lemma 2), and the price no longer depends on it (Myerson 1981; Vickrey 1961). It is
-    never above eq. (10), so that buyers still gain, and never below the cost.
+    Paid instead of eq. (10), it leaves no motive to misreport the cost in either direction: whom i imports falls with
+    the reported cost (Lemma 2), and the price does not depend on it (Myerson 1981; Vickrey 1961). It is never above eq.
+    (10), so that buyers still gain, and never below the cost.
+
+    Args:
+        market: the market.
+        graph: ``[m, m]``; default: that of :func:`hanse.games.market.best_imports`.
     """
     m = market.size
     if graph is None:
@@ -81,17 +97,17 @@ def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) ->
 
 
 def _critical(market: Market, i: int, price: Floats, sold: NDArray[np.int64]) -> Floats:
-    """Return the highest total price ``r`` at which each of the sold models is still imported by i.
+    """Return the highest price ``r`` at which each of the models ``sold`` is still imported by buyer i.
 
-    Without seller j the others are visited as in Algorithm 2. j comes in wherever its threshold is both among those
-    still to be visited and above the total that it would make; the lowest such threshold is critical.
+    Without seller j, the others are visited as in Algorithm 2. j comes in wherever its threshold is both among those
+    still to be visited and above the total that it would make. The lowest such threshold is critical.
     """
     n, K = market.sizes, market.eagerness[i]
     total = threshold_total(n, K, price)
     others = np.flatnonzero((marginal(n[i], n, K) > price) & (np.arange(len(n)) != i))
     order = others[np.argsort(-total[others], kind="stable")]
-    reached = np.full(len(sold), n[i])  # a walk for each sold model, all at once
-    open_ = np.ones(len(sold), bool)
+    reached = np.full(len(sold), n[i])  # the total so far; a walk for each sold model, all at once
+    open_ = np.ones(len(sold), bool)  # whose critical threshold is not found yet
     bound = np.full(len(sold), np.nan)
     for k in order:
         need = reached + n[sold]  # the threshold must be above this total

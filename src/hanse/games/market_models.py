@@ -1,4 +1,9 @@
-"""From models to the market and back: distances between models, and the proximal centre that imports make."""
+"""From models to the market and back: distances between models, and the proximal centre that imports make.
+
+:func:`distances` (or :func:`cosine_gram`, where cosines are needed for the centre as well) makes the market's
+distances. After :func:`hanse.games.market.learn_graph`, :func:`centre_weights` says how each client's centre is mixed
+from the models that it imports.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,19 @@ _TILE = 128  # models of a tile of the product
 
 
 def cosine_gram(models: Any) -> tuple[Floats, Floats]:
-    """Return the cosines ``[m, m]`` and lengths ``[m]`` of ``models [m, P]`` from one Gram product.
+    """Return the cosines between models, and their lengths, from one Gram product.
 
     Products of a block of columns are made in the models' own precision and added up in float64. A model of length 0
-    has cosine 0 with every other. Raises ValueError for a wrong shape or numbers that are not finite.
+    has cosine 0 with every other.
+
+    Args:
+        models: ``[m, P]``, a model per row.
+
+    Returns:
+        The cosines ``[m, m]`` and the lengths ``[m]``.
+
+    Raises:
+        ValueError: a wrong shape, or numbers that are not finite.
     """
     rows = as_models(models, "models")
     m = rows.shape[0]
@@ -41,8 +55,15 @@ def cosine_gram(models: Any) -> tuple[Floats, Floats]:
 
 
 def distances(models: Any, kind: Kind = "cosine") -> Floats:
-    """Return ``d [m, m]``: ``1 - cos`` (never negative, so that Theorem 1 holds: papers.md I15) or the squared L2
-    distance; 0 on the diagonal. Raises ValueError for a wrong shape or numbers that are not finite.
+    """Return the distances between models, ``d [m, m]``, 0 on the diagonal.
+
+    Args:
+        models: ``[m, P]``, a model per row.
+        kind: "cosine" for ``1 - cos``, which is never negative, so that Theorem 1 holds (docs/papers.md, I15);
+            "squared_l2" for the squared Euclidean distance.
+
+    Raises:
+        ValueError: a wrong shape, or numbers that are not finite.
     """
     if kind == "cosine":
         return cosine_distances(cosine_gram(models)[0])
@@ -59,7 +80,10 @@ def cosine_distances(cosines: Floats) -> Floats:
 
 
 def gram_distances(gram: Floats, kind: Kind = "cosine") -> Floats:
-    """Return :func:`distances` from inner products ``gram [m, m]``; what has length 0 has cosine 0 with the others."""
+    """Return the distances of :func:`distances` from inner products ``gram [m, m]``.
+
+    What has length 0 has cosine 0 with the others.
+    """
     squares = np.diag(gram)
     if kind == "cosine":
         return cosine_distances(_cosines(gram, np.sqrt(np.maximum(squares, 0.0))))
@@ -69,7 +93,7 @@ def gram_distances(gram: Floats, kind: Kind = "cosine") -> Floats:
 
 
 def _cosines(gram: Floats, length: Floats) -> Floats:
-    """Return the cosines of models ``[m, m]``; what has length 0 has cosine 0 with every other."""
+    """Return the cosines ``[m, m]`` from inner products and lengths; with what has length 0 the cosine is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         cosines = gram / (length[:, None] * length[None, :])
     return np.clip(np.where(np.isfinite(cosines), cosines, 0.0), -1.0, 1.0)
@@ -83,11 +107,21 @@ def centre_weights(
     cosines: Floats | None = None,
     lengths: Floats | None = None,
 ) -> Floats:
-    """Return ``W [m, m]`` with ``centre = W theta``, the proximal centre of iPFL eq. (6).
+    """Return ``W [m, m]`` with ``centre = W theta``: the proximal centres of iPFL eq. (6).
 
-    Squared L2: ``W_ij = 2 eta A_ij n_j/n_i`` and rows sum to 1. Cosine (needs ``cosines [m, m]`` and ``lengths [m]``
-    of theta): ``W_ij = eta A_ij n_j / (n_i |theta_i| |theta_j|)``, ``W_ii = 1 - eta sum_j A_ij n_j/n_i cos_ij /
-    |theta_i|^2``.
+    With squared L2 distances ``W_ij = 2 eta A_ij n_j/n_i``, and rows sum to 1. With cosine distances
+    ``W_ij = eta A_ij n_j / (n_i |theta_i| |theta_j|)`` and ``W_ii = 1 - eta sum_j A_ij n_j/n_i cos_ij / |theta_i|^2``.
+
+    Args:
+        graph: ``[m, m]``, who imports whose model.
+        sizes: ``[m]``, the clients' numbers of samples.
+        eta: the step length of eq. (6).
+        kind: which distance the market uses.
+        cosines: ``[m, m]``, between the models theta; needed for "cosine".
+        lengths: ``[m]``, of the models; needed for "cosine".
+
+    Raises:
+        ValueError: cosines or lengths are missing, or a model of length 0 imports or is imported.
     """
     A = (np.asarray(graph) != 0).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -108,16 +142,20 @@ def centre_weights(
 
 
 def within_reach(W: Floats, gram: Floats, graph: NDArray[np.int8]) -> Floats:
-    """Return the centres' weights ``W [m, m]`` with each step away from the own model no longer than the way to the
-    farthest import; ``gram [m, m]`` are the models' inner products.
+    """Return weights of centres ``[m, m]`` whose steps are shortened to what is imported.
 
-    The gradient of a cosine grows as models get short, and early on they have travelled little: the literal step of
-    eq. (6) then lands far behind the imported models (papers.md I20).
+    No step away from the own model is then longer than the way to the farthest import. The gradient of a cosine grows
+    as models get short, and early on models have travelled little: the literal step of eq. (6) then lands far behind
+    the imported models (docs/papers.md, I20).
+
+    Args:
+        W: ``[m, m]``, as :func:`centre_weights` returns it.
+        gram: ``[m, m]``, the models' inner products.
+        graph: ``[m, m]``, who imports whose model.
     """
     step = W - np.eye(len(W))
     length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))
-    norms = np.diag(gram)
-    apart = np.sqrt(np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0))
+    apart = np.sqrt(gram_distances(gram, "squared_l2"))
     reach = np.where(graph != 0, apart, 0.0).max(axis=1, initial=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(length > reach, reach / length, 1.0)

@@ -1,4 +1,9 @@
-"""iPFL's gain and threshold as numbers: stable for sizes and prices of any scale, for whole arrays at once."""
+"""iPFL's gain and threshold as numbers, for whole arrays at once and for sizes and prices of any scale.
+
+A client with n samples and eagerness K gains ``g(x) = sqrt(K/n) - sqrt(K/(n+x))`` from x imported samples (eq. 2). As
+written, differences like this lose all digits where x is small against n; the functions here do not.
+:mod:`hanse.games.market` builds the market on them.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,51 @@ _NEWTON = 8  # steps: quadratic from a start that is never below the root; 5 rea
 
 
 def marginal(before: ArrayLike, added: ArrayLike, eagerness: ArrayLike) -> Floats:
-    """Return ``sqrt(K / before) - sqrt(K / (before + added))``: what ``added`` samples bring to who has ``before``.
+    """Return what ``added`` samples bring to a client that has ``before`` of them.
 
-    Without the cancellation of the difference; 0 where K or ``added`` is 0, also where ``before`` is 0.
+    That is ``sqrt(K / before) - sqrt(K / (before + added))``, computed without the cancellation of the difference. It
+    is 0 where K or ``added`` is 0, even where ``before`` is 0 too. Arrays are broadcast.
     """
     y, x, K = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (before, added, eagerness)))
     with np.errstate(divide="ignore", invalid="ignore"):
+        # 1/low - 1/high = (high - low) / (low high) = x / (low high (low + high)): no difference is left
         low, high = np.sqrt(y), np.sqrt(y + x)
         found = np.sqrt(K) * (x / (low * high * (low + high)))
         found = np.where(np.isinf(x), np.sqrt(K / y), found)
     return np.where((K > 0) & (x > 0), found, 0.0)
 
 
-def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Floats:
-    """Return the collaboration gain ``g(x) = sqrt(K/n) - sqrt(K/(n+x))`` of ``n_imported`` samples, iPFL eq. (2).
+def totals_without(own: Floats, held: Floats) -> Floats:
+    """Return each buyer's number of samples without one of its imports at a time, ``[b, m]``.
 
-    Arrays are broadcast against each other. Raises ValueError for negative numbers, NaN, or an eager client without
-    samples (its gain would be infinite; papers.md I13).
+    Args:
+        own: ``[b]``, the samples that each buyer has itself.
+        held: ``[b, m]``, the samples that it imports from each seller; 0 where it does not.
+    """
+    without = np.asarray((own + held.sum(axis=1))[:, None] - held)
+    # the largest import is left out by summing the others: subtracting it could leave nothing of them
+    line, top = np.arange(len(held)), held.argmax(axis=1)
+    rest = held.copy()
+    rest[line, top] = 0.0
+    without[line, top] = own + rest.sum(axis=1)
+    return without
+
+
+def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Floats:
+    """Return the collaboration gain ``g(x) = sqrt(K/n) - sqrt(K/(n+x))``, iPFL eq. (2). Arrays are broadcast.
+
+    Args:
+        n_own: n, the samples that a client has.
+        n_imported: x, the samples that it imports.
+        eagerness: K, how much more data are worth to it, in samples.
+
+    Raises:
+        ValueError: negative numbers, NaN, or a client with eagerness but no samples, whose gain would be infinite
+            (docs/papers.md, I13).
+
+    Example:
+        >>> float(gain(n_own=100, n_imported=300, eagerness=1e4))  # 10 - 5
+        5.0
     """
     own, imported, K = (np.asarray(a, np.float64) for a in (n_own, n_imported, eagerness))
     for name, values in (("n_own", own), ("n_imported", imported), ("eagerness", K)):
@@ -39,11 +72,16 @@ def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Float
 
 
 def threshold_total(n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) -> Floats:
-    """Return ``n_i + n^Th``, the total *with* the own samples that a buyer stops at (see :func:`threshold`).
+    """Return ``n_i + n^Th``: the total, the buyer's own samples included, above which a model does not pay any more.
 
-    With ``y = n_j (1 + v^2)`` the equation ``sqrt(K/(y - n_j)) - sqrt(K/y) = r`` becomes ``v w (w + v) = b`` for
-    ``w = sqrt(1 + v^2)`` and ``b = sqrt(K / n_j) / r``: one increasing convex function of one number, solved by Newton
-    from above.
+    See :func:`threshold`. With ``y = n_j (1 + v^2)`` the equation ``sqrt(K/(y - n_j)) - sqrt(K/y) = r`` becomes
+    ``v w (w + v) = b``, where ``w = sqrt(1 + v^2)`` and ``b = sqrt(K / n_j) / r``. The left side is an increasing
+    convex function of v alone, and is solved by Newton's method from above.
+
+    Args:
+        n_other: n_j, the samples behind the offered model.
+        eagerness: K of the buyer.
+        price: r, what the model must bring. Arrays are broadcast.
     """
     n, K, r = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (n_other, eagerness, price)))
     never = ~((K > 0) & (n > 0)) | (r == np.inf)
@@ -64,11 +102,20 @@ def threshold_total(n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) 
 
 
 def threshold(n_own: ArrayLike, n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) -> Floats:
-    """Return the threshold ``T`` of iPFL's Algorithm 2: ``g(T) - g(T - n_j) = r``, the imports to stop at.
+    """Return the threshold T of iPFL's Algorithm 2 for a model, in samples.
 
-    ``price`` is ``r = c_j + lambda n_j/n_i d`` (papers.md I1); infinity where it is 0 or less, 0 where the model is
-    never imported (I3). Arrays are broadcast. T may be negative: it is compared with totals (I4).
-    Raises ValueError for negative sizes or eagerness, or NaN.
+    The model is imported while the total of imports, it included, is below T, which solves ``g(T) - g(T - n_j) = r``. T
+    is infinite where the price is 0 or less, and 0 where the model is never imported (docs/papers.md, I3). It may be
+    negative, since it is only compared with totals (I4). Arrays are broadcast.
+
+    Args:
+        n_own: n_i, the buyer's own samples.
+        n_other: n_j, the samples behind the offered model.
+        eagerness: K of the buyer.
+        price: ``r = c_j + lambda n_j/n_i d_ij``, what the model must bring (I1).
+
+    Raises:
+        ValueError: negative sizes or eagerness, or NaN.
     """
     own, n, K, r = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (n_own, n_other, eagerness, price)))
     for name, values in (("n_own", own), ("n_other", n), ("eagerness", K)):

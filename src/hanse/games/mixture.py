@@ -1,23 +1,33 @@
-"""Values of games whose coalitions are *averages*, from few evaluations: a surrogate in the mixture, and its error.
+"""Values of games whose coalitions are *averages*, from few evaluations and with an error.
 
 In a federated round a coalition's model is the weighted mean of its members' updates, so its worth is a smooth function
 of its mixture ``x_S = (q_i [i in S]) / q(S)``. A Gaussian process with the kernel ``(c + x_S' G x_T)^4`` is fitted to a
-stratified sample of coalitions and their complements, which always has all single players and all leave-one-outs.
-Every semivalue of that surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so that the only error is the
-surrogate's:
+stratified sample of coalitions and their complements; it is the *surrogate* of the game. The sample always has all
+single players and all coalitions without one player. Every semivalue of the surrogate has a closed form
+(:mod:`hanse.games.mixture_kernel`), so that what the surrogate misses is the only error.
+
+:func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, :func:`fit`
+fits the surrogate, and the :class:`Fit` answers: :meth:`Fit.estimate` for a semivalue with its errors,
+:meth:`Fit.interactions`, :meth:`Fit.least_core`, :meth:`Fit.predict`, and :meth:`Fit.values` for other utilities of the
+same coalitions.
+
+Three kinds of values are computed:
 
 * *plug-in*: the values of the game that has the evaluated worths where they are known and the surrogate's elsewhere.
-  Slightly biased, with the smaller error while few coalitions are known.
-* *cross-fitted*: five surrogates, each without a fifth of the sampled pairs; what they miss on the pairs that they have
-  not seen is added, scaled up to all pairs of that size. Unbiased but for the choice of the kernel's numbers.
-* *reported* are the plug-in values, moved towards the cross-fitted ones where the two differ by more than the errors
-  say: a surrogate that is wrong about a player is found by it.
-* *standard errors* come from what the surrogates miss on the pairs that they have not seen, stratum by stratum.
+  They are slightly biased, and have the smaller error while few coalitions are known.
+* *cross-fitted*: five surrogates are fitted, each without a fifth of the sampled pairs. What they miss on the pairs
+  that they have not seen is added, scaled up to all pairs of that size. This is unbiased but for the choice of the
+  kernel's numbers.
+* *reported*: the plug-in values, moved towards the cross-fitted ones where the two differ by more than the errors say.
+  So a surrogate that is wrong about a player is found out.
 
-Games of medians, Krum's choices or server momentum are no games of averages: use :func:`hanse.games.shapley.gtg` or
+*Standard errors* come from what the surrogates miss on the pairs that they have not seen, stratum by stratum.
+
+Medians, Krum's choices and server momentum do not make games of averages: take :func:`hanse.games.shapley.gtg` or
 :func:`hanse.games.shapley.monte_carlo` there.
 
-Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions, row 0 the empty one and row 1 all players.
+Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions of which row 0 is the empty one and row 1 all
+players, ``k`` sampled pairs.
 """
 
 from __future__ import annotations
@@ -45,10 +55,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BUDGET = 10  # coalitions a player by default: errors of 1 to 2 % on real games of 10 to 20 players
-_OFFSETS = (0.3, 1.0, 3.0)
+_OFFSETS = (0.3, 1.0, 3.0)  # the kernel's constant c, beside Gram matrices whose mean diagonal is 1
 _NOISES = (1e-7, 1e-5, 1e-3, 1e-2)  # as a share of the kernel's mean diagonal
 _FIRST = 5  # coalitions a player before it is asked whether they are enough
-_HALF_WIDTH = 1.96  # standard errors
+_HALF_WIDTH = 1.96  # standard errors in half a 95 % interval
 _POINTS = 200  # the kernel is chosen on at most so many coalitions
 _FOLDS = 5
 _LEAST = 3  # pairs of each size, if the budget allows
@@ -61,6 +71,7 @@ _ROUNDING = 1e-8  # how far a Gram matrix may be from symmetric and positive sem
 
 @cache
 def _libraries() -> Any:
+    """Return the controller of this process's BLAS threads. It looks for the libraries once, after all are loaded."""
     import scipy.linalg  # noqa: F401  its library is one of them
     from threadpoolctl import ThreadpoolController
 
@@ -68,12 +79,15 @@ def _libraries() -> Any:
 
 
 def _on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function's linear algebra run on one thread: its matrices are small, so that threads only wait for each
-    other, and its bits do not depend on how many there are.
+    """Make a function's linear algebra run on one thread.
+
+    The matrices are small, so that several threads would only wait for each other. And the bits of the result do not
+    depend on how many threads there are.
     """
 
     @wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with BLAS limited to one thread."""
         with _libraries().limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
@@ -82,17 +96,17 @@ def _on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Which coalitions are evaluated: none, all, then sampled pairs of a coalition and its complement.
+    """Which coalitions are evaluated: the empty one, all players, and sampled pairs of a coalition and its complement.
 
-    A stratum are the pairs whose smaller side has ``s = 1 .. n // 2`` players. Designs of one seed are nested: a larger
+    A stratum is all pairs whose smaller side has ``s = 1 .. n // 2`` players. Designs of one seed are nested: a larger
     budget adds pairs.
 
     Attributes:
-        members: ``[m, n]``; row 0 the empty coalition, row 1 all players, then ``k`` smaller sides, then the ``k``
-            complements in the same order.
-        stratum: ``[k]``, the pair's stratum.
-        available: ``[n // 2 + 1]`` float64, the pairs that each stratum has; entry 0 is 0.
-        taken: ``[n // 2 + 1]``, how many of them are evaluated.
+        members: ``[m, n]`` bool; row 0 is the empty coalition, row 1 all players, then come the ``k`` smaller sides,
+            then the ``k`` complements in the same order.
+        stratum: ``[k]`` int64, the stratum of each pair.
+        available: ``[n // 2 + 1]`` float64, how many pairs each stratum has; entry 0 is 0.
+        taken: ``[n // 2 + 1]`` int64, how many of them are evaluated.
     """
 
     members: Bools
@@ -116,17 +130,19 @@ class Design:
         return bool((self.taken == self.available).all())
 
     def coalitions(self) -> list[Coalition]:
-        """Return the coalitions in the order of the rows."""
+        """Return the coalitions in the order of the rows, to be evaluated."""
         return [frozenset(np.flatnonzero(row).tolist()) for row in self.members]
 
 
 def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 0) -> Design:
-    """Choose at most ``budget`` coalitions of ``n`` players: all of them if they fit, else the empty one, all players,
-    the single players, the leave-one-outs, and pairs of the other sizes in proportion to 1 / size.
+    """Choose at most ``budget`` coalitions to evaluate.
+
+    If all ``2**n`` fit, all are taken. Otherwise it takes the empty one, all players, the single players, the
+    coalitions without one player, and pairs of the other sizes in proportion to 1 / size.
 
     Args:
         n: number of players.
-        budget: the most coalitions; default: 10 a player.
+        budget: the most coalitions. Default: 10 per player.
         seed: keys the draw; a numpy generator is used as it is.
 
     Raises:
@@ -153,14 +169,17 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
 
 
 def _check_budget(n: int, budget: int) -> None:
+    """Raise ValueError if the budget does not hold the coalitions that every design has."""
     least = min(2**n, 2 * n + 2)
     if budget < least:
         raise ValueError(f"budget is {budget}; allowed: at least {least} coalitions for {n} players")
 
 
 def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
-    """Return how many of ``pairs`` each stratum gets: all of stratum 1, three of each other one, the rest one by one
-    where the share ``1 / s`` (half of it if both sides have ``s`` players) is served least.
+    """Return how many of ``pairs`` each stratum gets.
+
+    Stratum 1 gets all of its pairs, every other one three, as far as they go. The rest is given out one by one, each to
+    the stratum whose share ``1 / s`` is served least (half of that share if both sides have ``s`` players).
     """
     taken = [0] * len(available)
     left = pairs
@@ -178,12 +197,14 @@ def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
 
 
 def _sides(n: int, size: int, available: int, draw: np.random.Generator) -> Iterator[tuple[int, ...]]:
-    """Yield the smaller sides of a stratum's pairs in random order, each once. Where both sides have ``size`` players
-    the one with player 0 stands for the pair.
+    """Yield the smaller sides of a stratum's pairs in random order, each once.
+
+    Where both sides have ``size`` players, the one with player 0 stands for the pair.
     """
     first = (0,) if 2 * size == n else ()
     others, chosen = range(len(first), n), size - len(first)
     if available <= _ENUMERATED:
+        # a short list is shuffled; where it would be long, sides are drawn and repeats thrown away
         listed = list(combinations(others, chosen))
         for place in draw.permutation(len(listed)):
             yield first + listed[place]
@@ -198,7 +219,7 @@ def _sides(n: int, size: int, available: int, draw: np.random.Generator) -> Iter
 
 @dataclass(frozen=True, eq=False)
 class _Kernel:
-    """``(offset + x' gram x)^4 / scale`` with ``noise`` added to the diagonal."""
+    """The kernel ``(offset + x' gram y)^4 / scale``, with ``noise`` added to its diagonal."""
 
     name: str
     gram: Floats
@@ -214,7 +235,7 @@ class _Kernel:
 
 def _chosen(x: Floats, worth: Floats, grams: Sequence[tuple[str, Floats]]) -> _Kernel:
     """Return the kernel of largest marginal likelihood for ``worth [m]`` of mixtures ``x [m, n]``."""
-    if len(x) > _POINTS:
+    if len(x) > _POINTS:  # evenly spread over the strata: factors cost the cube of their number
         some = np.unique(np.linspace(0, len(x) - 1, _POINTS).astype(np.int64))
         x, worth = x[some], worth[some]
     best, chosen = -math.inf, None
@@ -232,17 +253,21 @@ def _chosen(x: Floats, worth: Floats, grams: Sequence[tuple[str, Floats]]) -> _K
 
 
 def _likelihood(kernel: Floats, worth: Floats, noise: float) -> float:
-    """Return the log marginal likelihood of ``worth [m]``, its scale profiled out; constants are left out."""
+    """Return the log marginal likelihood of ``worth [m]`` without its constants.
+
+    The scale of the worths is profiled out: the best one for this kernel is taken.
+    """
     try:
         factor = _factor(kernel, noise)
     except np.linalg.LinAlgError:  # numerically singular with so little noise
         return -math.inf
-    variance = float(worth @ _solve(factor, worth)) / len(worth)
+    variance = float(worth @ _solve(factor, worth)) / len(worth)  # the scale of the worths that fits best
     half_log_det = float(np.log(np.diag(factor[0])).sum())
-    return -0.5 * len(worth) * math.log(max(variance, 1e-300)) - half_log_det
+    return -0.5 * len(worth) * math.log(max(variance, 1e-300)) - half_log_det  # equal worths have variance 0
 
 
 def _factor(kernel: Floats, noise: float) -> Factor:
+    """Return the Cholesky factor of a kernel with noise on its diagonal. Raises LinAlgError if it is singular."""
     from scipy.linalg import cho_factor  # late: it takes longer to import than a small game to solve
 
     noisy = kernel.copy()
@@ -252,6 +277,7 @@ def _factor(kernel: Floats, noise: float) -> Factor:
 
 
 def _solve(factor: Factor, right: Floats) -> Floats:
+    """Return the solution of ``kernel @ x = right`` from the kernel's factor."""
     from scipy.linalg import cho_solve
 
     return np.asarray(cho_solve(factor, right, check_finite=False))
@@ -259,12 +285,17 @@ def _solve(factor: Factor, right: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Functional:
-    """A linear functional of a game, ``[f]``: the sum of every coalition's worth with a coefficient, such as a value.
+    """A linear functional of a game, such as a value: the sum of every coalition's worth with a coefficient.
+
+    There are f of them at once, such as the values of n players.
 
     Attributes:
-        on_kernels: ``[f, m - 1]``, its value of ``k(., x_T)`` for every evaluated T but the empty one; 0 if empty.
-        empty, full: ``[f]``, the coefficients of the empty coalition and of all players.
-        small, large: ``[k, f]``, the coefficients of each sampled pair's sides.
+        on_kernels: ``[f, m - 1]``, the functional of the game ``k(., x_T)``, in which the empty coalition is worth 0,
+            for every evaluated T but the empty one.
+        empty: ``[f]``, the coefficient of the empty coalition.
+        full: ``[f]``, the coefficient of all players.
+        small: ``[k, f]``, the coefficients of the sampled pairs' smaller sides.
+        large: ``[k, f]``, the coefficients of their complements.
     """
 
     on_kernels: Floats
@@ -276,8 +307,12 @@ class _Functional:
 
 @dataclass(frozen=True, eq=False)
 class _Estimates:
-    """``plug_in [f, ...]``, ``cross_fitted [f, ...]`` and the latter's standard error ``spread [f]``, of a functional;
-    the first column is the utility itself.
+    """The estimates of f functionals, for one or several utilities. The first column is the fit's own utility.
+
+    Attributes:
+        plug_in: ``[f, ...]``.
+        cross_fitted: ``[f, ...]``.
+        spread: ``[f]``, the standard errors of ``cross_fitted`` in the first column.
     """
 
     plug_in: Floats
@@ -285,12 +320,15 @@ class _Estimates:
     spread: Floats
 
     def _apart(self) -> Floats:
+        """Return how far the two estimates differ, ``[f]``, in the first column."""
         return np.abs((self.cross_fitted - self.plug_in).reshape(len(self.spread), -1)[:, 0])
 
     @property
     def values(self) -> Floats:
-        """The plug-in values, moved by ``1 - 2 spread^2 / difference^2`` of the way to the cross-fitted ones where they
-        differ by more than ``sqrt(2)`` spreads (a James-Stein rule, value by value), ``[f, ...]``.
+        """The reported values, ``[f, ...]``: the plug-in values, moved towards the cross-fitted ones.
+
+        Where the two differ by more than ``sqrt(2)`` spreads, they are moved by ``1 - 2 spread^2 / difference^2`` of
+        the way. This is a James-Stein rule, applied value by value.
         """
         apart = self._apart()
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -309,15 +347,17 @@ class MixtureEstimate:
     """Values of a game of averages, and what they cost.
 
     Attributes:
-        values: ``[n]``, float64.
+        values: ``[n]`` float64, the reported values.
         standard_errors: ``[n]``, widened by Student's factor, so that ``values +- 1.96 standard_errors`` are 95 %
             intervals; 0 where values are exact, NaN where no stratum has two sampled pairs.
         cross_fitted: ``[n]``, unbiased but for the choice of the kernel's numbers.
-        plug_in: ``[n]``, the values with the surrogate where no worth is known.
-        distinct: different coalitions evaluated, the empty one and all players included.
+        plug_in: ``[n]``, with the surrogate's worth wherever none was evaluated.
+        distinct: how many coalitions were evaluated, the empty one and all players included.
         exact: whether all coalitions were evaluated.
-        kernel: which Gram matrix was chosen: "identity", "gram 0", .., or "all" for their sum; "none" if exact.
-        offset, noise: the kernel's other numbers, NaN if exact.
+        kernel: the Gram matrix that was chosen: "identity", "gram 0", "gram 1", .., or "all" for their sum; "none" if
+            exact.
+        offset: the kernel's constant c; NaN if exact.
+        noise: the kernel's noise, as a share of its mean diagonal; NaN if exact.
         fit: the fit, for other semivalues, interactions, or other utilities of the same coalitions.
     """
 
@@ -335,13 +375,13 @@ class MixtureEstimate:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit:
-    """A surrogate of a game of averages, fitted to the worths of a design's coalitions.
+    """A surrogate of a game of averages, fitted to the worths of a design's coalitions. :func:`fit` makes it.
 
     Attributes:
         design: the coalitions.
         worth: ``[m]``, their worths, in the design's order.
         weights: ``[n]``, the players' weights, positive, summing to 1.
-        kernel: the kernel that was chosen; None if all coalitions are known.
+        kernel: the kernel that was chosen. None: all coalitions are known.
         folds: ``[k]``, the fold of each sampled pair; -1 for pairs that every fold trains on, those of strata that are
             known whole.
         grams: the Gram matrices that were tried, with their names.
@@ -357,9 +397,20 @@ class Fit:
 
     @_on_one_thread
     def values(self, measure: Semivalue | None = None, worth: Floats | None = None) -> Floats:
-        """Return the reported values ``[n, ...]`` of a semivalue (default: Shapley), of this utility or of another one
-        whose worths ``[m, ...]`` of the same coalitions are given; the surrogate's kernel stays.
+        """Return the reported values of a semivalue, of this utility or of another one of the same coalitions.
+
+        Args:
+            measure: the semivalue; default: Shapley.
+            worth: ``[m, ...]``, the worths of the same coalitions in other utilities. The kernel stays that of this
+                fit. Default: the fit's own worths.
+
+        Returns:
+            ``[n]``, or ``[n, ...]`` for other utilities.
+
+        Raises:
+            ValueError: a semivalue that was made for another number of players.
         """
+        # the fit's own worths stand first: their errors say how far values move to the cross-fitted ones
         own = self.worth[:, None]
         columns = own if worth is None else np.concatenate([own, worth.reshape(len(own), -1)], axis=1)
         found = self._of(self._values_of(measure), columns).values
@@ -367,7 +418,11 @@ class Fit:
 
     @_on_one_thread
     def estimate(self, measure: Semivalue | None = None) -> MixtureEstimate:
-        """Return a semivalue (default: Shapley) with its errors."""
+        """Return a semivalue (default: Shapley) with its errors.
+
+        Raises:
+            ValueError: a semivalue that was made for another number of players.
+        """
         found, kernel = self._of(self._values_of(measure), self.worth), self.kernel
         name, offset, noise = (kernel.name, kernel.offset, kernel.noise) if kernel else ("none", math.nan, math.nan)
         return MixtureEstimate(
@@ -385,8 +440,12 @@ class Fit:
 
     @_on_one_thread
     def with_budget(self, budget: int) -> Fit:
-        """Return what would have been fitted with a smaller budget: to the coalitions that its design has, all of them
-        among these. Raises ValueError for a budget that is too small, or larger than this one.
+        """Return what would have been fitted with a smaller budget, without evaluating anything.
+
+        The coalitions of a smaller design are all among those of this one.
+
+        Raises:
+            ValueError: a budget that is too small, or larger than this fit's.
         """
         n, k = self.design.players, self.design.pairs
         if whole_number("budget", budget) > len(self.worth):
@@ -401,9 +460,11 @@ class Fit:
 
     @_on_one_thread
     def interactions(self, measure: Semivalue | None = None) -> tuple[Floats, Floats]:
-        """Return the pairwise interaction index ``[n, n]`` of a semivalue (default: Shapley; Grabisch, Roubens 1999),
-        and its standard errors ``[n, n]``: above 0 two players complement each other, below 0 they duplicate each
-        other. The diagonal is 0.
+        """Return the pairwise interaction index of a semivalue (default: Shapley; Grabisch, Roubens 1999), with errors.
+
+        Returns:
+            The interactions ``[n, n]``, above 0 where two players complement each other, below 0 where they duplicate
+            each other, 0 on the diagonal; and their standard errors ``[n, n]``.
         """
         n = self.design.players
         if n < 2:
@@ -432,8 +493,11 @@ class Fit:
 
     @_on_one_thread
     def least_core(self) -> LeastCore:
-        """Return the game's least core (Maschler, Peleg, Shapley 1979); up to 14 players it heeds every coalition,
-        beyond a sample of 4,000, so that payments are rough there."""
+        """Return the game's least core (Maschler, Peleg, Shapley 1979).
+
+        Up to 14 players every coalition counts. Beyond, those that were evaluated and a sample of 4,000 do, so that
+        payments are rough.
+        """
         n = self.design.players
         if n <= _ALL_CONSTRAINTS:
             members = (np.arange(1, 2**n - 1)[:, None] >> np.arange(n) & 1).astype(bool)
@@ -445,6 +509,7 @@ class Fit:
         empty, full = float(self.worth[0]), float(self.worth[1])
 
         def solved(pairs: Ints) -> tuple[Floats, float]:
+            """Return the payments and the deficit of the game as these pairs alone predict it."""
             return least_core(members, self._predicted(members, pairs) - empty, full - empty)
 
         values, deficit = solved(np.arange(self.design.pairs))
@@ -454,7 +519,7 @@ class Fit:
         return LeastCore(values, jackknife_errors(np.stack(without, axis=1)) if without else exact, deficit)
 
     def _predicted(self, members: Bools, pairs: Ints) -> Floats:
-        """Return the worths ``[c]`` of coalitions ``members [c, n]`` from these sampled pairs."""
+        """Return the worths ``[c]`` of coalitions ``members [c, n]``, as these sampled pairs predict them."""
         k = self.design.pairs
         rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
         known = {self.design.members[row].tobytes(): float(self.worth[row]) for row in rows.tolist()}
@@ -469,9 +534,11 @@ class Fit:
         return found
 
     def _mixtures(self) -> Floats:
+        """Return the mixtures ``[m - 1, n]`` of the evaluated coalitions but the empty one."""
         return _mixtures(self.design.members[1:], self.weights)
 
     def _values_of(self, measure: Semivalue | None) -> _Functional:
+        """Return a semivalue as a functional, one per player. It is remembered for further utilities."""
         n = self.design.players
         measure = _for_players(measure, n)
         key = (measure.nodes.tobytes(), measure.masses.tobytes())
@@ -492,6 +559,7 @@ class Fit:
         return found
 
     def _interaction(self, measure: Semivalue | None) -> _Functional:
+        """Return the pairwise interaction index of a semivalue as a functional, one per pair of players."""
         n = self.design.players
         measure = _for_players(measure, n)
         w = measure.weights(n - 2)
@@ -511,6 +579,7 @@ class Fit:
         return _Functional(on_kernels, apart * w[0], apart * w[n - 2], small, large)
 
     def _sides(self) -> Bools:
+        """Return the members of the sampled pairs' sides, ``[2 k, n]``."""
         return self.design.members[2:]
 
     def _of(self, functional: _Functional, worth: Floats) -> _Estimates:
@@ -522,13 +591,13 @@ class Fit:
             known += self._on_pairs(functional, rest, np.arange(self.design.pairs))
             exact = known.reshape(-1, *shape)
             return _Estimates(exact, exact, np.zeros(len(exact)))
-        x = self._mixtures()
+        x = self._mixtures()  # without the empty coalition, which has no mixture: its worth is taken as it is
         kernel = self.kernel.between(x, x)
         mean = rest.mean(axis=0)
         constant = np.outer(functional.empty, empty - mean)
 
         def fitted(pairs: Ints) -> tuple[Floats, Floats]:
-            """Return the functional of the surrogate fitted to these pairs, and what it misses everywhere."""
+            """Return the functional of the surrogate fitted to these pairs, and what it misses at every coalition."""
             rows = np.concatenate([[0], 1 + pairs, 1 + self.design.pairs + pairs])
             factor = _factor(kernel[np.ix_(rows, rows)], self.kernel.noise if self.kernel else 0.0)
             solved = _solve(factor, rest[rows] - mean)
@@ -542,7 +611,7 @@ class Fit:
         return _Estimates(plug_in.reshape(-1, *shape), cross_fitted.reshape(-1, *shape), errors)
 
     def _on_pairs(self, functional: _Functional, worth: Floats, pairs: Ints) -> Floats:
-        """Return ``[f, c]``: what the functional takes from these pairs in ``worth [m - 1, c]``."""
+        """Return what the functional takes from these pairs in ``worth [m - 1, c]``, ``[f, c]``."""
         k = self.design.pairs
         small, large = worth[1 : 1 + k][pairs], worth[1 + k :][pairs]
         return np.asarray(functional.small[pairs].T @ small + functional.large[pairs].T @ large)
@@ -550,8 +619,11 @@ class Fit:
     def _cross_fitted(
         self, functional: _Functional, fitted: Callable[[Ints], tuple[Floats, Floats]], plug_in: Floats
     ) -> tuple[Floats, Floats]:
-        """Return the cross-fitted functional ``[f, c]``, and what each pair's sides miss in the surrogate that has not
-        seen them, ``[m - 1, c]``. Without sampled pairs it is the plug-in one.
+        """Return the cross-fitted functional, and what surrogates miss on pairs that they have not seen.
+
+        Returns:
+            The functional ``[f, c]``, and the misses ``[m - 1, c]``. Without sampled pairs the functional is the
+            plug-in one.
         """
         design, k = self.design, self.design.pairs
         surrogates, unseen = [], np.zeros((1 + 2 * k, plug_in.shape[1]))
@@ -575,7 +647,8 @@ class Fit:
         return np.asarray(total), unseen
 
     def _errors(self, functional: _Functional, unseen: Floats) -> Floats:
-        """Return standard errors ``[f]`` from what the pairs miss in surrogates that have not seen them, ``[m - 1]``.
+        """Return standard errors ``[f]`` from ``unseen [m - 1]``: what surrogates miss on pairs that they have not
+        seen.
 
         A stratum with fewer than two sampled pairs takes the spread of the nearest one that has two.
         """
@@ -593,6 +666,7 @@ class Fit:
             source = min(enough, key=lambda other: (abs(other - s), other))
             of = np.flatnonzero(design.stratum == source)
             variance = (design.available[source] * (missed[of] / unit)).var(axis=0, ddof=1)
+            # of a mean over a sample without replacement: what is known whole has no error
             part = (1 - design.taken[s] / design.available[s]) * variance / max(1, design.taken[s])
             square += part
             spread += part**2 / (len(of) - 1)
@@ -607,10 +681,10 @@ def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[Ar
     Args:
         design: the coalitions.
         worth: ``[m]``, the worth of each, in the order of ``design.coalitions()``.
-        weights: ``[n]``, what the average weighs its members with. One that is 0 counts as a millionth of the mean;
-            if all are 0 they are equal.
-        grams: Gram matrices ``[n, n]`` that say which players are alike, such as of their updates' moves; one that is
-            all 0 is left out. The identity, each by itself and their sum are tried.
+        weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean; if all
+            are 0, they are equal.
+        grams: Gram matrices ``[n, n]`` that say which players are alike, such as inner products of what their updates
+            moved. One that is all 0 is left out. The identity, each by itself, and their sum are tried.
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, negative weights, or a Gram matrix that is not
@@ -628,6 +702,7 @@ def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[Ar
 
 
 def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]]) -> Fit:
+    """Fit as :func:`fit` does, with everything checked: ``shares [n]`` sum to 1, and ``grams`` have their names."""
     if design.complete:
         return Fit(design, worth, shares, None, np.full(design.pairs, -1), grams)
     rest = worth[1:]
@@ -635,6 +710,7 @@ def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple
     # the fit is the same in any unit, and so are its numbers where squares would overflow or vanish
     unit = float(np.abs(apart).max())
     kernel = _chosen(_mixtures(design.members[1:], shares), apart / unit if unit > 0 else apart, grams)
+    # a stratum that is known whole has nothing to estimate: no fold leaves its pairs out
     sampled = (design.taken < design.available)[design.stratum]
     folds = np.full(design.pairs, -1)
     folds[sampled] = np.arange(int(sampled.sum())) % _FOLDS
@@ -654,22 +730,31 @@ def mixture(
     """Estimate the Shapley value of a game whose coalitions are averages, from at most ``budget`` coalitions.
 
     Args:
-        value: the utility, smooth in the mixture of the players; its ``many``, if it has one, gets all coalitions at
+        value: the utility, smooth in the mixture of the players. Its ``many``, if it has one, gets all coalitions at
             once.
         n: number of players.
-        weights: ``[n]``, what the average weighs its members with.
-        grams: Gram matrices ``[n, n]`` that say which players are alike, see :func:`hanse.games.mixture.fit`; or a
-            function that gives them, called when the single players have been evaluated.
-        budget: the most coalitions evaluated, the empty one and all players included; default: 10 a player, for errors
-            of 1 to 2 % of the values on real games of 10 to 20 players. If it holds all ``2**n`` values are exact.
+        weights: ``[n]``, how the average weighs its members.
+        grams: Gram matrices ``[n, n]`` that say which players are alike (see :func:`hanse.games.mixture.fit`); or a
+            function that returns them, called after coalitions, all single players among them, have been evaluated.
+        budget: the most coalitions to evaluate, the empty one and all players included. Default: 10 per player, for
+            errors of 1 to 2 % of the values on real games of 10 to 20 players. If it holds all ``2**n``, values are
+            exact.
         seed: keys the draw; a numpy generator is used as it is.
-        enough: whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
-            :func:`hanse.games.mixture.top_settled`; asked at 5 coalitions a player and at each doubling, and it ends
-            there if so. Default: the budget is used.
+        enough: a function that says whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
+            :func:`hanse.games.mixture.top_settled`. It is asked at 5 coalitions per player and at each doubling, and
+            ends the work. Default: the budget is used up.
 
     Raises:
-        ValueError: an argument out of range, a budget below ``2 n + 2`` that does not hold all coalitions, or a utility
+        ValueError: an argument out of range, a budget below ``2 n + 2`` that does not hold all coalitions, or a worth
             that is not finite.
+
+    Example:
+        >>> positions = np.arange(8) / 7  # eight players on a line
+        >>> def worth(coalition):  # high where the mean of the members is near the middle
+        ...     return 1 - 4 * (positions[list(coalition)].mean() - 0.5) ** 2 if coalition else 0.0
+        >>> found = mixture(worth, n=8, weights=np.ones(8), budget=40)
+        >>> found.values.round(2).tolist(), found.distinct  # from 40 of 256 coalitions
+        ([0.03, 0.11, 0.16, 0.19, 0.19, 0.16, 0.11, 0.03], 40)
     """
     n = players(n)
     _shares(weights, n)  # before anything is evaluated
@@ -677,6 +762,7 @@ def mixture(
         _grams(grams, n)
     most = whole_number("budget", BUDGET * n if budget is None else budget)
     _check_budget(n, most)
+    # one key for all sizes: the designs are nested, so that a doubled budget evaluates only what is new
     key, memo = int(generator(seed, "mixture").integers(2**62)), Memo(value)
     size = most if enough is None else min(most, max(_FIRST * n, 2 * n + 2))
     while True:
@@ -689,10 +775,14 @@ def mixture(
 
 
 def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: the 95 % intervals of the ``count`` largest values lie above the others'."""
+    """Return a rule for ``enough``: it is clear which ``count`` players are worth most.
+
+    The 95 % intervals of the largest values must lie above those of the others.
+    """
     count = whole_number("count", count)
 
     def settled(values: Floats, errors: Floats) -> bool:
+        """Whether the lowest end of the top's intervals is above the highest end of the others'."""
         order = np.argsort(-values, kind="stable")
         top, others = order[:count], order[count:]
         low, high = values - _HALF_WIDTH * errors, values + _HALF_WIDTH * errors
@@ -702,26 +792,29 @@ def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
 
 
 def shares_settled(precision: float) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: the half-width of every 95 % interval is at most ``precision`` of the sum of the
-    positive values, as a payout in proportion to them needs.
+    """Return a rule for ``enough``: values are exact enough for a payout in proportion to them.
+
+    Args:
+        precision: the half-width of every 95 % interval is at most this share of the sum of the positive values.
     """
     precision = positive_or_zero("precision", precision)
 
     def settled(values: Floats, errors: Floats) -> bool:
+        """Whether the widest interval is short enough."""
         return bool(_HALF_WIDTH * errors.max() <= precision * np.maximum(values, 0.0).sum())
 
     return settled
 
 
 def _for_players(measure: Semivalue | None, n: int) -> Semivalue:
-    """Return the semivalue, or Shapley's. Raises ValueError for one that was made for another number of players."""
+    """Return the semivalue, by default Shapley's. Raises ValueError for one made for another number of players."""
     if measure is not None and measure.players not in (None, n):
         raise ValueError(f"the semivalue {measure.name} is made for {measure.players} players; this game has {n}")
     return measure or Semivalue.shapley(n)
 
 
 def _shares(weights: ArrayLike, n: int) -> Floats:
-    """Return the weights ``[n]``, none below a millionth of the mean, summing to 1."""
+    """Return the weights ``[n]``, none below a millionth of the mean, summing to 1. Raises ValueError."""
     given = np.asarray(weights, dtype=np.float64)
     if given.shape != (n,):
         raise ValueError(f"weights has shape {given.shape}; allowed: ({n},), one for each player")
@@ -730,13 +823,13 @@ def _shares(weights: ArrayLike, n: int) -> Floats:
         raise ValueError(f"weights[{bad[0]}] is {given[bad[0]]}; allowed: finite numbers, at least 0")
     if not given.any():
         return np.full(n, 1 / n)
-    scaled = given / given.max()
+    scaled = given / given.max()  # huge weights would overflow in their sum
     raised = np.maximum(scaled, _SMALLEST * scaled.mean())
     return np.asarray(raised / raised.sum())
 
 
 def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
-    """Return the Gram matrices to try with their names, each of trace n."""
+    """Return the Gram matrices to try with their names, each scaled to trace n. Raises ValueError."""
     if isinstance(grams, np.ndarray) and grams.ndim == 2:
         raise ValueError(f"grams is one array of shape {grams.shape}; allowed: a list of Gram matrices ({n}, {n})")
     found = []
@@ -762,6 +855,6 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
 
 
 def _mixtures(members: Bools, weights: Floats) -> Floats:
-    """Return the mixtures ``[c, n]`` of coalitions ``members [c, n]`` that are not empty."""
+    """Return the mixtures ``[c, n]`` of coalitions ``members [c, n]``, none of them empty."""
     x = members * weights
     return np.asarray(x / x.sum(axis=1, keepdims=True))

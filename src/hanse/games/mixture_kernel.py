@@ -1,6 +1,8 @@
-"""Semivalues and interactions of the games ``(u . x_S)^4`` in closed form, ``x_S`` a coalition's normalised weights.
+"""Semivalues and interactions of the games ``(u . x_S)^4`` in closed form; ``x_S`` is a coalition's mixture.
 
-They are what a surrogate with the kernel of :mod:`hanse.games.mixture` is a sum of. The empty coalition's worth is 0.
+The mixture has the members' weights, normalised to sum to 1. The surrogate of :mod:`hanse.games.mixture` is a sum of
+such games, one per evaluated coalition, so these closed forms give its values without a sum over coalitions. The empty
+coalition's worth is 0.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ _STEP = 0.3  # of log t: relative error below 1e-9
 
 
 def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floats, Floats, Floats, list[Floats]]]:
-    """Yield what the closed forms sum over, some nodes ``(p, t)`` at a time.
+    """Yield what the closed forms sum over, some quadrature nodes ``(p, t)`` at a time.
 
     A mixture sums to 1, so the kernel is ``(u . x_S)^4 = (sum_S u_i q_i)^4 / q(S)^4``, and ``1 / q(S)^4`` is the
-    integral of ``t^3 exp(-t q(S)) / 3!``. Given the chance ``p`` with which a player is there and ``t``, players are
-    independent: the kernel's mean is ``prod d_i`` times the fourth moment of ``Y = sum b_i Bernoulli(r_i)``, where
-    ``b_i = u_i q_i``, ``d_i = 1 - p + p exp(-t q_i)`` and ``r_i = p exp(-t q_i) / d_i``. What player i adds, given the
-    others, has the moments' generating function of Y times ``(exp(-t q_i + z b_i) - 1) / (1 - r_i + r_i exp(z b_i))``,
-    whose j-th derivative at ``z = 0`` is ``H_j b_i^j``.
+    integral of ``t^3 exp(-t q(S)) / 3!`` over t. Given ``t`` and the chance ``p`` with which a player is there, players
+    are independent. The kernel's mean is then ``prod d_i`` times the fourth moment of ``Y = sum b_i Bernoulli(r_i)``,
+    where ``b_i = u_i q_i``, ``d_i = 1 - p + p exp(-t q_i)`` and ``r_i = p exp(-t q_i) / d_i``. What player i adds,
+    given the others, has the moment generating function of Y times
+    ``(exp(-t q_i + z b_i) - 1) / (1 - r_i + r_i exp(z b_i))``, whose j-th derivative at ``z = 0`` is ``H_j b_i^j``.
 
     Args:
-        u: ``[T, n]``.
-        q: ``[n]``, positive, summing to 1.
-        measure: the distribution of ``p``.
+        u: ``[T, n]``, T games.
+        q: ``[n]``, the players' weights, positive, summing to 1.
+        measure: the semivalue, that is the distribution of ``p``.
 
     Yields:
         The nodes' masses ``[c]``, ``log d [c, n]``, ``H [5, c, n]`` and the moments 0 to 4 of Y, each ``[c, T]``.
@@ -58,17 +60,24 @@ def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floa
             k3 + 3 * k1 * k2 + k1**3,
             k4 + 4 * k1 * k3 + 3 * k2**2 + 6 * k1**2 * k2 + k1**4,
         ]
-        inverse = [np.ones_like(r)]  # of 1 / (1 - r + r e^z)
+        # derivatives at z = 0 of 1 / (1 - r + r e^z), each from those before by Leibniz's rule
+        inverse = [np.ones_like(r)]
         for k in range(1, DEGREE + 1):
             inverse.append(-r * sum(math.comb(k, j) * inverse[k - j] for j in range(1, k + 1)))
-        h = [
+        h = [  # of (there e^z - 1) / (1 - r + r e^z), with z in units of 1 / b_i
             there * sum(math.comb(k, j) * inverse[k - j] for j in range(k + 1)) - inverse[k] for k in range(DEGREE + 1)
         ]
         yield masses[some], np.log(d), np.stack(h), moments
 
 
 def kernel_values(u: Floats, q: Floats, measure: Semivalue) -> Floats:
-    """Return the semivalue ``[n, T]`` of the games ``(u_T . x_S)^4``, 0 if empty; ``u [T, n]``, ``q [n]``."""
+    """Return a semivalue of the games ``(u_T . x_S)^4``, ``[n, T]``.
+
+    Args:
+        u: ``[T, n]``, T games.
+        q: ``[n]``, the players' weights, positive, summing to 1.
+        measure: the semivalue.
+    """
     b = (u * q).T
     total = np.zeros(b.shape)
     for masses, log_d, h, moments in _quadrature(u, q, measure):
@@ -80,7 +89,10 @@ def kernel_values(u: Floats, q: Floats, measure: Semivalue) -> Floats:
 
 
 def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
-    """Return the pairwise interactions ``[n, n, T]`` of the games ``(u_T . x_S)^4``, 0 if empty; the diagonal is 0."""
+    """Return the pairwise interactions in the games ``(u_T . x_S)^4``, ``[n, n, T]``; the diagonal is 0.
+
+    The arguments are those of :func:`kernel_values`.
+    """
     b = (u * q).T
     n, games = b.shape
     total = np.zeros((n, n, games))

@@ -1,7 +1,9 @@
-"""Who likes whose model: payoff matrices ``Phi [k, k]`` of the game among a round's updates.
+"""Who likes whose model: payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
 
-``Phi[i, j]`` is player i's estimate of model j; larger is better and the diagonal is 0. GTFLAT takes minus the distance
-between the models, eq. (10), and leaves other estimates open: three more are here.
+``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT takes minus the
+distance between the models, eq. (10) (:func:`payoff_matrix`), and leaves other estimates open: :func:`cosine_payoff`,
+:func:`layer_payoff` and :func:`loss_payoff` are three. :func:`scale_free` takes the unit out of any of them. The game
+itself is in :mod:`hanse.games.evolution`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ Floats = NDArray[np.float64]
 
 
 def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
-    """Return GTFLAT's payoffs ``-|theta_i - theta_j|``, eq. (10), of models ``params [k, P]``: ``[k, k]``.
+    """Return GTFLAT's payoffs ``-|theta_i - theta_j|``, eq. (10), ``[k, k]``.
 
-    The distance is the Euclidean one over all parameters (papers.md T7). ``eps`` is added to each difference, as
-    ``torch.nn.PairwiseDistance`` does with 1e-6. Raises ValueError for a wrong shape or a number that is not finite.
+    Args:
+        params: ``[k, P]``, a model per row. All columns count (docs/papers.md, T7): leave buffers out.
+        eps: a number added to each entry of a difference, as ``torch.nn.PairwiseDistance`` does with 1e-6.
+
+    Raises:
+        ValueError: a wrong shape, or a number that is not finite.
     """
     found = distances(params)
     if eps:
@@ -37,19 +43,31 @@ def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
 
 
 def cosine_payoff(vectors: Any) -> Floats:
-    """Return ``cos(v_i, v_j) - 1`` of ``vectors [k, P]`` (what each client changed), ``[k, k]`` from -2 to 0.
+    """Return ``cos(v_i, v_j) - 1``, ``[k, k]``, from -2 to 0.
 
-    A vector of length 0 has cosine 0 with all others. Raises ValueError as :func:`payoff_matrix` does.
+    A vector of length 0 has cosine 0 with all others.
+
+    Args:
+        vectors: ``[k, P]``, what each client changed.
+
+    Raises:
+        ValueError: a wrong shape, or a number that is not finite.
     """
     return np.asarray(cosines(vectors) - 1.0)
 
 
 def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False) -> Floats:
-    """Return minus the sum over layers of the distances within each, ``[k, k]``; ``offsets`` as in a table's layout.
+    """Return minus the sum over layers of the distances within each layer, ``[k, k]``.
 
-    Layer l is the columns ``offsets[l]`` to ``offsets[l + 1]`` of ``params [k, P]``. With ``relative`` each layer's
-    distances are divided by their mean and the mean over layers is taken, so that a small layer counts as much as a
-    large one. Raises ValueError for offsets that do not fit, and as :func:`payoff_matrix` does.
+    Args:
+        params: ``[k, P]``, a model per row.
+        offsets: where each layer begins, and at the end P, as in a table's layout. Layer l is the columns
+            ``offsets[l]`` to ``offsets[l + 1]``.
+        relative: whether each layer's distances are divided by their mean and the mean over layers is taken, so that a
+            small layer counts as much as a large one.
+
+    Raises:
+        ValueError: offsets that do not fit, a wrong shape, or a number that is not finite.
     """
     rows = as_models(params)
     cuts = [int(o) for o in offsets]
@@ -64,8 +82,14 @@ def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False)
 
 
 def loss_payoff(losses: Any) -> Floats:
-    """Return ``-losses [k, k]`` with a zero diagonal: ``losses[i, j]`` is the validation loss of model j in player i's
-    eyes, for example that of the mean of models i and j. Raises ValueError for a wrong shape or numbers not finite.
+    """Return ``-losses`` with a zero diagonal, ``[k, k]``.
+
+    Args:
+        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j in player i's eyes, for example that of the
+            mean of models i and j. The diagonal is not used.
+
+    Raises:
+        ValueError: a wrong shape, or a number off the diagonal that is not finite.
     """
     found = as_square(losses, "losses")
     off = ~np.eye(len(found), dtype=bool)
@@ -89,9 +113,10 @@ def mean_distance(payoff: Any) -> float:
 
 
 def scale_free(payoff: Any) -> Floats:
-    """Return payoffs divided by their mean size: the equilibrium no longer depends on the unit of the distances.
+    """Return payoffs ``[k, k]`` divided by their mean size: the equilibrium then does not depend on the unit of
+    distances.
 
-    Equal models (all payoffs 0) stay as they are.
+    Where all payoffs are 0 (equal models) they stay so.
     """
     found = as_square(payoff, "payoff")
     mean = mean_distance(found)
@@ -99,7 +124,7 @@ def scale_free(payoff: Any) -> Floats:
 
 
 def as_square(array: Any, name: str) -> Floats:
-    """Return a square matrix ``[k, k]`` in float64. Raises ValueError for another shape."""
+    """Return a square matrix ``[k, k]`` in float64. Raises ValueError, with its ``name``, for another shape."""
     found = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array, dtype=np.float64)
     if found.ndim != 2 or found.shape[0] != found.shape[1] or found.shape[0] < 1:
         raise ValueError(f"{name} has shape {found.shape}; allowed: (k, k), k at least 1")

@@ -1,19 +1,20 @@
 """The game that GTFLAT plays among a round's updates, and the aggregation weights that come of it.
 
 *GTFLAT: Game Theory Based Add-On For Empowering Federated Learning Aggregation Techniques* (Mahini, Mousavi,
-Daneshtalab). Each client that trained is a population that chooses among the others' models; nearer is better.
+Daneshtalab). Each client that trained is a population that chooses among the others' models; nearer is better. The
+steps are ``weights(equilibrium(payoff_matrix(models)))``.
 
-=========================  ===================================================================
+=========================  =====================================================================
 :func:`payoff_matrix`      ``Phi [k, k]``, minus the distances, eq. (10)
-:func:`cosine_payoff`      other estimates: directions, layers, validation losses
-:func:`scale_free`         payoffs over their mean size
+:func:`cosine_payoff`      another estimate, from directions; also ``layer_payoff``, ``loss_payoff``
+:func:`scale_free`         payoffs divided by their mean size
 :func:`equilibrium`        ``X [k, k]``, the populations after 50 generations, eqs (6)-(7)
 :func:`drawn`              a random start of whole individuals
-:func:`evolve`             the same with a report of convergence
+:func:`evolve`             the equilibrium with a report of convergence
 :func:`weights`            ``omega [k]``, eq. (11)
 :func:`nash_gap`           the most that somebody gains by another choice, eq. (5)
 :func:`printed`            eq. (6) as it is printed, which goes the wrong way
-=========================  ===================================================================
+=========================  =====================================================================
 
 Arrays may be numpy, torch or lists; results are numpy float64.
 """

@@ -1,4 +1,10 @@
-"""Shapley values by sampled permutations."""
+"""Shapley values from sampled permutations.
+
+In a random order of all players, each is credited with what it adds to those before it. The mean over orders is the
+Shapley value. :func:`monte_carlo` is the plain estimator. :func:`walk` goes along many orders at once, for it and for
+GTG-Shapley (:mod:`hanse.games.gtg`). :class:`Walks` keeps the orders, so that another utility can be valued along them
+for free.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +35,11 @@ class Estimate:
 
     Attributes:
         values: ``[n]``, float64.
-        standard_errors: ``[n]``, of ``values``; nan where fewer than two independent samples were taken.
-        evaluations: utility requests as the algorithm makes them, ``v({})`` and ``v(N)`` included, without
-            memory.
-        distinct: different coalitions really evaluated.
-        permutations: permutations used.
-        walks: the permutations themselves and the coalitions met along them; None if nothing was sampled.
+        standard_errors: ``[n]``, of ``values``; NaN where fewer than two independent samples were taken.
+        evaluations: how many worths the algorithm asked for, ``v({})`` and ``v(N)`` included, repetitions counted.
+        distinct: how many different coalitions were really evaluated.
+        permutations: how many permutations were used.
+        walks: the permutations and the coalitions met along them; None if nothing was sampled.
     """
 
     values: Floats
@@ -47,18 +52,22 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Permutations ``rows [m, n]``, and ``places [m, n + 1]``: where the coalition before the first player, after the
-    first one, .. stands in the order of evaluation. Where a permutation was truncated the last place is repeated.
+    """Permutations, and where the coalitions along each stand in the order of evaluation.
+
+    Attributes:
+        rows: ``[m, n]`` int64, the permutations.
+        places: ``[m, n + 1]`` int64, the place of the empty coalition, of the first player, of the first two, and so
+            on. Where a permutation was truncated, the last place is repeated.
     """
 
     rows: NDArray[np.int64]
     places: NDArray[np.int64]
 
     def values(self, worth: Floats) -> Floats:
-        """Return the mean marginals ``[n, ...]`` of another utility on the same walks.
+        """Return the mean marginal contributions ``[n, ...]`` of another utility along the same permutations.
 
         Args:
-            worth: ``[distinct, ...]``, that utility's value of each coalition, in the order of evaluation.
+            worth: ``[distinct, ...]``, that utility's worth of each coalition, in the order of evaluation.
         """
         steps = np.diff(worth[self.places], axis=1)
         total = np.zeros((self.rows.shape[1], *worth.shape[1:]))
@@ -72,17 +81,24 @@ def monte_carlo(
     permutations: int | Sequence[Sequence[int]],
     seed: int | np.random.Generator = 0,
 ) -> Floats:
-    """Return the mean marginal contribution over permutations, ``[n]``: it estimates the Shapley value.
+    """Return the mean marginal contribution over permutations, ``[n]``: an estimate of the Shapley value.
 
     Args:
-        value: the utility; ``many``, if it has it, is used.
+        value: the utility; its method ``many``, if it has one, is used.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
         seed: keys the draw; a numpy generator is used as it is.
 
     Raises:
-        ValueError: ``n < 1``, no permutation, something that is not a permutation, a utility that is not
-            finite.
+        ValueError: ``n < 1``, no permutation, something that is not a permutation, or a worth that is not finite.
+
+    Example:
+        >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
+        ...     return float(0 in coalition and len(coalition) > 1)
+        >>> monte_carlo(pairs, 3, permutations=1000).round(1).tolist()  # exact: 2/3, 1/6, 1/6
+        [0.7, 0.2, 0.2]
+        >>> monte_carlo(pairs, 3, permutations=[[0, 1, 2], [1, 0, 2]]).tolist()  # who completes the pair in each order
+        [0.5, 0.5, 0.0]
     """
     return monte_carlo_result(value, n, permutations, seed).values
 
@@ -93,7 +109,7 @@ def monte_carlo_result(
     permutations: int | Sequence[Sequence[int]],
     seed: int | np.random.Generator = 0,
 ) -> Estimate:
-    """Do as :func:`monte_carlo`, and return its standard errors and counts beside the values."""
+    """Estimate as :func:`monte_carlo` does, and return standard errors and counts beside the values."""
     n = players(n)
     if isinstance(permutations, int | np.integer):
         count = whole_number("permutations", permutations)
@@ -107,6 +123,7 @@ def monte_carlo_result(
     empty, full = memo.many([frozenset(), frozenset(range(n))])
     walked = [walk(memo, rows[i : i + _BATCH], empty, full, eps=0.0) for i in range(0, len(rows), _BATCH)]
     marginals = np.concatenate([found for found, _, _ in walked])
+    # permutations are drawn independently, so that the errors are those of a plain mean
     m = len(rows)
     errors = marginals.std(axis=0, ddof=1) / math.sqrt(m) if m > 1 else np.full(n, np.nan)
     walks = Walks(rows, np.concatenate([places for _, _, places in walked]))
@@ -116,11 +133,21 @@ def monte_carlo_result(
 def walk(
     memo: Memo, rows: NDArray[np.int64], empty: float, full: float, eps: float
 ) -> tuple[Floats, int, NDArray[np.int64]]:
-    """Return the marginals along permutations ``rows [m, n]``, by player ``[m, n]``, the requests made, and the places
-    ``[m, n + 1]`` of the coalitions met (see :class:`Walks`).
+    """Return the marginal contributions along permutations.
 
-    All permutations advance together, one player a level, so that a level costs one batch. A permutation
-    whose value is nearer than ``eps`` to ``full`` is truncated: the players left in it contribute 0.
+    All permutations advance together, one player at a time, so that each step costs one batch. A permutation whose
+    worth comes nearer than ``eps`` to ``full`` is truncated: the players left in it contribute 0.
+
+    Args:
+        memo: the utility; it must have evaluated the empty coalition.
+        rows: ``[m, n]``, the permutations.
+        empty: the worth of the empty coalition.
+        full: the worth of all players.
+        eps: the truncation threshold; 0 never truncates.
+
+    Returns:
+        The marginals by player ``[m, n]``; how many worths were asked for; the places ``[m, n + 1]`` of the coalitions
+        met (see :class:`Walks`).
     """
     reached = np.full(len(rows), empty)
     marginals = np.zeros(rows.shape)
@@ -139,6 +166,7 @@ def walk(
         worth = np.array(memo.many(wanted))  # GreedyFed Alg. 2, lines 14-16
         marginals[live, joining] = worth - reached[live]
         reached[live] = worth
+        # to the end of the row: a permutation that is truncated later stays at this coalition
         places[live, level + 1 :] = np.array(memo.places(wanted))[:, None]
         requests += live.size
     return marginals, requests, places

@@ -1,8 +1,11 @@
 """Semivalues, and the exact values of small games from the table of all coalitions.
 
-The Shapley and the Banzhaf value are semivalues: sums of a player's marginal contributions ``v(S + i) -
-v(S)`` that differ in one thing only, the weight of a coalition of ``|S|`` others. Tables are indexed by bit
-mask: ``v[mask]`` is the worth of ``{i : bit i of mask is set}``.
+The Shapley and the Banzhaf value are semivalues: sums of a player's marginal contributions ``v(S + i) - v(S)`` that
+differ only in the weight of a coalition of ``|S|`` others. :func:`exact`, :func:`banzhaf` and :func:`leave_one_out`
+take a utility. :func:`table` evaluates it for all coalitions, and the functions ``..._from_table`` compute values from
+the result. :class:`Semivalue` describes a semivalue to the estimators of :mod:`hanse.games.mixture`.
+
+Tables are indexed by bit mask: ``v[mask]`` is the worth of ``{i : bit i of mask is set}``.
 """
 
 from __future__ import annotations
@@ -20,15 +23,17 @@ MAX_EXACT_PLAYERS = 20
 
 @dataclass(frozen=True, eq=False)
 class Semivalue:
-    """A semivalue as the distribution of the chance ``p`` with which each other player is there.
+    """A semivalue, described by how likely each other player is to be there.
 
-    A player's value is ``sum_S w(|S|) (v(S + i) - v(S))`` with ``w(s)`` the mean of ``p^s (1 - p)^(n - 1 - s)``.
+    Draw a chance ``p`` from the semivalue's distribution, and let each other player join with this chance. A player's
+    value is what it then adds on average: ``sum_S w(|S|) (v(S + i) - v(S))``, where ``w(s)`` is the mean of
+    ``p^s (1 - p)^(n - 1 - s)``. The distribution is kept as quadrature nodes.
 
     Attributes:
         name: what it is called.
-        nodes: ``[k]``, quadrature nodes in (0, 1), exact for polynomials of degree ``n - 1``.
-        masses: ``[k]``, their weights, which sum to 1.
-        players: for how many players it is; None: for any number.
+        nodes: ``[k]``, values of ``p`` in (0, 1); exact for polynomials of degree ``n - 1``.
+        masses: ``[k]``, the weights of the nodes, which sum to 1.
+        players: the number of players that it was made for. None: any number.
     """
 
     name: str
@@ -39,21 +44,23 @@ class Semivalue:
     @classmethod
     def shapley(cls, n: int) -> Semivalue:
         """Return the Shapley value for ``n`` players: ``p`` is uniform on (0, 1)."""
+        # k nodes are exact up to degree 2 k - 1, and weights are polynomials of degree n - 1
         x, w = np.polynomial.legendre.leggauss(n // 2 + 1)
         return cls("shapley", (x + 1) / 2, w / 2, n)
 
     @classmethod
     def banzhaf(cls) -> Semivalue:
-        """Return the Banzhaf value: every other player is there with chance 1/2."""
+        """Return the Banzhaf value, for any number of players: ``p`` is 1/2."""
         return cls("banzhaf", np.array([0.5]), np.array([1.0]))
 
     @classmethod
     def beta_shapley(cls, n: int, alpha: float, beta: float) -> Semivalue:
-        """Return beta-Shapley for ``n`` players (Kwon, Zou 2022): ``p`` has the distribution ``Beta(beta, alpha)``, so
-        that ``alpha > beta`` stresses small coalitions; (1, 1) is Shapley.
+        """Return beta-Shapley for ``n`` players (Kwon, Zou 2022): ``p`` has the distribution ``Beta(beta, alpha)``.
+
+        ``alpha > beta`` stresses small coalitions; ``(1, 1)`` is the Shapley value.
 
         Raises:
-            ValueError: ``alpha`` or ``beta`` not between 0.01 and 100, where its weights can be computed.
+            ValueError: ``alpha`` or ``beta`` is outside 0.01 to 100, where the weights can be computed.
         """
         for name, number in (("alpha", alpha), ("beta", beta)):
             if not 0.01 <= number <= 100:
@@ -67,18 +74,20 @@ class Semivalue:
         return cls(f"beta-shapley({alpha:g}, {beta:g})", np.asarray(x), masses, n)
 
     def weights(self, others: int) -> Floats:
-        """Return ``w(0), .., w(others)`` ``[others + 1]``: the weight of one set of so many of the ``others``."""
+        """Return ``w(0), .., w(others)``, ``[others + 1]``: the weight of one set of 0, 1, .. of the ``others``."""
         p, sizes = self.nodes[:, None], np.arange(others + 1)
         return np.asarray(self.masses @ (p**sizes * (1 - p) ** (others - sizes)))
 
 
 def table(value: Utility, n: int) -> Floats:
-    """Return ``v[mask]`` of all ``2**n`` coalitions, ``[2**n]``.
+    """Return the worth of all ``2**n`` coalitions by bit mask, ``[2**n]``.
 
-    The utility's ``many``, if it has one, is called with up to 4096 coalitions at a time.
+    Args:
+        value: the utility. Its ``many``, if it has one, is called with up to 4096 coalitions at a time.
+        n: number of players, at most ``MAX_EXACT_PLAYERS``.
 
     Raises:
-        ValueError: ``n < 1``, ``n`` above ``MAX_EXACT_PLAYERS``, or a utility that is not finite.
+        ValueError: ``n`` is out of range, or a worth is not finite.
     """
     n = players(n)
     if n > MAX_EXACT_PLAYERS:
@@ -93,12 +102,12 @@ def semivalue_from_table(v: ArrayLike, weights: ArrayLike) -> Floats:
     """Return ``sum over S without i of weights[|S|] * (v(S + i) - v(S))`` for every player ``i``, ``[n]``.
 
     Args:
-        v: the table ``[2**n]``, indexed by bit mask.
+        v: ``[2**n]``, the worths by bit mask.
         weights: ``[n]``, the weight of one coalition of 0, 1, .., n-1 others.
 
     Raises:
-        ValueError: the table's length is not a power of two of at least 2, it is not finite, or ``weights``
-            is not [n].
+        ValueError: the table's length is not a power of two of at least 2, it is not finite, or ``weights`` is not
+            ``[n]``.
     """
     worth = _checked(v)
     n = worth.size.bit_length() - 1
@@ -118,44 +127,71 @@ def semivalue_from_table(v: ArrayLike, weights: ArrayLike) -> Floats:
 
 
 def shapley_from_table(v: ArrayLike) -> Floats:
-    """Return the Shapley value ``[n]`` of the table ``v [2**n]``; errors as :func:`semivalue_from_table`."""
+    """Return the Shapley value ``[n]`` of the table ``v [2**n]``. Raises ValueError as :func:`semivalue_from_table`."""
     n = _checked(v).size.bit_length() - 1
     # GreedyFed sec. II, PI-FL eq. (18): |S|! (n-1-|S|)! / n! = 1 / (n C(n-1, |S|))
     return semivalue_from_table(v, [1 / (n * math.comb(n - 1, size)) for size in range(n)])
 
 
 def banzhaf_from_table(v: ArrayLike) -> Floats:
-    """Return the Banzhaf value ``[n]`` of the table ``v [2**n]``; errors as :func:`semivalue_from_table`."""
+    """Return the Banzhaf value ``[n]`` of the table ``v [2**n]``. Raises ValueError as :func:`semivalue_from_table`."""
     n = _checked(v).size.bit_length() - 1
     return semivalue_from_table(v, np.full(n, 0.5 ** (n - 1)))
 
 
 def exact(value: Utility, n: int) -> Floats:
-    """Return the exact Shapley value of a game of ``n`` players, ``[n]``.
+    """Return the exact Shapley value of a game of ``n`` players, ``[n]`` (GreedyFed sec. II; PI-FL eq. 18).
 
-    Evaluates all ``2**n`` coalitions, the empty one included; the values sum to ``v(N) - v({})``.
-    GreedyFed sec. II; PI-FL eq. (18).
+    All ``2**n`` coalitions are evaluated, the empty one included. The values sum to ``v(N) - v({})``.
+
+    Args:
+        value: the utility: a function from a ``frozenset`` of players ``0..n-1`` to its worth.
+        n: number of players, at most ``MAX_EXACT_PLAYERS``.
 
     Raises:
-        ValueError: ``n < 1``, ``n`` above ``MAX_EXACT_PLAYERS``, or a utility that is not finite.
+        ValueError: ``n`` is out of range, or a worth is not finite.
+
+    Example:
+        >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
+        ...     return float(0 in coalition and len(coalition) > 1)  # only a pair is worth something
+        >>> exact(pairs, 3).round(3).tolist()
+        [0.667, 0.167, 0.167]
     """
     return shapley_from_table(table(value, n))
 
 
 def banzhaf(value: Utility, n: int) -> Floats:
-    """Return the exact Banzhaf value, the plain mean of a player's marginal contributions, ``[n]``.
+    """Return the exact Banzhaf value, ``[n]``: the plain mean of a player's marginal contributions.
 
-    Evaluates all ``2**n`` coalitions. It does not sum to ``v(N) - v({})`` in general. Errors as
-    :func:`exact`.
+    All ``2**n`` coalitions are evaluated. The values do not sum to ``v(N) - v({})`` in general. Arguments and errors
+    are those of :func:`exact`.
+
+    Example:
+        >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
+        ...     return float(0 in coalition and len(coalition) > 1)
+        >>> banzhaf(pairs, 3).tolist()  # sums to 1.25, though there is only 1 to share out
+        [0.75, 0.25, 0.25]
     """
     return banzhaf_from_table(table(value, n))
 
 
 def leave_one_out(value: Utility, n: int) -> Floats:
-    """Return ``v(N) - v(N without i)`` for every player, ``[n]``, from ``n + 1`` evaluations.
+    """Return what is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
+
+    It takes ``n + 1`` evaluations only, but is blind to players that replace each other.
+
+    Args:
+        value: the utility, as for :func:`exact`.
+        n: number of players; any number.
 
     Raises:
-        ValueError: ``n < 1``, or a utility that is not finite.
+        ValueError: ``n < 1``, or a worth is not finite.
+
+    Example:
+        >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
+        ...     return float(0 in coalition and len(coalition) > 1)
+        >>> leave_one_out(pairs, 3).tolist()  # without player 1 there is still player 2
+        [1.0, 0.0, 0.0]
     """
     n = players(n)
     everyone: Coalition = frozenset(range(n))
@@ -164,6 +200,7 @@ def leave_one_out(value: Utility, n: int) -> Floats:
 
 
 def _checked(v: ArrayLike) -> Floats:
+    """Return a table as float64. Raises ValueError unless it has ``2**n`` entries, all finite."""
     worth = np.asarray(v, dtype=np.float64)
     if worth.ndim != 1 or worth.size < 2 or worth.size & (worth.size - 1):
         raise ValueError(f"the table has shape {worth.shape}; allowed: (2**n,) for n players, n at least 1")

@@ -1,8 +1,7 @@
-"""What each player of a cooperative game is worth: exact, sampled and first-order values.
+"""What each player of a cooperative game is worth: all estimators in one place.
 
-A game is a utility: a function from a coalition, a ``frozenset`` of players ``0..n-1``, to its worth. If it
-also has a method ``many(coalitions)``, coalitions are evaluated in batches. Results are numpy float64,
-``[n]``.
+A game is a utility: a function from a coalition, a ``frozenset`` of players ``0..n-1``, to its worth. If it also has a
+method ``many(coalitions)``, coalitions are evaluated in batches. Results are numpy float64, ``[n]``.
 
 =========================  =====================================  ======================================
 :func:`exact`              Shapley value                          all ``2**n`` coalitions
@@ -13,6 +12,9 @@ also has a method ``many(coalitions)``, coalitions are evaluated in batches. Res
 :func:`mixture`            Shapley value of a game of averages    10 a player, or as many as are allowed
 :func:`first_order`        PI-FL eqs (1) and (2)                  one gradient
 =========================  =====================================  ======================================
+
+Up to about ten players take :func:`exact`. For more, take :func:`mixture` if a coalition's model is the weighted mean
+of its members' updates, and :func:`gtg` or :func:`monte_carlo` for any other game.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """PI-FL's tiers: how well each tier's model fits a client, what it bids for, who trains where, and the first tiers.
 
-Arrays may be anything that numpy takes; results are numpy float64 unless said. K is the number of tiers.
+The paper's steps in their order: :func:`first_tiers` groups clients before training; :func:`importance` says how well
+each tier's model fits a client; by these weights a client bids (:func:`preferences`), the server schedules the bidders
+(:func:`schedule`), and the client mixes its personal model (:func:`mixture`). What is paid is in
+:mod:`hanse.games.tokens`.
+
+Arrays may be anything that numpy takes; results are numpy float64 unless said. In the shapes n is the number of
+clients, K the number of tiers and C the number of classes.
 """
 
 from __future__ import annotations
@@ -18,6 +24,9 @@ Ints = NDArray[np.int64]
 
 
 def _array(name: str, values: Any, ndim: int) -> Floats:
+    """Return ``values`` as float64. Raises ValueError, naming the argument, unless it has ``ndim`` dimensions and is
+    finite.
+    """
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != ndim:
         raise ValueError(f"{name}: shape {found.shape}: allowed: {ndim} dimensions")
@@ -27,19 +36,24 @@ def _array(name: str, values: Any, ndim: int) -> Floats:
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:
-    """Return ``over / under``, 0 where ``under`` is 0."""
+    """Return ``over / under``, and 0 where ``under`` is 0."""
     found = np.zeros_like(over)
     np.divide(over, under, out=found, where=under > 0)
     return found
 
 
 def importance(correct: Any, sizes: Any) -> Floats:
-    """Return the importance weights, PI-FL eq. (3): ``v[c, k] = correct[c, k] / sizes[c]``, 0 for a client without
-    samples.
+    """Return the importance weights, PI-FL eq. (3): ``v[c, k] = correct[c, k] / sizes[c]``, ``[n, K]``.
 
-    ``correct [n, K]``: how many of client c's own samples tier k's model gets right; ``sizes [n]``: how many it has.
-    The printed denominator is read as the client's own number of samples (papers.md P3). Raises ValueError for counts
-    that are negative, or larger than the size.
+    The printed denominator is read as the client's own number of samples (docs/papers.md, P3). A client without samples
+    has weights of 0.
+
+    Args:
+        correct: ``[n, K]``, how many of client c's own samples the model of tier k gets right.
+        sizes: ``[n]``, how many samples each client has.
+
+    Raises:
+        ValueError: counts that are negative, or larger than the size.
     """
     right, total = _array("correct", correct, 2), _array("sizes", sizes, 1)
     if len(right) != len(total):
@@ -50,11 +64,19 @@ def importance(correct: Any, sizes: Any) -> Floats:
 
 
 def mixture(v: Any, normalised: bool = True) -> Floats:
-    """Return the weights ``[n, K]`` of the tiers' models in each client's personal model, PI-FL eq. (4).
+    """Return the weight of each tier's model in each client's personal model, PI-FL eq. (4), ``[n, K]``.
 
-    Rows of importance weights ``v [n, K]`` divided by their sums; uniform where all of them are 0. Unless
-    ``normalised``, ``v`` itself as printed, whose rows do not sum to 1 (papers.md P4). Raises ValueError for negative
-    weights.
+    Args:
+        v: ``[n, K]``, importance weights, at least 0.
+        normalised: divide each row by its sum; a row of zeros becomes uniform. If False, ``v`` itself as printed, whose
+            rows do not sum to 1 (docs/papers.md, P4).
+
+    Raises:
+        ValueError: negative weights.
+
+    Example:
+        >>> mixture([[0.9, 0.3], [0.0, 0.0]]).tolist()  # nothing fits the second client
+        [[0.75, 0.25], [0.5, 0.5]]
     """
     weights = _array("v", v, 2)
     if (weights < 0).any():
@@ -67,22 +89,30 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
 
 
 def preferences(v: Any, threshold: float) -> list[int]:
-    """Return the tiers whose importance weight ``v [K]`` is above ``threshold``, ascending: PI-FL Alg. 1 (one strict
-    test a tier, papers.md P5).
+    """Return the tiers that a client bids for, ascending: PI-FL Alg. 1.
+
+    Args:
+        v: ``[K]``, the client's importance weights.
+        threshold: a tier is bid for if its weight is above this, once per tier (docs/papers.md, P5).
     """
     return [int(k) for k in np.flatnonzero(_array("v", v, 1) > threshold)]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who trains each tier: the best bidders ``chosen[k]``, then the ``drawn[k]``, in the order they were taken."""
+    """Who trains each tier.
+
+    Attributes:
+        chosen: by tier, the best bidders, best first.
+        drawn: by tier, the clients that were drawn, in the order in which they were taken.
+    """
 
     chosen: tuple[tuple[int, ...], ...]
     drawn: tuple[tuple[int, ...], ...]
 
     @property
     def tiers(self) -> list[list[int]]:
-        """The clients of each tier, chosen first."""
+        """The clients of each tier, the chosen ones first."""
         return [[*a, *b] for a, b in zip(self.chosen, self.drawn, strict=True)]
 
 
@@ -93,12 +123,18 @@ def schedule(
     at_random: int,
     random_order: Sequence[Sequence[int]],
 ) -> Schedule:
-    """Return who trains each tier, PI-FL Alg. 3 as read in papers.md P7 and P8.
+    """Return who trains each tier, PI-FL Alg. 3 as read in docs/papers.md, P7 and P8.
 
-    ``bidders[k]`` are the clients that bid for tier k. The ``by_contribution`` of them with the largest
-    ``contributions[k][client]`` train it (ties: the lower id), and ``at_random`` more: the first of
-    ``random_order[k]``, an order of the available clients, that are not among them. Raises ValueError for
-    contributions that are not finite.
+    Args:
+        bidders: by tier, the clients that bid for it.
+        contributions: ``[K, N]``, what each client was worth to each tier, by client id.
+        by_contribution: how many bidders are chosen for each tier, those of the largest contributions; ties go to the
+            lower id.
+        at_random: how many more clients are drawn for each tier.
+        random_order: by tier, the available clients in random order. The first of them that were not chosen are drawn.
+
+    Raises:
+        ValueError: contributions that are not finite, negative numbers of seats, or different numbers of tiers.
     """
     psi = _array("contributions", contributions, 2)
     if not len(bidders) == len(psi) == len(random_order):
@@ -115,7 +151,11 @@ def schedule(
 
 
 def f1_scores(confusion: Any) -> Floats:
-    """Return the F1 score of each class ``[n, C]`` from confusion counts ``[n, C, C]`` (true, predicted); 0/0 is 0."""
+    """Return the F1 score of each class, ``[n, C]``; 0 where it would be 0/0.
+
+    Args:
+        confusion: ``[n, C, C]``, confusion counts (true class, predicted class).
+    """
     counts = _array("confusion", confusion, 3)
     right = np.diagonal(counts, axis1=1, axis2=2)
     total = counts.sum(1) + counts.sum(2)  # 2 TP + FP + FN
@@ -123,10 +163,17 @@ def f1_scores(confusion: Any) -> Floats:
 
 
 def most_varying(f1: Any, rho: int) -> Ints:
-    """Return the ``rho`` classes whose F1 scores ``[n, C]`` vary most over the clients, most varying first.
+    """Return the classes whose F1 scores vary most over the clients, most varying first, ``[rho]`` int64.
 
-    PI-FL eq. (5) prints rho as a variance; the text means a number of classes (papers.md P6). Population variance,
-    ties: the lower class. Raises ValueError unless ``1 <= rho <= C``.
+    PI-FL eq. (5) prints rho as a variance; the text means a number of classes (docs/papers.md, P6). The variance is
+    that of the population, and ties go to the lower class.
+
+    Args:
+        f1: ``[n, C]``, F1 scores.
+        rho: how many classes, from 1 to C.
+
+    Raises:
+        ValueError: ``rho`` is out of range.
     """
     scores = _array("f1", f1, 2)
     if not 1 <= rho <= scores.shape[1]:
@@ -138,7 +185,14 @@ def most_varying(f1: Any, rho: int) -> Ints:
 
 @dataclass(frozen=True)
 class FirstTiers:
-    """K-means over clients: ``labels [n]`` (the tier of each), ``centres [K, rho]``, ``inertia``, the ``classes``."""
+    """The result of K-means over clients.
+
+    Attributes:
+        labels: ``[n]`` int64, the tier of each client.
+        centres: ``[K, rho]``, the tiers' mean F1 scores on ``classes``.
+        inertia: the sum of squared distances of clients from their tier's centre.
+        classes: ``[rho]`` int64, the classes that were looked at.
+    """
 
     labels: Ints
     centres: Floats
@@ -147,10 +201,19 @@ class FirstTiers:
 
 
 def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres: Any = None) -> FirstTiers:
-    """Group clients into ``tiers`` by the F1 scores ``[n, C]`` of their local models, PI-FL sec. 3.1 (pre-training).
+    """Group clients into tiers by the F1 scores of their local models, PI-FL sec. 3.1 (pre-training).
 
-    scikit-learn's K-means (Lloyd) on the ``rho`` most varying classes, from ``initial_centres [K, rho]`` or the best of
-    ten seeded starts. Raises ValueError for fewer clients than tiers.
+    It is scikit-learn's K-means (Lloyd) on the classes that vary most.
+
+    Args:
+        f1: ``[n, C]``, F1 scores.
+        rho: on how many classes.
+        tiers: how many tiers, K; at most n.
+        seed: of the random starts.
+        initial_centres: ``[K, rho]``, where to start. Default: the best of ten random starts.
+
+    Raises:
+        ValueError: ``tiers`` or ``rho`` is out of range.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -162,6 +225,7 @@ def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres
     features = scores[:, classes]
     given = initial_centres is not None
     start = _array("initial_centres", initial_centres, 2) if given else "k-means++"
+    # tol 0: Lloyd's steps end only when no client changes its tier
     model = KMeans(tiers, init=start, n_init=1 if given else 10, tol=0.0, algorithm="lloyd", random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct clients than tiers: some stay empty

@@ -1,9 +1,12 @@
 """When does a client gain by joining a tier? PI-FL's Gaussian case (appendix D.1, eqs 51-57), exact and as printed.
 
-Client i sees n_i draws of N(mu_i, sigma2) and wants mu_i; the mu of a tier's clients are draws of N(beta, tau2). An
-error is the expected square of (estimate - mu_i) as client i sees it: given its mu_i, with beta unknown, the others lie
-around mu_i. The printed formulas treat them as independent of each other, but all of them share the unknown
-beta_1 - mu_i, so that their covariance tau2 is missing (papers.md P18): joining looks better than it is.
+Client i sees ``n_i`` draws of N(mu_i, sigma2) and wants to know mu_i. The mu of a tier's clients are draws of N(beta,
+tau2) themselves. An error is the expected square of (estimate - mu_i) as client i sees it: given its own mu_i, with
+beta unknown, the others lie around mu_i.
+
+The printed formulas treat the others as independent of each other. But they share the unknown ``beta - mu_i``, so that
+their covariance tau2 is missing and joining looks better than it is (docs/papers.md, P18). Functions with the argument
+``printed`` return either form; :func:`simulate` decides between them.
 """
 
 from __future__ import annotations
@@ -18,10 +21,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The setting: ``n [m]`` samples a client, its ``tier [m]``, variances ``sigma2`` of samples and ``tau2`` of means
-    inside a tier, and ``beta_diff``, how far the other tiers' centre lies from client's own.
+    """The setting.
 
-    Raises ValueError for what is not allowed.
+    Attributes:
+        n: ``[m]``, how many samples each client has.
+        tier: ``[m]``, each client's tier.
+        sigma2: the variance of samples around a client's mean.
+        tau2: the variance of the clients' means inside a tier.
+        beta_diff: how far the other tiers' centre lies from that of the client's own tier.
+
+    Raises:
+        ValueError: no clients, a client without samples, or a variance that is negative or not finite.
     """
 
     n: Sequence[int]
@@ -41,21 +51,22 @@ class Gaussian:
 
 
 def local_error(setting: Gaussian, i: int) -> float:
-    """Return client i's error alone, PI-FL eq. (53): ``sigma2 / n_i``."""
+    """Return client i's error if it trains alone, PI-FL eq. (53): ``sigma2 / n_i``."""
     return setting.sigma2 / setting.n[i]
 
 
 def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error of one model for all, PI-FL eq. (54); ``printed``: without the covariance."""
+    """Return client i's error with one model for all, PI-FL eq. (54); ``printed``: without the covariance."""
     return _error(setting, i, np.ones(len(setting.n), bool), printed)
 
 
 def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error of its own tier's model, PI-FL eq. (55); ``printed``: without the covariance."""
+    """Return client i's error with its own tier's model, PI-FL eq. (55); ``printed``: without the covariance."""
     return _error(setting, i, np.asarray(setting.tier) == setting.tier[i], printed)
 
 
 def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool) -> float:
+    """Return client i's error of the mean over ``members [m]``: squared bias, noise, and the spread of the means."""
     n = np.where(members, np.asarray(setting.n, float), 0.0)
     w = n / n.sum()  # weights n_j / n: the printed loss would give n_j^2 (papers.md P19)
     noise = float((w**2 * setting.sigma2 / np.asarray(setting.n)).sum())
@@ -69,9 +80,9 @@ def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool)
 
 
 def equal_sizes_error(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> float:
-    """Return the error of a tier of ``m1`` clients with ``n0`` samples each, PI-FL eq. (56).
+    """Return the error in a tier of ``m1`` clients with ``n0`` samples each, PI-FL eq. (56).
 
-    Exact: ``sigma2 / (m1 n0) + tau2 (m1 - 1) / m1``.
+    The exact form is ``sigma2 / (m1 n0) + tau2 (m1 - 1) / m1``.
     """
     spread = 2 * (m1 - 1) / m1**2 if printed else (m1 - 1) / m1
     return sigma2 / (m1 * n0) + tau2 * spread
@@ -80,16 +91,25 @@ def equal_sizes_error(m1: int, n0: int, sigma2: float, tau2: float, printed: boo
 def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
     """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``.
 
-    The printed bound, ``m1 sigma2 / (2 n0)``, grows with the tier, and is right for two clients only.
+    The tier's size does not matter. The printed bound, ``m1 sigma2 / (2 n0)``, grows with it, and is right for two
+    clients only.
     """
     return tau2 < (m1 * sigma2 / (2 * n0) if printed else sigma2 / n0)
 
 
 def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str, tuple[float, float]]:
-    """Return (mean, standard error) of client i's squared errors "local", "federated" and "tier" by simulation.
+    """Return client i's squared errors by simulation.
 
-    ``draw`` is a numpy generator. Centres beta_1 = 0 and ``beta_diff``; each repetition draws all means anew, and each
-    client's sample mean from its law.
+    Each repetition draws all clients' means anew, and each client's sample mean from its law.
+
+    Args:
+        setting: the setting.
+        i: the client.
+        repetitions: how often, at least 2.
+        draw: a numpy generator.
+
+    Returns:
+        ``(mean, standard error)`` of the squared error for "local", "federated" and "tier".
     """
     n, tier = np.asarray(setting.n, float), np.asarray(setting.tier)
     centre = np.where(tier == tier[i], 0.0, setting.beta_diff)

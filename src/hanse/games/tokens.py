@@ -1,7 +1,12 @@
 """PI-FL's token manager: what clients pay for a tier's round, what comes back to them, and what providers earn.
 
-Amounts are Python integers of the smallest unit. Every function conserves them to the last unit: what is paid in leaves
-the pool again or stays in it (papers.md P7-P17: as printed, eqs (6)-(14) create and destroy tokens).
+:func:`settle_round` settles a tier's round on balances; :func:`settle_tier` gives the movements alone. The steps are:
+payers pay into the tier's pool, eqs (6)-(7); the less the tier improved, the more of the pool is reimbursed to them,
+eqs (8)-(11); the providers share the rest by rank, eqs (12)-(14).
+
+Amounts are Python integers of the smallest unit, and none is lost: what is paid in leaves the pool again or stays in
+it. As printed, eqs (6)-(14) create and destroy tokens; docs/papers.md, P7-P17, has the readings under which they do
+not.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ Movement = tuple[str, Place, Place, int]  # (equation, from, to, units)
 
 
 def _number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return ``value`` as a float. Raises ValueError, naming it, unless it is finite and within the bounds."""
     allowed = (
         "a finite number" if low == -math.inf else f"at least {low:g}" + (f", at most {high:g}" * (high < math.inf))
     )
@@ -25,6 +31,7 @@ def _number(name: str, value: float, low: float = -math.inf, high: float = math.
 
 
 def _units(name: str, value: int) -> int:
+    """Return ``value``. Raises ValueError, naming it, unless it is a whole number of units of at least 0."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{name}: {value!r}: allowed: a whole number of units, at least 0")
     return value
@@ -33,8 +40,15 @@ def _units(name: str, value: int) -> int:
 def utility(accuracy: float, best_accuracy: float) -> float:
     """Return a tier's relative improvement, PI-FL eq. (8): ``max(0, (accuracy - best) / best)``.
 
-    With ``best_accuracy`` 0 the printed form divides by 0: 0 if ``accuracy`` is 0 too, else infinity, the full
-    improvement (papers.md P12). Raises ValueError for accuracies that are negative or not finite.
+    Where ``best_accuracy`` is 0, the printed form divides by 0. Then the improvement is 0 if ``accuracy`` is 0 too,
+    else infinite, which counts as full (docs/papers.md, P12).
+
+    Args:
+        accuracy: the tier's accuracy after the round, at least 0.
+        best_accuracy: its best accuracy before.
+
+    Raises:
+        ValueError: accuracies that are negative or not finite.
     """
     now, best = _number("accuracy", accuracy, 0), _number("best_accuracy", best_accuracy, 0)
     if best == 0:
@@ -43,11 +57,19 @@ def utility(accuracy: float, best_accuracy: float) -> float:
 
 
 def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma: float) -> float:
-    """Return the share of the pool that goes back to those who paid, PI-FL eqs (8) and (9), in ``[0, eta]``.
+    """Return the share of the pool that goes back to those who paid, PI-FL eqs (8) and (9), from 0 to ``eta``.
 
-    The less a tier improved, the more: all of ``eta`` without improvement, nothing from a relative improvement of
-    ``gamma`` on. With ``gamma`` 0 any improvement uses everything up (papers.md P13). Raises ValueError for ``eta`` or
-    ``gamma`` outside ``[0, 1]`` and for accuracies that are negative or not finite.
+    Without improvement it is ``eta``. It falls with the relative improvement, and is 0 from ``gamma`` on.
+
+    Args:
+        accuracy: the tier's accuracy after the round.
+        best_accuracy: its best accuracy before.
+        eta: the largest rate, 0 to 1.
+        gamma: the relative improvement from which on nothing is paid back, 0 to 1. With 0 any improvement is enough
+            (docs/papers.md, P13).
+
+    Raises:
+        ValueError: ``eta`` or ``gamma`` outside 0 to 1, or accuracies that are negative or not finite.
     """
     most, full = _number("eta", eta, 0, 1), _number("gamma", gamma, 0, 1)
     delta = utility(accuracy, best_accuracy)
@@ -57,10 +79,17 @@ def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma:
 
 
 def ranks(contributions: Mapping[int, float], participations: Mapping[int, float]) -> dict[int, int]:
-    """Return each provider's rank, PI-FL eq. (12): n for the best of n, 1 for the last.
+    """Return each provider's rank by client id, PI-FL eq. (12): n for the best of n, 1 for the last.
 
-    Ordered by contribution, then by participation; of equals the lower id ranks higher (papers.md P16). Raises
-    ValueError for a contribution or participation that is missing or not finite.
+    Providers are ordered by contribution, then by participation; of equals the lower id ranks higher (docs/papers.md,
+    P16).
+
+    Args:
+        contributions: what each provider was worth, by client id.
+        participations: how often each took part, by client id; an entry for each provider.
+
+    Raises:
+        ValueError: a contribution or participation that is missing or not finite.
     """
     keys = {}
     for i in contributions:
@@ -72,11 +101,18 @@ def ranks(contributions: Mapping[int, float], participations: Mapping[int, float
 
 
 def rank_rewards(pool: int, contributions: Mapping[int, float], participations: Mapping[int, float]) -> dict[int, int]:
-    """Return what each provider earns of ``pool`` units, in proportion to its rank: PI-FL eqs (12)-(14).
+    """Return what each provider earns, in units by client id, in proportion to its rank: PI-FL eqs (12)-(14).
 
-    ``beta`` counts the providers (papers.md P15) and the pool is what reimbursement left (P17), so the rewards sum to
-    it; without providers there are none. Units that do not divide go one by one to the largest remainders, of equals to
-    the lower id. Raises ValueError as :func:`ranks` does, and for a pool that is no whole number of units.
+    The providers alone are ranked (docs/papers.md, P15), and the rewards sum to ``pool``. Units that do not divide go
+    one by one to the largest remainders; of equals, to the lower id.
+
+    Args:
+        pool: the units to share out: what reimbursement left (P17).
+        contributions: as for :func:`ranks`. If empty, nobody earns anything.
+        participations: as for :func:`ranks`.
+
+    Raises:
+        ValueError: a pool that is no whole number of units, and as :func:`ranks` does.
     """
     pool = _units("pool", pool)
     alpha = ranks(contributions, participations)
@@ -101,12 +137,28 @@ def settle_tier(
     participations: Mapping[int, float],
     pool: int = 0,
 ) -> list[Movement]:
-    """Return one tier's movements of one round, PI-FL eqs (6)-(14), in the order of the equations.
+    """Return the movements of one tier's round, PI-FL eqs (6)-(14), in the order of the equations.
 
-    ``payers`` (selected bidders) pay ``price`` each into the tier's pool, which may hold ``pool`` units from before;
-    the reimbursement returns to them in equal parts (units that do not divide: to the lower ids); ``providers`` (whose
-    updates were mixed) share what is left by rank. What nobody can take stays in the pool (papers.md P9, P11, P14).
-    Movements of 0 units are left out. Raises ValueError for what is not allowed.
+    What nobody can take stays in the pool (docs/papers.md, P9, P11, P14). Movements of 0 units are left out.
+
+    Args:
+        payers: the selected bidders; each pays ``price``.
+        providers: the clients whose updates were mixed.
+        price: of a seat, in units.
+        accuracy: the tier's accuracy after the round.
+        best_accuracy: its best accuracy before.
+        eta: the largest share of the pool that is reimbursed, 0 to 1.
+        gamma: the relative improvement from which on nothing is reimbursed, 0 to 1.
+        contributions: what each provider was worth, by client id.
+        participations: how often each provider took part, by client id.
+        pool: the units that the tier's pool holds from before.
+
+    Returns:
+        ``(equation, from, to, units)`` of each movement; places are client ids and ``POOL``. The reimbursement is split
+        equally among the payers; units that do not divide go to the lower ids.
+
+    Raises:
+        ValueError: an argument that is not allowed, or a provider without contribution or participation.
     """
     price, pool = _units("price", price), _units("pool", pool)
     theta = reimbursement_rate(accuracy, best_accuracy, eta, gamma)
@@ -115,6 +167,7 @@ def settle_tier(
         raise ValueError(f"contributions: no entry for client {missing[0]}; allowed: one for each provider")
     moved: list[Movement] = [("6", i, POOL, price) for i in paying]
     held = pool + price * len(paying)  # PI-FL eq. (7), read as P9: those pay who bid and were selected
+    # a Fraction is the float's exact value: a float product would round amounts above 2^53
     returned = round(Fraction(theta) * held) if paying else 0  # PI-FL eq. (10)
     part, odd = divmod(returned, len(paying)) if paying else (0, 0)
     moved += [("11", POOL, i, part + (place < odd)) for place, i in enumerate(paying)]
@@ -137,10 +190,28 @@ def settle_round(
     participations: Mapping[int, float],
     pool: int = 0,
 ) -> tuple[dict[int, int], list[Movement]]:
-    """Return the balances after one tier's round and its movements (see :func:`settle_tier`).
+    """Settle one tier's round: return the balances after it, and the movements.
 
-    ``balances`` are the clients' units by id. Raises ValueError, and nothing has changed, for a payer whose balance is
-    below ``price`` (there is no debt, papers.md P10), for a client without an account, and as :func:`settle_tier`.
+    Args:
+        balances: units by client id; an entry for each payer and provider.
+        payers: as for :func:`settle_tier`, and so are the other arguments.
+
+    Returns:
+        The balances after the round, and the movements (see :func:`settle_tier`).
+
+    Raises:
+        ValueError: a payer cannot pay the price (there is no debt; docs/papers.md, P10), a client has no balance, or as
+            :func:`settle_tier` does. Nothing has changed then.
+
+    Example:
+        >>> balances, movements = settle_round(  # the accuracy grew by a tenth, half way to gamma
+        ...     {0: 10, 1: 10, 2: 0}, payers=[0, 1], providers=[2], price=4, accuracy=0.55, best_accuracy=0.5,
+        ...     eta=0.5, gamma=0.2, contributions={2: 1.0}, participations={2: 1},
+        ... )
+        >>> balances  # of the pool of 8 units a quarter goes back, and client 2 earns the rest
+        {0: 7, 1: 7, 2: 6}
+        >>> movements
+        [('6', 0, 'pool', 4), ('6', 1, 'pool', 4), ('11', 'pool', 0, 1), ('11', 'pool', 1, 1), ('14', 'pool', 2, 6)]
     """
     price = _units("price", price)
     after = {i: _units(f"balances[{i}]", units) for i, units in balances.items()}
