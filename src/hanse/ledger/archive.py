@@ -28,7 +28,7 @@ from hanse.core.book import LedgerError
 from hanse.core.entry import GENESIS, Transaction
 from hanse.ledger.connect import as_url
 from hanse.ledger.export import from_dict, write_jsonl
-from hanse.ledger.place import open_ledger, place_of, url_said
+from hanse.ledger.place import open_ledger, place_of, reading, url_said
 from hanse.ledger.store import Ledger, Record
 from hanse.ledger.verify import Verdict, verify
 
@@ -127,11 +127,8 @@ def restore(
             _repost(scratch, ledger_url)
         elif ledger_url is not None:
             raise UserError(f"--ledger-url: {file} holds its ledger as a file, which stays in the run directory")
-        with open_ledger(scratch, ledger_url) as ledger:
-            try:
-                verdict = _sound(ledger, verify(ledger))
-            except LedgerError as wrong:
-                raise UserError(str(wrong)) from None
+        with reading(scratch, ledger_url) as ledger:
+            verdict = _sound(ledger, verify(ledger))
         for left in scratch.glob("ledger.db-*"):  # SQLite's side files, of no use once the ledger is closed
             left.unlink()
         scratch.replace(folder)

@@ -84,21 +84,21 @@ def rebuild_run(folder: Path, ledger_url: str | None = None) -> list[str]:
         if claim is None:
             raise MachineError(f"{folder}: no checkpoint says which books are right; {BACKUP}")
         try:
-            return _rebuilt(url, book, claim.floor, claim, folder)
+            return _rebuilt(url, book, claim, folder)
         except LedgerError as wrong:
             raise MachineError(str(wrong)) from None
 
 
-def _rebuilt(url: str | Path, book: str, floor: int, claim: Claim, folder: Path) -> list[str]:
+def _rebuilt(url: str | Path, book: str, claim: Claim, folder: Path) -> list[str]:
     """Repair and verify the book, and write it anew if it does not hold. Return what was done, as :func:`rebuild_run`
     does.
     """
-    ledger, said = open_books(url, book, floor, claim, folder)
+    ledger, said = open_books(url, book, claim.floor, claim, folder)
     with ledger:
         wrong = verify(ledger, heads={claim.head: claim.who}).wrong
     if wrong is None:
         return said
-    ledger, more = _anew(url, book, floor, claim, folder, wrong)
+    ledger, more = _anew(url, book, claim.floor, claim, folder, wrong)
     with ledger:
         still = verify(ledger, heads={claim.head: claim.who}).wrong
     if still is not None:

@@ -155,9 +155,9 @@ def _one(book: int, walk: _Walk, rows: Sequence[Row[Any]], claims: _Claims) -> N
     where = f"transaction {walk.number + 1}"
     if number != walk.number + 1:
         raise _BrokenError(f"{where}: is missing; the next row (id {first.id}) has the number {number!r}")
-    where = f"transaction {number} (id {first.id}, round {round_!r}, step {_shown(step)})"
+    where = f"transaction {number} (id {first.id}, round {round_!r}, step {step!a})"
     if first.previous != walk.head:
-        raise _BrokenError(f"{where}: follows {_shown(first.previous)}, but the transaction before it has {walk.head}")
+        raise _BrokenError(f"{where}: follows {first.previous!a}, but the transaction before it has {walk.head}")
     lines: list[tuple[str, int]] = []
     # SQLite stores a value of any type in any column, so every type is checked before it is used
     for i, row in enumerate(rows):
@@ -169,7 +169,7 @@ def _one(book: int, walk: _Walk, rows: Sequence[Row[Any]], claims: _Claims) -> N
         if row.owner != book or not is_account(row.name):
             raise _BrokenError(f"{where}: posting {i}: account {account_id!r} is not one of this book")
         if type(amount) is not int:
-            raise _BrokenError(f"{where}: posting {i}: amount {_shown(amount)} is not an integer")
+            raise _BrokenError(f"{where}: posting {i}: amount {amount!a} is not an integer")
         lines.append((row.name, amount))
         walk.held[account_id] = walk.held.get(account_id, 0) + amount
     total = sum(amount for _, amount in lines)
@@ -180,7 +180,7 @@ def _one(book: int, walk: _Walk, rows: Sequence[Row[Any]], claims: _Claims) -> N
     except TypeError:  # a column holds bytes instead of text
         right = "another hash"
     if right != hash_:
-        raise _BrokenError(f"{where}: its content has the hash {right}, but the row says {_shown(hash_)}")
+        raise _BrokenError(f"{where}: its content has the hash {right}, but the row says {hash_!a}")
     if first.sealed is not True:
         raise _BrokenError(f"{where}: is not sealed")
     if round_ < walk.round:
@@ -202,14 +202,14 @@ def _accounts(connection: Connection, book: int, walk: _Walk) -> None:
     for id_, name, floor, balance in connection.execute(
         select(a.id, a.name, a.floor, a.balance).where(a.book_id == book).order_by(a.id)
     ):
-        where = f"account {_shown(name)} (id {id_})"
+        where = f"account {name!a} (id {id_})"
         if id_ not in held:
             raise _BrokenError(f"{where}: no posting opened it")
         right = held.pop(id_)
         if balance != right or type(balance) is not int:
-            raise _BrokenError(f"{where}: its postings sum to {right}, but the row says {_shown(balance)}")
+            raise _BrokenError(f"{where}: its postings sum to {right}, but the row says {balance!a}")
         if floor != (None if name == MINT else walk.floor):
-            raise _BrokenError(f"{where}: floor {_shown(floor)}: the book's is {walk.floor}")
+            raise _BrokenError(f"{where}: floor {floor!a}: the book's is {walk.floor}")
 
 
 def _strays(connection: Connection) -> None:
@@ -292,7 +292,3 @@ class _Claims:
 
 def _named(receipt: Receipt) -> str:
     return f"receipt of client {receipt.client}, round {receipt.round}"
-
-
-def _shown(value: object) -> str:
-    return ascii(value)
