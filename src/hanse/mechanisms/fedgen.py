@@ -37,8 +37,8 @@ class FedGen(TrainPart):
     the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
 
     Attributes:
-        generative_alpha: weight of the clients' first term, the cross-entropy of their heads on generated latents; it is
-            multiplied by ``generative_decay ** round``.
+        generative_alpha: weight of the clients' first term, the cross-entropy of their heads on generated latents; it
+            is multiplied by ``generative_decay ** round``.
         generative_beta: weight of their second term, which pulls their outputs towards those for generated latents of
             the same labels; it fades likewise.
         generative_decay: factor per round of both weights and of the generator's learning rate.
