@@ -32,10 +32,10 @@ from hanse.core.table import Floats
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.select import CLIENTS, count_sat, meet_all, without_replacement
+from hanse.mechanisms.weigh import GROUPED
 
 Payoff = Literal["distance", "cosine", "layers"]
 Scale = Literal["paper", "mean"]
-GROUPS = frozenset({"clients", "groups"})
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class GTFLAT(AggregatePart):
     """
 
     kind = "average"
-    needs = GROUPS
+    needs = GROUPED
     strength: Weight = 0.8
     generations: Count = 50
     population: Positive | None = None
@@ -114,7 +114,7 @@ class ValidationGTFLAT(AggregatePart):
     """
 
     kind = "average"
-    needs = GROUPS | {"validation"}
+    needs = GROUPED | {"validation"}
     strength: Weight = 0.8
     generations: Count = 50
     population: Positive | None = None

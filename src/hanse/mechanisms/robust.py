@@ -26,10 +26,10 @@ from hanse.core.part import Aggregate, AggregatePart, Group, State, View
 from hanse.core.port import Request
 from hanse.core.table import Floats
 from hanse.games.gram import distances
-from hanse.mechanisms.weigh import BySamples, sample_shares
+from hanse.mechanisms.weigh import GROUPED, BySamples, sample_shares
 
-GROUPS = frozenset({"clients", "groups"})
 BY_SAMPLES = BySamples()  # the default for rules that are made of another one
+_MEMORY = ("init", "learn", "weigh")  # methods by which a part has a memory or rows of its own
 _BLOCK = 1 << 18  # numbers in a block of columns: a block stays in the cache, and no second table is made
 
 
@@ -78,7 +78,7 @@ class Median(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the row of medians."""
@@ -98,7 +98,7 @@ class TrimmedMean(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -122,7 +122,7 @@ class GeometricMedian(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     by: Literal["uniform", "samples"] = "uniform"
     steps: Positive = 100
 
@@ -183,7 +183,7 @@ class Krum(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     f: Count | None = None
 
     @property
@@ -197,25 +197,17 @@ class Krum(AggregatePart):
 
 
 @dataclass(frozen=True)
-class MultiKrum(AggregatePart):
+class MultiKrum(Krum):
     """Multi-Krum (Blanchard et al. 2017): the plain mean of the ``keep`` updates with the best scores of Krum.
 
-    It needs as many members as Krum.
+    It needs as many members as Krum does.
 
     Attributes:
         f: how many bad updates to withstand; None: as many as the members allow.
         keep: how many updates to average; None: all but ``f``.
     """
 
-    kind = "again"
-    needs = GROUPS
-    f: Count | None = None
     keep: Positive | None = None
-
-    @property
-    def least(self) -> int:
-        """How many members a round's group must have."""
-        return 3 if self.f is None else 2 * self.f + 3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
@@ -243,16 +235,11 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
     name = type(of).__name__
     if not callable(getattr(of, "aggregate", None)):
         raise UserError(f"of: {name} makes no aggregate of a group: must be a rule such as 'samples' or 'gtflat'")
-    own = [f for f in ("learn", "init", "weigh") if hasattr(of, f) and getattr(type(of), f) is not _inherited(f)]
-    if own:
+    # a rule without memory or rows has these methods as every part inherits them, or not at all
+    if any(hasattr(of, f) and getattr(type(of), f) is not getattr(AggregatePart, f, None) for f in _MEMORY):
         raise UserError(f"of: {name} has a memory or rows of its own: must be a rule such as 'samples' or 'gtflat'")
     needs = of.needs if isinstance(of.needs, frozenset) else of.needs.get("weigh", frozenset())
-    object.__setattr__(part, "needs", GROUPS | needs)
-
-
-def _inherited(name: str) -> object:
-    """Return a method that parts have if they say nothing else."""
-    return getattr(AggregatePart, name, None)
+    object.__setattr__(part, "needs", GROUPED | needs)
 
 
 @dataclass(frozen=True)
@@ -268,7 +255,7 @@ class Clipped(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     of: AggregatePart = BY_SAMPLES
     norm: Rate | None = None
 
@@ -327,7 +314,7 @@ class FLTrust(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS | {"root"}
+    needs = GROUPED | {"root"}
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights on the updates and the old row.

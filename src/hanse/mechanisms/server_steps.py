@@ -20,9 +20,9 @@ from torch import Tensor
 from hanse.base.factories import Rate, Weight
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Context, Group, State, View
 from hanse.core.port import Request, Score, Scored
-from hanse.mechanisms.robust import BY_SAMPLES, GROUPS, borrowed, lengths
+from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
-from hanse.mechanisms.weigh import sample_shares
+from hanse.mechanisms.weigh import GROUPED, sample_shares
 
 Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so that its square is not 0 in float32
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -58,7 +58,7 @@ class ServerStep(AggregatePart):
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     of: AggregatePart = BY_SAMPLES
 
     def __post_init__(self) -> None:
@@ -245,7 +245,7 @@ class FedNova(AggregatePart):
     (:func:`hanse.mechanisms.scaffold.step_sum`).
     """
 
-    needs = GROUPS
+    needs = GROUPED
     reads_steps = True
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -270,7 +270,7 @@ class QFedAvg(AggregatePart):
         lipschitz: L; None: one over the clients' learning rate.
     """
 
-    needs = GROUPS
+    needs = GROUPED
     reads_steps = True
     q: Weight = 1.0
     lipschitz: Rate | None = None

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hanse.core.part import Aggregate, AggregatePart, Group, State
 from hanse.core.table import Floats, Ints
+from hanse.mechanisms.weigh import GROUPED
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class ByStaleness(AggregatePart):
         b: for "hinge": the staleness in rounds up to which an update counts in full.
     """
 
-    needs = frozenset({"clients", "groups"})
+    needs = GROUPED
     takes = frozenset({"late"})
     rule: Literal["fedbuff", "constant", "polynomial", "hinge"] = "fedbuff"
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0

@@ -22,7 +22,11 @@ from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
 from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
-from hanse.mechanisms.select import Probabilities
+from hanse.mechanisms.select import CLIENTS, Probabilities
+
+
+# what a rule needs that only makes sense for groups of seats, not for clients alone or a single one
+GROUPED = CLIENTS | {"groups"}
 
 
 def addable(num_samples: Floats) -> Floats:
@@ -80,7 +84,7 @@ class UniformWeights(AggregatePart):
     """The plain mean: every update of a group counts the same."""
 
     kind = "average"
-    needs = frozenset({"clients", "groups"})
+    needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return equal weights ``[m]``."""
@@ -162,7 +166,7 @@ class InverseDistance(AggregatePart):
     """
 
     kind = "average"
-    needs = frozenset({"clients", "groups"})
+    needs = GROUPED
     norm: Literal["l2", "l1"] = "l2"
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
