@@ -232,7 +232,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         Raises UserError for distances between adapters' products if the model is no adapter.
         """
         if self.adapters == "products" and not has_adapters(context.layout):
-            raise UserError("mechanism.weigh.adapters: 'products': the model is no adapter (model.name = 'lora')")
+            raise UserError("mechanism.weigh.adapters: 'products': the model has no adapters (model.name = 'lora' has)")
         n = context.num_clients
         return {
             **no_news(n),
@@ -523,16 +523,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
             gains.append(
                 f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth "
-                f"{most:.2f} "
-                "tokens a round to it (eq. 2); that is the most it can gain as a buyer."
+                f"{most:.2f} tokens a round to it (eq. 2); that is the most it can gain as a buyer."
             )
             if self.pricing == "marginal" and own > 0:
                 highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
                 caps.append(int(np.ceil(highest * TOKEN)))
                 pays.append(
-                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its "
-                    "declaration and "
-                    f"the sizes that the sellers report; whatever they report, no bill is above {highest:.2f} tokens."
+                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its declaration "
+                    "and the sizes that the sellers report; whatever they report, no bill is above "
+                    f"{highest:.2f} tokens."
                 )
         else:
             unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")

@@ -523,11 +523,8 @@ class TokenManager(SettlePart):
 
     def terms(self, joining: Joining) -> Terms:
         """Return what bids cost a client that thinks of joining, and what seats may bring it."""
-        auctions, train, select = (
-            max(0, joining.rounds - self.first),
-            joining.parts.get("train"),
-            joining.parts.get("select"),
-        )
+        auctions = max(0, joining.rounds - self.first)
+        train, select = joining.parts.get("train"), joining.parts.get("select")
         # parts of the user's own need not have these options: then the sentences about them are left out
         tiers = 1 if isinstance(train, SharedModel) else getattr(train, "tiers", None)
         seats = sum(getattr(select, name, 0) for name in ("by_contribution", "at_random")) or None
@@ -535,27 +532,24 @@ class TokenManager(SettlePart):
         most = joining.at_stake if most_round is None else min(joining.at_stake, most_round * auctions)
         many = "each model" if tiers is None else "the model" if tiers == 1 else f"each of {tiers} models"
         pays = (
-            f"A bid on {many} costs {say(self.units)} tokens a round if it wins a seat; a bid that wins none comes "
-            f"back.",
+            f"A bid on {many} costs {say(self.units)} tokens a round if it wins a seat; a bid that wins none "
+            "comes back.",
             f"There are {auctions} auctions, from round {self.first} on. Over the whole run it can lose at most "
             f"{say(most)} of the tokens it is granted"
             + (f" and of {say(joining.debt)} tokens of debt." if joining.debt else "; it is never in debt."),
             "It loses a bid's whole price only where its update is refused or worth least, and the model improved so "
-            "much "
-            f"(by {100 * self.gamma:g} % or more) that nothing is given back.",
+            f"much (by {100 * self.gamma:g} % or more) that nothing is given back.",
         )
         gains = [
             f"Up to {100 * self.eta:g} % of what was paid goes back to those who paid; the rest is shared by those "
-            f"who trained, "
-            "by rank.",
+            "who trained, by rank.",
         ]
         if seats is not None and seats > 1:
             # rank k of n gets the share k / (1 + ... + n) of a pool of n prices
             best, last = (round(self.units * 2 * k / (seats + 1)) for k in (seats, 1))
             gains.append(
                 f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} "
-                f"tokens "
-                f"for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
+                f"tokens for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
             )
             if tiers is not None:
                 top = tiers * auctions * (best - self.units)

@@ -528,10 +528,9 @@ class Oort(SelectPart):
     def learn(self, outcome: View, state: State) -> State:
         """Remember what each client reported, and when it sat."""
         updates = outcome.trained
-        utility, last, sat = state["utility"].copy(), state["last"].copy(), state["sat"].copy()
+        utility, last = state["utility"].copy(), state["last"].copy()
         if outcome.choice is not None:
-            sat[outcome.choice.clients] += 1
             last[outcome.choice.clients] = outcome.round
             utility[outcome.choice.clients] = 0.0
         utility[updates.seats.client] = updates.num_samples * np.nan_to_num(updates.loss)  # no loss reported: 0
-        return {"utility": utility, "last": last, "sat": sat}
+        return {"utility": utility, "last": last, "sat": count_sat(outcome, state["sat"])}
