@@ -191,7 +191,7 @@ def _unpack(file: Path, folder: Path, most: int) -> None:
         said = " ".join(str(wrong).split())[:200] or type(wrong).__name__
         raise UserError(f"{file}: is not a whole backup of a run ({said})") from None
     if version > VERSION:
-        raise UserError(f"{file}: was written by a newer hanse (form {version}, this is {VERSION})")
+        raise UserError(f"{file}: was written by a newer hanse (version {version}; this one reads up to {VERSION})")
     (folder / MARK).unlink()
 
 
@@ -253,7 +253,7 @@ def _repost(folder: Path, ledger_url: str | None) -> None:
         except LedgerError as wrong:
             raise UserError(f"{folder / BOOK}: cannot be posted again: {wrong}") from None
         if head != last:
-            raise UserError(f"{folder / BOOK}: the book that is at {ledger.url.render_as_string()} is another one")
+            raise UserError(f"{folder / BOOK}: {ledger.url.render_as_string()} has another book of this name")
     (folder / BOOK).unlink()
 
 
@@ -263,7 +263,7 @@ def _records(file: Path) -> Iterator[Record]:
         try:
             yield from_dict(fields)
         except (KeyError, TypeError, ValueError) as wrong:
-            raise UserError(f"{file}: line {number} is no transaction ({wrong})") from None
+            raise UserError(f"{file}: line {number} is not a transaction ({wrong})") from None
 
 
 def _sound(ledger: Ledger, verdict: Verdict) -> Verdict:

@@ -188,7 +188,7 @@ def _settle_schema(connection: Connection, url: URL, read_only: bool) -> None:
         if found is None:
             raise LedgerError(f"{where}: there is no ledger here")
         if found < SCHEMA:
-            raise LedgerError(f"{where}: schema {found} is older than {SCHEMA}: 'hanse ledger migrate' brings it up")
+            raise LedgerError(f"{where}: schema {found} is older than {SCHEMA}; 'hanse ledger migrate' upgrades it")
     if found is not None and found > SCHEMA:  # as text: versions have four digits each
         raise LedgerError(f"{where}: schema {found} was written by a newer hanse; this one knows {SCHEMA}")
 

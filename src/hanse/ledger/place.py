@@ -29,7 +29,7 @@ from hanse.core.entry import GENESIS, Transaction, digest
 from hanse.ledger.connect import as_url
 from hanse.ledger.store import Ledger
 
-HOW_TO_PAY = "one with payments does: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
+HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
 NOTES = 1 << 28  # bytes (256 MiB) that a checkpoint's header may have; a longer one is taken for damage
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -109,7 +109,7 @@ def place_of(folder: Path, ledger_url: str | None = None) -> tuple[str | Path, s
     """
     config = read_toml(run_folder(folder) / "config.toml")
     if not (folder / "ledger.json").exists():
-        raise UserError(f"{folder}: this run has no ledger, for nobody pays in it; {HOW_TO_PAY}")
+        raise UserError(f"{folder}: this run has no ledger, because nobody pays in it; {HOW_TO_PAY}")
     named = read_json(folder / "ledger.json")
     book = named.get("book") if isinstance(named, dict) else None
     if not isinstance(book, str):

@@ -147,7 +147,7 @@ def _catch_up(ledger: Ledger, claim: Claim, folder: Path) -> list[str]:
     found = f"{where}: has {tail.number} of the {claim.count} transactions that the {claim.who} knows of"
     records = _journal(folder, claim, found)
     if (records[tail.number - 1].hash if tail.number else GENESIS) != tail.hash:
-        raise MachineError(f"{found}, and these are others than in {folder / JOURNAL}; {BACKUP}")
+        raise MachineError(f"{found}, and they differ from those in {folder / JOURNAL}; {BACKUP}")
     ledger.post_rounds([(r.round, r.transaction) for r in records[tail.number :]])
     return [f"{found}; the others were written into it from {JOURNAL}"]
 

@@ -37,7 +37,7 @@ def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
     if type(total) is not int:
         raise ValueError(f"total: {total!r}: must be an integer number of units")
     if not weights:
-        raise ValueError("weights: none: there must be somebody to give to")
+        raise ValueError("weights: []: there must be at least one")
     try:
         exact = [Fraction(w) for w in weights]
     except (ValueError, OverflowError, TypeError):

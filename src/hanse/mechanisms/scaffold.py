@@ -74,7 +74,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         if context.recipe.optimizer != "sgd":
             raise UserError(f"train.optimizer: {context.recipe.optimizer!r}: control variates need 'sgd'")
         if context.recipe.lr_decay_by != "round":
-            raise UserError("train.lr_decay_by: 'last': control variates need one learning rate a round: 'round'")
+            raise UserError("train.lr_decay_by: 'last': control variates need one learning rate in a round ('round')")
         return {}
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
