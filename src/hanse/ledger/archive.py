@@ -196,9 +196,7 @@ def _unpack(file: Path, folder: Path, most: int) -> None:
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, most: int) -> None:
-    """Write one member of an archive below ``folder``. Raises an error for anything but a plain file or folder inside
-    it.
-    """
+    """Write one member of an archive below ``folder``. Raises for anything but a plain file or folder in it."""
     if member.size > most:
         raise _TooMuchError
     place = PurePosixPath(member.name)

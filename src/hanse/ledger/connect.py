@@ -126,6 +126,7 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def settings(connection: Any, _: object) -> None:
+        """Set up a new connection: foreign keys are enforced, and commits are durable."""
         connection.isolation_level = None  # the driver must not begin transactions by itself; ``begin`` below does
         connection.execute("PRAGMA foreign_keys = ON")
         if read_only:
@@ -136,6 +137,7 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
+        """Begin a transaction for reading or for writing."""
         # BEGIN IMMEDIATE takes the write lock before the first read, so that what was read still holds when writing
         writing = connection.get_execution_options().get("ledger_writing", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -47,8 +47,9 @@ _Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole})
 
 
 class _Notes(TypedDict):
-    """The parts of a checkpoint's metadata that are read here. A pending transaction is (round, step, kind, memo,
-    postings).
+    """The parts of a checkpoint's metadata that are read here.
+
+    A pending transaction is (round, step, kind, memo, postings).
     """
 
     round: _Whole

@@ -28,8 +28,7 @@ BACKUP = "'hanse ledger restore FILE DIR' brings back a backup"
 
 
 def open_books(url: str | Path, book: str, floor: int, claim: Claim, folder: Path) -> tuple[Ledger, list[str]]:
-    """Open the ledger of a run, with at least the transactions that a checkpoint claims, and return it with what was
-    mended.
+    """Open the ledger of a run, complete it, and return it with what had to be mended.
 
     Transactions that the ledger lacks are written into it, from the checkpoint's pending ones or else from the journal.
     A ledger file in the run directory that is missing or damaged is written anew from the journal, and a damaged one is
@@ -90,9 +89,7 @@ def rebuild_run(folder: Path, ledger_url: str | None = None) -> list[str]:
 
 
 def _rebuilt(url: str | Path, book: str, claim: Claim, folder: Path) -> list[str]:
-    """Repair and verify the book, and write it anew if it does not hold. Return what was done, as :func:`rebuild_run`
-    does.
-    """
+    """Repair and verify the book, write it anew if it does not hold, and return what was done."""
     ledger, said = open_books(url, book, claim.floor, claim, folder)
     with ledger:
         wrong = verify(ledger, heads={claim.head: claim.who}).wrong

@@ -213,9 +213,7 @@ def _accounts(connection: Connection, book: int, walk: _Walk) -> None:
 
 
 def _strays(connection: Connection) -> None:
-    """Raise _BrokenError if a posting belongs to no transaction: the walk, which follows transactions, would not see
-    it.
-    """
+    """Raise _BrokenError if a posting belongs to no transaction, since the walk would not see it."""
     t, p = transactions.c, postings.c
     strays = select(p.transaction_id, p.line).where(~select(t.id).where(t.id == p.transaction_id).exists()).limit(1)
     for transaction, line in connection.execute(strays):

@@ -86,8 +86,7 @@ def moved_by(group: Group, members: Ints) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class CFL(WeighPart):
-    """CFL: each cluster moves by the mean update of its members, and a cluster whose members pull apart is split in
-    two.
+    """CFL: clusters move by the mean update of their members; one whose members pull apart is split in two.
 
     A cluster of more than two seats splits when its mean update is shorter than ``eps1`` although its longest update is
     longer than ``eps2`` (CFL Alg. 1). Members are parted by the cosines of their updates. The larger part keeps the

@@ -26,10 +26,9 @@ from hanse.mechanisms.weigh import mixed_centres, way_cosines
 
 
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
-    """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021): ``xi_ij = alpha exp(-d_ij^2 / sigma) / sigma`` for j
-    other than i.
+    """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021), ``alpha exp(-d_ij^2 / sigma) / sigma`` for others.
 
-    Each model gives itself what is left to 1. The paper asks for an alpha that is small enough for that. Here, rows
+    These are the weights xi_ij of j other than i. Each model gives itself what is left to 1. The paper asks for an alpha that is small enough for that. Here, rows
     whose other weights add up to more than 1 are scaled down to 1, so that a centre always lies between the models.
 
     Args:
@@ -53,8 +52,7 @@ def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
 
 
 def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Floats:
-    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed one for itself, and a softmax over the
-    others.
+    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed one for itself, softmax for others.
 
     A model that is alone has weight 1.
 
@@ -133,8 +131,7 @@ class FedAMP(WeighPart):
 
 @dataclass(frozen=True)
 class HeurFedAMP(WeighPart):
-    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the ways that models have come from the initial
-    one.
+    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the models' ways from the initial one.
 
     The defaults are those with which the published comparisons of pFedGraph and iPFL run it.
 

@@ -27,8 +27,7 @@ from hanse.mechanisms.weigh import Received
 
 
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
-    """Return what each client gains from each model, ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|``, as ``[m,
-    n]``.
+    """Return what clients gain from models, ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|``, ``[m, n]``.
 
     It is 0 where a model did not move, and where a loss is not finite.
 
@@ -70,8 +69,7 @@ def received_weights(gain: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedFomo(TrainPart, WeighPart):
-    """FedFomo, in the slots train and weigh: each client has a row "model", which the server sees, and mixes others
-    into it.
+    """FedFomo, in the slots train and weigh: each client's row "model", which the server sees, mixes in others.
 
     After training, a client is sent up to ``models`` of the other clients' updates. It measures what each of them, and
     its own update, gains over the model that it started from, and mixes those that gain. This takes one question for
@@ -128,9 +126,7 @@ class FedFomo(TrainPart, WeighPart):
         return Seats.at(client, view.at("model", client)), state
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask each client that trained for the losses of its old model, its own update, and the updates that it is
-        sent.
-        """
+        """Ask each client that trained for the losses of its old model, its update, and those it is sent."""
         if view.stage != "close" or "weigh" not in view.context.standing(self):
             return ()
         updates = view.trained

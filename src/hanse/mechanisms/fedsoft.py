@@ -28,8 +28,7 @@ CENTRES = frozenset({"cluster"})
 
 
 def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
-    """Return FedSoft's shares ``v_ks = u_sk n_s / sum_s u_sk n_s``: how much each update counts for each centre, ``[K,
-    S]``.
+    """Return how much each update counts for each centre, ``v_ks = u_sk n_s / sum_s u_sk n_s``, ``[K, S]``.
 
     A centre that is important to no client gets a row of zeros. If no client reports samples, all count the same.
 
@@ -104,9 +103,7 @@ class FedSoft(TrainPart, WeighPart):
         return Seats(client, own, own, R=R, mu=np.full(len(client), self.lam)), {"importance": importance}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new centres. ``weigh/best_importance`` is the mean over the seats of each one's largest
-        importance.
-        """
+        """Return the new centres; ``weigh/best_importance`` is the mean of the seats' largest importances."""
         updates = view.trained
         importance = state["importance"][updates.seats.client]
         centres = Replace(view.at("cluster"), soft_shares(importance, updates.num_samples))

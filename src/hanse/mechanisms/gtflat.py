@@ -1,5 +1,4 @@
-"""GTFLAT (Mahini, Mousavi, Daneshtalab): the averaging weights are the outcome of a population game between the
-clients.
+"""GTFLAT (Mahini, Mousavi, Daneshtalab): averaging weights from a population game between the clients.
 
 Each client is a population whose individuals choose among the other clients' models, and the nearest model pays best.
 After a number of generations, a model's weight is the share of all individuals that chose it
@@ -40,8 +39,7 @@ Scale = Literal["paper", "mean"]
 
 @dataclass(frozen=True)
 class GTFLAT(AggregatePart):
-    """Averages by GTFLAT: a model's weight is the share of the other clients' populations that choose it, being near to
-    it.
+    """GTFLAT: a model's weight is the share of the other clients' populations that choose it for being near.
 
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.
@@ -101,8 +99,7 @@ class GTFLAT(AggregatePart):
 
 @dataclass(frozen=True)
 class ValidationGTFLAT(AggregatePart):
-    """GTFLAT with measured payoffs: a player values another one's model by the validation loss of the mean of both
-    models.
+    """GTFLAT with measured payoffs: a player values another's model by the validation loss of their mean.
 
     The server evaluates ``k (k - 1) / 2`` models for a group of k seats in each round.
 
@@ -206,8 +203,7 @@ class GTFLATSelect(SelectPart):
 
 
 def sketched(vectors: Floats, width: int, seed: int) -> Floats:
-    """Return sketches ``[n, width]`` of vectors, which keep their distances approximately (Charikar, Chen,
-    Farach-Colton 2002).
+    """Return sketches ``[n, width]``, which keep distances approximately (Charikar, Chen, Farach-Colton 2002).
 
     Each entry is added, with a random sign, to a random place of the sketch. The map is linear and the same for all
     vectors.

@@ -26,8 +26,7 @@ Clusters = Annotated[int, Field(ge=2)]
 
 @dataclass(frozen=True)
 class IFCA(TrainPart, DeployPart):
-    """IFCA, in the slots train and deploy: each client trains and holds the model "cluster" with the lowest loss on its
-    data.
+    """IFCA, in the slots train and deploy: each client trains and holds the cluster model that fits it best.
 
     Every present client is asked for the losses before selection. So each of them downloads all K models in every
     round, whether it is then chosen or not.
@@ -64,9 +63,7 @@ class IFCA(TrainPart, DeployPart):
         return Seats.at(client, view.at("cluster")[cluster[client]]), {"cluster": cluster}
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the row of each client's cluster; ``deploy/largest_cluster`` records how many clients the largest one
-        has.
-        """
+        """Return the row of each client's cluster; ``deploy/largest_cluster`` counts the largest one's clients."""
         cluster = _lowest_loss(view, state)
         largest = int(np.bincount(cluster).max(initial=0))
         deployment = Deployment(view.at("cluster")[cluster], metrics={"deploy/largest_cluster": largest})
@@ -74,8 +71,7 @@ class IFCA(TrainPart, DeployPart):
 
 
 def _lowest_loss(view: View, state: State) -> Ints:
-    """Return each client's cluster ``[N]``: the one with the lowest loss if it answered this round, else the one it
-    had.
+    """Return each client's cluster ``[N]``: the one with the lowest loss if it answered, else the one it had.
 
     Of equal losses the lower cluster wins. A loss that is not a number counts as infinite.
     """

@@ -245,8 +245,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask whether clients stay ("open"), for cost and eagerness ("train"), and how good the own models are
-        ("close").
+        """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
 
         Only clients of the last market are asked whether they stay, and models are scored only if the best one is kept.
         """
@@ -278,8 +277,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # TRAIN
 
     def blocks(self) -> Sequence[Block]:
-        """Return the rows for models, centres, best models, and the initial model. All start as the initial model
-        (papers.md I14).
+        """Return the rows. All of them start as the initial model (papers.md I14).
 
         Models are uploaded to the market. Only a best model never leaves its client.
         """
@@ -327,9 +325,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Weighed((*kept, centres), (), home, metrics, refused, found), state
 
     def _market(self, view: View) -> tuple[Trade, Replace, Mapping[int, str]]:
-        """Return the trade, the centres that follow from it, and who was left out: by place among the updates, the
-        reason.
-        """
+        """Return the trade, the centres that follow from it, and by place who was left out, with the reason."""
         measured = self._measured(view)
         declared, out = self._declared(view, measured)
         if out:
@@ -342,8 +338,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return trade, self._centres(view, trade, gram), out
 
     def _scores(self, view: View, state: State) -> Floats:
-        """Return the score ``[S]`` of each update on its client's validation share: accuracy, or minus the loss without
-        classes.
+        """Return each update's score ``[S]`` at its client: accuracy, or minus the loss without classes.
 
         If a client has no such share, its latest model counts as its best.
         """
@@ -596,9 +591,7 @@ def _limit(authorised: object) -> int | None:
 
 
 def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
-    """Return the bills as an array ``[m, m]`` for the record. Bills that nobody can pay are cut, so that sums fit into
-    int64.
-    """
+    """Return the bills as an array ``[m, m]`` for the record, cut where nobody could pay so that sums fit."""
     units = np.zeros((len(bills), len(bills)), np.int64)
     for i, bill in enumerate(bills):
         units[i, list(bill)] = [min(owed, LARGEST // len(bills)) for owed in bill.values()]

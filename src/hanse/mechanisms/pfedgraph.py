@@ -64,8 +64,7 @@ def collaboration(shares: Floats, difference: Floats, alpha: float) -> Floats:
 
 @dataclass(frozen=True)
 class FromCentres(TrainPart):
-    """pFedGraph (Ye et al. 2023): each client starts from its centre a_i, with the term ``-lam cos(theta, a_i)`` in its
-    loss.
+    """pFedGraph (Ye et al. 2023): clients start from their centres, with ``-lam cos(theta, a_i)`` in the loss.
 
     A seat cannot have a cosine in its loss, but a pull that agrees with it to second order. Near a_i the cosine is
     ``1 - |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term acts as
@@ -110,8 +109,7 @@ class FromCentres(TrainPart):
 
 @dataclass(frozen=True)
 class PFedGraph(WeighPart):
-    """pFedGraph (Ye et al. 2023): centres by a collaboration graph, made from sample shares and from cosines of models'
-    ways.
+    """pFedGraph (Ye et al. 2023): centres by a graph made from sample shares and cosines of models' ways.
 
     Attributes:
         alpha: how strongly the weights are held at the sample shares.

@@ -1,5 +1,4 @@
-"""PI-FL (Khan et al. 2023): clients bid tokens for tiers that suit their data, and good contributions are paid. And
-TIFF.
+"""PI-FL (Khan et al. 2023): clients bid tokens for tiers that suit their data. And TIFF.
 
 A round of PI-FL: every client bids for tiers by its importance weights (Alg. 1, eq. 3). The round before is settled
 (eqs 6-14). Each tier trains the bidders that were worth most to it and a few clients at random (Alg. 3), and its model
@@ -141,8 +140,7 @@ class TierModels(TrainPart):
 
 @dataclass(frozen=True)
 class Tiers(SelectPart):
-    """PI-FL's scheduler (Alg. 3): each tier trains the bidders that were worth most to it, and some other clients at
-    random.
+    """PI-FL's scheduler (Alg. 3): each tier trains the bidders that were worth most to it, and some at random.
 
     Clients that are drawn without a bid are invited and pay nothing (papers.md P7-P9). If a tier has at most as many
     bidders as seats, all of them train, which is recorded. In round 0 the clients are dealt out to the tiers at random.
@@ -371,9 +369,7 @@ class TokenManager(SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask every present client for bids. It is told the price, its balance, and what each tier has paid it (units a
-        seat).
-        """
+        """Ask every present client for bids; it is told the price, its balance, and what tiers have paid it."""
         if view.stage != "open" or view.round < self.first:
             return ()
         rows, size = view.table.shared, view.table.size
@@ -407,9 +403,7 @@ class TokenManager(SettlePart):
         return Settlement(transactions=(*settled, *taken), found=(bids, found)), state
 
     def _settled(self, view: View, state: State) -> tuple[list[Transaction], SettledRound]:
-        """Return the settlement of the round before: for each tier by PI-FL eqs (6)-(14), from escrow through the pool
-        to clients.
-        """
+        """Return the settlement of the round before: each tier by PI-FL eqs (6)-(14), from escrow to clients."""
         accuracies = self.accuracies(view, state)
         paid = np.zeros((view.context.num_clients, view.table.size), np.int64)
         rewards = np.zeros_like(paid)
@@ -576,8 +570,9 @@ class Tokens(TokenManager):
         return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
-        """Return each tier's accuracy on the data of the clients that trained it, weighted by samples; 0 if none
-        answers.
+        """Return each tier's accuracy on the data of the clients that trained it; 0 if none of them answers.
+
+        It is the mean over these clients, weighted by their numbers of samples.
         """
         place = {int(row): i for i, row in enumerate(view.table.shared)}
         found = {}

@@ -180,9 +180,7 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
 
 
 def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return an experiment's ``[mechanism]`` table with the names that parts have now, and a note for each old name in
-    it.
-    """
+    """Return a ``[mechanism]`` table with the names that parts have now, and a note for each old name in it."""
     found, notes = dict(table), []
     for slot, names in RENAMED.items():
         given = found.get(slot)
@@ -389,9 +387,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
-    """Yield what is wrong with a part's declarations: values of a wrong type, slots that do not exist, misspelt
-    methods.
-    """
+    """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
     for name in ("needs", "gives", "reads", "fills", "takes"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}

@@ -88,8 +88,7 @@ class Median(AggregatePart):
 
 @dataclass(frozen=True)
 class TrimmedMean(AggregatePart):
-    """The coordinate-wise trimmed mean (Yin et al. 2018): each number is a mean without the lowest and the highest
-    updates.
+    """The coordinate-wise trimmed mean (Yin et al. 2018): each number is a mean without the extreme updates.
 
     Of fewer than ``1 / share`` members nothing is cut off, and it is the plain mean.
 
@@ -143,11 +142,12 @@ class GeometricMedian(AggregatePart):
 
 
 def krum_scores(squared: Floats, attackers: int) -> Floats:
-    """Return Krum's scores ``[m]``: the sum of the squared distances to the ``m - attackers - 2`` nearest others, at
-    least one.
+    """Return Krum's scores ``[m]``: summed squared distances to the ``m - attackers - 2`` nearest others.
+
+    At least one other update is counted (Blanchard et al. 2017).
 
     Args:
-        squared: squared distances between updates, ``[m, m]`` (Blanchard et al. 2017).
+        squared: squared distances between updates, ``[m, m]``.
         attackers: how many bad updates to withstand.
 
     Example:
@@ -244,8 +244,7 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
 
 @dataclass(frozen=True)
 class Clipped(AggregatePart):
-    """Applies another rule to updates that are clipped (Sun et al. 2019): none goes farther from the old row than
-    ``norm``.
+    """Applies another rule to updates that are clipped (Sun et al. 2019): none goes farther than ``norm``.
 
     Lengths are measured over the parameters; clipping shortens the change in all columns.
 
@@ -304,8 +303,7 @@ def lengths(group: Group, along: Tensor | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class FLTrust(AggregatePart):
-    """FLTrust (Cao et al. 2021): the server trains on a small root set of its own, and trusts updates that go the same
-    way.
+    """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go the same way.
 
     The server trains the old row on its root set (``data.root``). Its trust in an update is ``TS_k = max(0, cos)``, by
     the cosine between the update's change and its own. Every change is made as long as the server's: ``w' = w + sum_k

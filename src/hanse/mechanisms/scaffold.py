@@ -90,11 +90,10 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         return Aggregate(np.full(len(group), self.global_lr / len(group)), old=1.0 - self.global_lr)
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new variates (Alg. 1 lines 12, 17): ``c_i' = c_i - c + (x - U_i) / h_i`` and ``c' = c + 1/N sum
-        (c_i' - c_i)``.
+        """Return the new variates (Alg. 1 lines 12 and 17).
 
-        h_i is the sum of a seat's step lengths. Both formulas are linear in updates and rows, so they are given as
-        weights.
+        ``c_i' = c_i - c + (x - U_i) / h_i`` and ``c' = c + 1/N sum (c_i' - c_i)``, where h_i is the sum of a seat's
+        step lengths. Both are linear in updates and rows, so they are given as weights.
         """
         updates, recipe, n = view.trained, view.context.recipe, view.context.num_clients
         client, x, c = updates.seats.client, updates.seats.start, view.at("control")

@@ -153,8 +153,9 @@ def greedy(values: np.ndarray, m: int) -> Ints:
 
 
 def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floats:
-    """Return UCB's scores ``SV_k + beta sqrt(ln t / N_k)``, ``[n]``, infinite for clients that were never valued
-    (papers.md G9).
+    """Return UCB's scores ``SV_k + beta sqrt(ln t / N_k)``, ``[n]``; infinite where never valued.
+
+    How the formula was read: papers.md G9.
 
     Args:
         values: cumulative values, ``[n]``.
@@ -206,8 +207,9 @@ def no_values(context: Context) -> State:
 
 
 def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choice | None:
-    """Return the next block of the first phase, in which every client sits once (GreedyFed Alg. 1 lines 2-3); None
-    after it.
+    """Return the next block of the first phase, in which every client sits once; None after that phase.
+
+    The phase is that of GreedyFed Alg. 1 lines 2 and 3. It goes on as long as a present client has never sat.
 
     Args:
         view: the round, before selection.
@@ -395,8 +397,9 @@ QUESTION = "power-of-choice"
 
 
 def next_query_size(size: int, m: int, decay: float) -> int:
-    """Return how many clients Power-of-Choice asks next: the last number decayed, but never fewer than m (papers.md
-    G9).
+    """Return how many clients Power-of-Choice asks next: the last number decayed, but at least m.
+
+    How the rule was read: papers.md G9.
 
     Example:
         >>> next_query_size(100, m=10, decay=0.9)
@@ -409,8 +412,7 @@ def next_query_size(size: int, m: int, decay: float) -> int:
 
 @dataclass(frozen=True)
 class PowerOfChoice(SelectPart):
-    """Power-of-Choice (Cho et al. 2022): ask some clients for the loss of the model on their data, and seat the
-    largest.
+    """Power-of-Choice (Cho et al. 2022): ask some clients for the model's loss, and seat the largest.
 
     Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, beginning with ``d_{-1} = N``. They are drawn in
     proportion to their reported samples. Ties go to the lower id.
@@ -466,8 +468,7 @@ class PowerOfChoice(SelectPart):
 
 @dataclass(frozen=True)
 class Oort(SelectPart):
-    """Oort's selection (Lai et al. 2021, sec. 4): clients with a high statistical utility, and some that have never
-    sat.
+    """Oort's selection (Lai et al. 2021, sec. 4): clients of high statistical utility, and some new ones.
 
     The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last sat. Its first
     term is clipped at the 95th percentile and scaled to the largest. A share of the seats explores clients that have
@@ -517,9 +518,7 @@ class Oort(SelectPart):
 
     @staticmethod
     def _scores(round: int, state: State, known: Ints) -> Floats:
-        """Return the scores of the known clients: clipped and scaled utility, and the bonus for not having sat for
-        long.
-        """
+        """Return the known clients' scores: clipped and scaled utility, and a bonus for not having sat for long."""
         utility = np.minimum(state["utility"][known], np.percentile(state["utility"][known], 95))
         largest = utility.max()
         stale = np.sqrt(0.1 * np.log(round + 1) / (state["last"][known] + 1))

@@ -79,8 +79,9 @@ class ServerStep(AggregatePart):
         raise NotImplementedError
 
     def init(self, context: Context) -> State:
-        """Return the state in which no row has moved: ``rows [R]`` are those that have, and each moment is ``[R,
-        parameters]``.
+        """Return the state in which no row has moved.
+
+        ``rows [R]`` are the rows that have moved, and each moment is ``[R, parameters]``.
         """
         empty = {name: moment[None][:0] for name, moment in self.first(context.layout.num_parameters).items()}
         return {"rows": np.zeros(0, np.int64), **empty}
@@ -103,9 +104,7 @@ class ServerStep(AggregatePart):
         return Aggregate(row=row, metrics=said.metrics, keeps=after)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the moments of rows that were made and stand, and give each new row the moments of the row it comes
-        from.
-        """
+        """Keep the moments of rows that stand, and give each new row those of the row that it comes from."""
         told = outcome.get(Aggregated)
         if told is None:
             return state
@@ -207,8 +206,7 @@ class FedAdam(Adaptive):
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """FedYogi (Reddi et al. 2021): ``v = v - (1 - beta2) change^2 sign(v - change^2)``, with the step of
-    :class:`Adaptive`.
+    """FedYogi (Reddi et al. 2021): :class:`Adaptive` with ``v -= (1 - beta2) change^2 sign(v - change^2)``.
 
     Attributes:
         beta2: 1 less the share of the square by which v changes at most, at least 0 and below 1.
@@ -303,4 +301,5 @@ class QFedAvg(AggregatePart):
 
 
 def _question(row: int) -> str:
+    """Return the name of the question for the loss of the model from which a row's group starts."""
     return f"start loss {row}"

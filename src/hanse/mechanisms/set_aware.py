@@ -122,6 +122,7 @@ def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m:
     spread = np.square(samples) * noise
 
     def best(others: list[int]) -> tuple[int, Floats]:
+        """Return the best row to add to these ``others``, and what each row would cost, ``[n]``."""
         total = samples[others].sum() + samples
         mean = ((samples[others] @ mixture[others]) + samples[:, None] * mixture) / total[:, None]
         cost = np.square(mean - target).sum(1) + (spread[others].sum() + spread) / np.square(total)
@@ -192,8 +193,7 @@ class SetAware(SelectPart):
         }
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next block of the round-robin phase while a present client has never sat, and after that the best
-        set.
+        """Return the next block of the first phase, in which everyone sits once, and after it the best set.
 
         ``select/distance`` records the squared distance between the set's mixture and the target.
         """
@@ -227,9 +227,7 @@ class SetAware(SelectPart):
         return np.asarray(wanted / wanted.sum())
 
     def _bonus(self, view: View, state: State, known: Ints) -> Floats:
-        """Return the bonuses ``[n]`` of the known clients: for having rested, and for or against their cumulative
-        value.
-        """
+        """Return the bonuses ``[n]`` of known clients, for having rested and for their cumulative value."""
         away = (view.round - state["last"][known]) * self.clients_per_round / len(known)
         # percentiles, so that a single extreme value does not set the scale
         low, middle, high = np.percentile(state["cumulative"][known], [5, 50, 95])

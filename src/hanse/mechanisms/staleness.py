@@ -19,8 +19,7 @@ from hanse.mechanisms.weigh import GROUPED
 
 @dataclass(frozen=True)
 class ByStaleness(AggregatePart):
-    """The row moves by ``rate`` times the mean of the updates' changes, each shrunk by how many rounds late the update
-    is.
+    """The row moves by ``rate`` times the mean change, each change shrunk by how late its update is.
 
     With m updates of staleness tau (in rounds) the new row is ``M' = M + rate / m sum_s s(tau_s) (U_s - M)``. Late
     updates are rebased: their change is applied to the present row.
