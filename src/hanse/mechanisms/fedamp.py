@@ -28,8 +28,9 @@ from hanse.mechanisms.weigh import mixed_centres, way_cosines
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
     """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021), ``alpha exp(-d_ij^2 / sigma) / sigma`` for others.
 
-    These are the weights xi_ij of j other than i. Each model gives itself what is left to 1. The paper asks for an alpha that is small enough for that. Here, rows
-    whose other weights add up to more than 1 are scaled down to 1, so that a centre always lies between the models.
+    These are the weights xi_ij of j other than i. Each model gives itself what is left to 1. The paper asks for an
+    alpha that is small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so
+    that a centre always lies between the models.
 
     Args:
         distance: Euclidean distances between models, ``[m, m]``.
