@@ -148,11 +148,11 @@ class FedAvgM(ServerStep):
     momentum: Decay = 0.9
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return a velocity of 0."""
+        """Return a velocity of 0, ``[size]``."""
         return {"velocity": torch.zeros(size)}
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the step along the velocity."""
+        """Return the step ``[size]`` along the velocity, and the new velocity."""
         velocity = self.momentum * moments["velocity"] + change
         return self.lr * velocity, {"velocity": velocity}
 
@@ -175,7 +175,7 @@ class Adaptive(ServerStep):
     tau: Floor = 1e-3
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return a first moment of 0 and a second one of ``tau^2``."""
+        """Return a first moment of 0 and a second one of ``tau^2``, ``[size]`` each."""
         return {"m": torch.zeros(size), "v": torch.full((size,), self.tau**2)}
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class Adaptive(ServerStep):
         raise NotImplementedError
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the step along ``m``, divided by the root of ``v``."""
+        """Return the step ``[size]`` along ``m``, divided by the root of ``v``, and the new moments."""
         m = self.beta1 * moments["m"] + (1 - self.beta1) * change
         v = self.second(moments["v"], change.square())
         return self.lr * m / (v.sqrt() + self.tau), {"m": m, "v": v}
@@ -200,7 +200,7 @@ class FedAdam(Adaptive):
     beta2: Decay = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the moving average of the squares."""
+        """Return the moving average of the squares, ``[size]``."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 
@@ -215,7 +215,7 @@ class FedYogi(Adaptive):
     beta2: Decay = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return ``v`` moved towards the square, by a share of the square."""
+        """Return ``v [size]`` moved towards the square, by a share of the square."""
         return v - (1 - self.beta2) * square * (v - square).sign()
 
 
@@ -230,7 +230,7 @@ class FedAdagrad(Adaptive):
     beta1: Decay = 0.0
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the sum of the squares."""
+        """Return the sum of the squares, ``[size]``."""
         return v + square
 
 

@@ -24,8 +24,7 @@ from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
 from hanse.mechanisms.select import CLIENTS, Probabilities
 
-
-# what a rule needs that only makes sense for groups of seats, not for clients alone or a single one
+# the needs of rules that average the updates of a group of seats
 GROUPED = CLIENTS | {"groups"}
 
 
