@@ -106,7 +106,7 @@ def _widened(array: Floats, columns: int) -> Floats:
 
 @dataclass(frozen=True)
 class TierModels(TrainPart):
-    """PI-FL's models: one row "tier" for each tier.
+    """PI-FL's models: a shared model for each tier, as the rows "tier".
 
     All start from one initial model. Personal models need that, since an average of models from different initial ones
     fits nothing.

@@ -191,10 +191,10 @@ class Adaptive(ServerStep):
 
 @dataclass(frozen=True)
 class FedAdam(Adaptive):
-    """FedAdam (Reddi et al. 2021): ``v = beta2 v + (1 - beta2) change^2``, with the step of :class:`Adaptive`.
+    """FedAdam (Reddi et al. 2021): steps of ``lr m / (sqrt(v) + tau)`` with ``v = beta2 v + (1 - beta2) change^2``.
 
     Attributes:
-        beta2: decay of the second moment, at least 0 and below 1.
+        beta2: decay of the second moment, at least 0 and below 1; the other options are those of :class:`Adaptive`.
     """
 
     beta2: Decay = 0.99
@@ -206,7 +206,7 @@ class FedAdam(Adaptive):
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """FedYogi (Reddi et al. 2021): :class:`Adaptive` with ``v -= (1 - beta2) change^2 sign(v - change^2)``.
+    """FedYogi (Reddi et al. 2021): like FedAdam, with ``v = v - (1 - beta2) change^2 sign(v - change^2)``.
 
     Attributes:
         beta2: 1 less the share of the square by which v changes at most, at least 0 and below 1.
@@ -221,7 +221,7 @@ class FedYogi(Adaptive):
 
 @dataclass(frozen=True)
 class FedAdagrad(Adaptive):
-    """FedAdagrad (Reddi et al. 2021): ``v = v + change^2``, with the step of :class:`Adaptive`.
+    """FedAdagrad (Reddi et al. 2021): like FedAdam, with ``v = v + change^2`` and no first moment.
 
     Attributes:
         beta1: decay of the first moment; 0 as in the paper.
