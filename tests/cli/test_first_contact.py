@@ -121,7 +121,7 @@ SET = ["run", "exp.toml", "--set"]
         (["serve", "done", "--host", "0.0.0.0"], "--host 0.0.0.0: others could reach the page; give --auth FILE"),
         (
             ["ledger", "balances", "done"],
-            "done: this run has no ledger, for nobody pays in it; one with payments does: --set mechanism=ipfl",
+            "done: this run has no ledger, because nobody pays in it; a run with payments has one: --set ",
         ),
         (["ledger", "restore", "missing.tar.gz", "x"], "missing.tar.gz: there is no such file"),
         (["token", "new", "keys.json", "--role", "king"], "--role: 'king': must be operator or participant"),

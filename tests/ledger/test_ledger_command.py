@@ -195,7 +195,7 @@ def test_what_is_no_ledger(tmp_path: Path, run_hanse: Hanse) -> None:
     (tmp_path / "config.toml").write_text("")
     code, _, err = run_hanse("ledger", "balances", tmp_path)
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"hanse: {tmp_path}: this run has no ledger, for nobody pays in it; one with payments does: ")
+    assert err.startswith(f"hanse: {tmp_path}: this run has no ledger, because nobody pays in it; ")
     (tmp_path / "ledger.json").write_text('{"book": "b"}')
     code, _, err = run_hanse("ledger", "balances", tmp_path)
     assert code == 2
@@ -345,7 +345,7 @@ GRANT = Transaction("grant/0", "grant", (("mint", -5), ("client/0", 5)))
 
 def test_an_older_schema_is_brought_up(url: str) -> None:
     older(url, "0001")
-    with pytest.raises(LedgerError, match="schema 0001 is older than 0002: 'hanse ledger migrate' brings it up"):
+    with pytest.raises(LedgerError, match="schema 0001 is older than 0002; 'hanse ledger migrate' upgrades it"):
         Ledger.open(url, book="b1", read_only=True)
     with Ledger.open(url, book="b1") as ledger:
         assert ledger.as_book() == Book().post(0, [GRANT])

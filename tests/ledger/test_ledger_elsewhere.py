@@ -88,7 +88,7 @@ def test_another_book_of_the_same_name_is_told_apart(folder: Path, books: Path, 
     books.unlink()
     with Ledger.open(books, book="b1") as ledger:
         ledger.post(0, [Transaction("odd", "x", (("mint", -5), ("client/0", 5)))])
-    with pytest.raises(UserError, match="is another one"):
+    with pytest.raises(UserError, match="has another book of this name"):
         archive.restore(tmp_path / "backup.tar.gz", tmp_path / "again", url)
     assert not (tmp_path / "again").exists()
 

@@ -1,4 +1,9 @@
-"""Opens the ledger's database: SQLite or PostgreSQL, for writing or for reading only, at the right schema."""
+"""Opens the ledger's database, SQLite or PostgreSQL, and brings its schema to the newest version.
+
+:class:`hanse.ledger.store.Ledger` is the only caller that most readers need. Come here for what is particular to a
+database: how writers take turns, when a commit is on disk, how a read-only medium is opened, and how errors of the
+drivers become :class:`LedgerError`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,21 @@ from hanse.base.errors import UserError
 from hanse.core.book import DamagedError, LedgerError
 from hanse.ledger.tables import SCHEMA, VERSION_TABLE
 
-WAIT_S = 60  # for another writer
+WAIT_S = 60  # seconds that SQLite waits for another writer before it gives up
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-# PostgreSQL: one process makes the tables, the others wait; any constant will do
+# PostgreSQL: the key of the advisory lock under which one process makes the tables while others wait. Any number does.
 _MAKING = 7221436650
 
 
 def as_url(url: str | Path) -> URL:
-    """Return the URL of a database; a path means an SQLite file. Raises UserError if it is neither."""
+    """Return the URL of a database. A path, or text without ``://``, means an SQLite file.
+
+    A plain ``postgresql://`` URL gets the driver psycopg; one that names a driver keeps it.
+
+    Raises:
+        UserError: it is not a URL, or one of another kind of database.
+    """
     if isinstance(url, Path) or "://" not in url:
         return URL.create("sqlite", database=str(url))
     try:
@@ -41,10 +52,14 @@ def as_url(url: str | Path) -> URL:
 
 
 def open_engine(url: URL, *, read_only: bool) -> Engine:
-    """Return an engine for a ledger whose schema is the newest, made or migrated if ``read_only`` does not forbid it.
+    """Return an SQLAlchemy engine for a ledger whose schema is the newest.
 
-    Raises UserError for a driver that is not installed, and LedgerError for a database that cannot be opened, that
-    holds no ledger (when reading), or that a newer version wrote.
+    Tables are created, and an older schema is migrated, unless ``read_only``.
+
+    Raises:
+        UserError: the database's driver is not installed.
+        LedgerError: the database cannot be opened, a newer version of hanse wrote it, or ``read_only`` is set and it
+            holds no ledger or one with an older schema.
     """
     try:
         engine = _sqlite(url, read_only) if url.get_backend_name() == "sqlite" else _postgresql(url, read_only)
@@ -61,7 +76,18 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
 
 @contextmanager
 def session(engine: Engine, url: URL, *, writing: bool) -> Iterator[Connection]:
-    """Yield a connection inside one database transaction; what the database refuses becomes a LedgerError."""
+    """Yield a connection inside one database transaction, which is committed at the end and rolled back on an error.
+
+    Args:
+        engine: from :func:`open_engine`.
+        url: named in messages (without its password).
+        writing: in SQLite, take the writer's turn at once, not at the first statement that writes. In PostgreSQL, see
+            what others have committed meanwhile; otherwise all statements see one moment.
+
+    Raises:
+        DamagedError: the SQLite file is damaged, or is no database.
+        LedgerError: the database refuses a statement for any other reason.
+    """
     try:
         with engine.connect() as connection:
             if writing:
@@ -72,15 +98,18 @@ def session(engine: Engine, url: URL, *, writing: bool) -> Iterator[Connection]:
                 yield connection
     except DBAPIError as wrong:
         said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
+        # the low byte is SQLite's primary error code; the rest only refines it
         damaged = getattr(wrong.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
         raise (DamagedError if damaged else LedgerError)(f"{url.render_as_string()}: {said}") from wrong
-    except UnicodeDecodeError as wrong:  # SQLite's driver, when a damaged schema is quoted in its message
+    except UnicodeDecodeError as wrong:  # raised by SQLite's driver when its message quotes a damaged schema
         raise DamagedError(f"{url.render_as_string()}: the database is damaged") from wrong
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:
+    """Return an engine for an SQLite file or, without a file name, for a database in memory."""
     file = url.database
     if file in (None, "", ":memory:"):
+        # each new connection would get an empty database of its own, so all share one
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
         assert file is not None
@@ -91,13 +120,14 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
         uri = Path(file).absolute().as_uri() + _mode(Path(file), read_only)
         engine = create_engine(
             url,
-            # threads take turns through the pool, so that a connection may change hands
+            # the pool lends a connection to one thread at a time, so it may be used by different threads in turn
             creator=lambda: sqlite3.connect(uri, uri=True, timeout=WAIT_S, check_same_thread=False),
         )
 
     @event.listens_for(engine, "connect")
     def settings(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # the driver is not to begin transactions of its own
+        """Set up a new connection: foreign keys are enforced, and commits are durable."""
+        connection.isolation_level = None  # the driver must not begin transactions by itself; ``begin`` below does
         connection.execute("PRAGMA foreign_keys = ON")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
@@ -107,7 +137,8 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # a writer takes its turn before it reads, so that what it read still holds when it writes
+        """Begin a transaction for reading or for writing."""
+        # BEGIN IMMEDIATE takes the write lock before the first read, so that what was read still holds when writing
         writing = connection.get_execution_options().get("ledger_writing", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -115,27 +146,36 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
 
 
 def _mode(file: Path, read_only: bool) -> str:
+    """Return the query part of the URI with which an SQLite file is opened."""
     if not read_only:
         return "?mode=rwc"
-    # reading a WAL database makes files beside it; on a read-only medium it must be said that nobody else writes
+    # Reading a database in WAL mode creates files beside it. In a folder that cannot be written to, SQLite must be told
+    # that nobody else is writing (immutable), which a -wal file would contradict.
     still = not os.access(file.absolute().parent, os.W_OK) and not file.with_name(file.name + "-wal").exists()
     return "?mode=ro&immutable=1" if still else "?mode=ro"
 
 
 def _postgresql(url: URL, read_only: bool) -> Engine:
-    engine = create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)  # writers lock their book
+    """Return an engine for PostgreSQL; in a reader's transactions the server refuses to write."""
+    # READ COMMITTED is enough for writers, because each locks its book's row (Ledger.post). The ping replaces
+    # connections that the server has closed.
+    engine = create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
 
 def _only_tables(connection: Connection, where: str) -> None:
-    """Raise LedgerError for a file with views or generated tables in it: a view may be a query without an end."""
+    """Raise LedgerError if an SQLite file has views or virtual tables.
+
+    The file may come from a stranger, and a view under the name of one of our tables may be a query that never ends.
+    """
     for kind, name, made in connection.execute(text("SELECT type, name, sql FROM sqlite_master")):
         if kind == "view" or (kind == "table" and str(made or "").upper().lstrip().startswith("CREATE VIRTUAL")):
-            raise LedgerError(f"{where}: is no ledger of hanse's: '{str(name)[:40]}' is a {kind} of another kind")
+            made_of = "view" if kind == "view" else "virtual table"
+            raise LedgerError(f"{where}: is not a ledger: it has a {made_of}, '{str(name)[:40]}'")
 
 
 def _settle_schema(connection: Connection, url: URL, read_only: bool) -> None:
-    """Leave the schema at the newest version, or say why it cannot be."""
+    """Create the schema, or migrate it to the newest version. Raises LedgerError if that cannot or must not be done."""
     where = url.render_as_string()
     if connection.dialect.name == "postgresql" and not read_only:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKING})
@@ -150,15 +190,16 @@ def _settle_schema(connection: Connection, url: URL, read_only: bool) -> None:
         if found is None:
             raise LedgerError(f"{where}: there is no ledger here")
         if found < SCHEMA:
-            raise LedgerError(f"{where}: schema {found} is older than {SCHEMA}: 'hanse ledger migrate' brings it up")
-    if found is not None and found > SCHEMA:
+            raise LedgerError(f"{where}: schema {found} is older than {SCHEMA}; 'hanse ledger migrate' upgrades it")
+    if found is not None and found > SCHEMA:  # as text: versions have four digits each
         raise LedgerError(f"{where}: schema {found} was written by a newer hanse; this one knows {SCHEMA}")
 
     from alembic import command  # slow to import, and rarely needed
     from alembic.config import Config
 
     config = Config()
+    # alembic reads options with configparser, to which a % sign means an interpolation
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
+    config.set_main_option("path_separator", "os")  # silences a warning about the default, which is deprecated
     config.attributes["connection"] = connection
     command.upgrade(config, SCHEMA)

@@ -1,4 +1,8 @@
-"""The books in other forms: an hledger journal, CSV, JSON lines."""
+"""The transactions of a book in other formats: a journal for hledger, CSV, and JSON lines.
+
+``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers. The JSON lines can be read back
+with :func:`from_dict`; a run keeps the same lines as its ``transactions.jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +17,32 @@ from hanse.ledger.store import Ledger, Record, as_dict
 
 __all__ = ["FORMATS", "as_dict", "from_dict", "line_of", "tokens", "write_csv", "write_journal", "write_jsonl"]
 
-FIRST_DAY = date(2000, 1, 1)
+FIRST_DAY = date(2000, 1, 1)  # the date of round 0 in an hledger journal, which knows days but no rounds
 
 
 def line_of(record: Record) -> str:
-    """Return a transaction as a line of JSON: one of the journal, too."""
+    """Return a record as a line of JSON, with the newline: a line of ``transactions.jsonl`` and of a JSON export."""
     return json.dumps(as_dict(record)) + "\n"
 
 
 def from_dict(fields: dict[str, Any]) -> Record:
-    """Return the record that :func:`as_dict` wrote."""
+    """Return the record that :func:`hanse.ledger.store.as_dict` turned into a dict.
+
+    Raises:
+        KeyError, TypeError, ValueError: the fields are not those of a record. Their values are not checked.
+    """
     postings = tuple((account, units) for account, units in fields["postings"])
     transaction = Transaction(fields["step"], fields["kind"], postings, fields["memo"])
     return Record(fields["number"], fields["round"], transaction, fields["previous"], fields["hash"])
 
 
 def write_jsonl(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
-    """Write a JSON line a transaction."""
+    """Write one JSON object on a line for each transaction, with amounts in units."""
     out.writelines(map(line_of, records))
 
 
 def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
-    """Write a line a posting, with a header."""
+    """Write a header, then one line for each posting, with the amount both in units and in tokens."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["number", "round", "step", "kind", "account", "units", "tokens", "memo", "hash"])
     for record in records:
@@ -46,13 +54,14 @@ def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
 
 
 def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
-    """Write a journal that hledger reads.
+    """Write a journal that hledger reads, with amounts in tokens.
 
-    A round is a day, counted from 2000-01-01; the transaction's number is its code, the kind its description; the mint
-    is equity, escrow and the clients' accounts are assets, pools are liabilities towards those who will be paid.
+    Each round becomes a day, counted from 2000-01-01. A transaction's number is its code, and its kind (with the memo
+    behind a bar) is its description. The mint becomes equity, clients and escrows become assets, and pools become
+    liabilities, because they are owed to whoever will be paid from them.
     """
     out.write(f"; book {ledger.book}, amounts in tokens; a round is a day from {FIRST_DAY} on\n")
-    out.write("commodity 1000.000000 tok\n\n")
+    out.write("commodity 1000.000000 tok\n\n")  # tells hledger to show six decimals
     for record in records:
         t = record.transaction
         memo = f" | {_plain(t.memo)}" if t.memo else ""
@@ -63,11 +72,12 @@ def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> Non
 
 
 def _plain(text: str) -> str:
-    """Return text without what begins a comment or a tag's end in a journal."""
+    """Return text with the characters replaced that would start a comment or split a line into fields in a journal."""
     return text.replace(";", ",").replace("\t", " ")
 
 
 def _journal_account(name: str) -> str:
+    """Return the hledger account for one of ours, such as ``assets:client:3`` for ``client/3``."""
     if name == MINT:
         return "equity:mint"
     kind, _, rest = name.partition("/")

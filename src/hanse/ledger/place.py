@@ -1,4 +1,12 @@
-"""Finds the ledger of a run directory, and what else in the directory speaks of it."""
+"""Finds the ledger of a run directory, and what the rest of the directory says about it.
+
+Whatever looks at a finished or running run (the report, a statement, ``hanse ledger``) opens its ledger with
+:func:`reading` or :func:`open_ledger`. Both ask :func:`place_of` where the books are, and that function enforces a
+rule: a run directory may come from a stranger, so its files alone never make hanse connect to another place.
+
+The last checkpoint and the metrics name heads of the hash chain. :func:`latest_claim` and :func:`heads_said` collect
+them, so that verification and recovery can compare the ledger with them.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +29,28 @@ from hanse.core.entry import GENESIS, Transaction, digest
 from hanse.ledger.connect import as_url
 from hanse.ledger.store import Ledger
 
-HOW_TO_PAY = "one with payments does: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
-NOTES = 1 << 28  # bytes of a checkpoint's header; a longer one is damage
+HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
+NOTES = 1 << 28  # bytes (256 MiB) that a checkpoint's header may have; a longer one is taken for damage
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Books(TypedDict):
+    """The state of the books in a checkpoint: head, number of transactions, and floor in units."""
+
     head: str
     count: _Whole
     floor: int
 
 
+# in functional form, because the key is no identifier; the lengths are bytes
 _Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole})
 
 
 class _Notes(TypedDict):
-    """What is read here of what a checkpoint says beside its tensors."""
+    """The parts of a checkpoint's metadata that are read here.
+
+    A pending transaction is (round, step, kind, memo, postings).
+    """
 
     round: _Whole
     book: _Books
@@ -49,10 +63,16 @@ _NOTES = Declared[_Notes](_Notes)
 
 @dataclass(frozen=True)
 class Claim:
-    """What the checkpoint of a ``round`` (None: the start of the run) says of the books.
+    """What a checkpoint says about the books. The defaults describe the start of a run.
 
-    ``count`` transactions lead to ``head``, and the last ones are ``pending`` (by round): they may not be in the ledger
-    yet. ``floor`` is in units; ``lines`` are the bytes of metrics.jsonl that the checkpoint knows of.
+    Attributes:
+        round: the checkpoint's round; None for the start of the run.
+        count: how many transactions there are.
+        head: the hash of the last of them.
+        pending: the last of them, each with its round. The ledger may not have these yet, because the checkpoint is
+            written first.
+        floor: the book's floor, in units.
+        lines: how many bytes of ``metrics.jsonl`` belong to the checkpoint.
     """
 
     round: int | None = None
@@ -64,26 +84,33 @@ class Claim:
 
     @property
     def who(self) -> str:
-        """Who says it, for a message."""
+        """Who makes the claim, in words for a message."""
         return "start of the run" if self.round is None else f"checkpoint of round {self.round}"
 
     def lacking(self, count: int) -> Sequence[tuple[int, Transaction]]:
-        """Return what of ``pending`` a ledger of ``count`` transactions lacks."""
+        """Return those of ``pending`` that a ledger with ``count`` transactions does not have yet."""
+        # the test for > 0 matters: [-0:] would be all of them
         return self.pending[-missing:] if (missing := self.count - count) > 0 else ()
 
 
 def place_of(folder: Path, ledger_url: str | None = None) -> tuple[str | Path, str]:
-    """Return the database (a URL, or an SQLite file) and the book of a run directory.
+    """Return the database of a run directory (a URL, or the path of an SQLite file) and the name of its book.
 
-    The database is ``ledger_url`` if the user said it, else ``[ledger] url`` of the run's config.toml, else
-    ``ledger.db`` in the directory; the book is the one that its ledger.json names.
+    The database is ``ledger_url`` if given, else the ``[ledger] url`` in the run's config.toml, else ``ledger.db`` in
+    the directory. A URL from config.toml is followed only to a file inside the directory, since whoever wrote the
+    directory could name any server. The name of the book comes from ledger.json.
 
-    This decides for all who look at a run where they connect: only to a file in the directory, unless the user named
-    another place. Raises UserError if it is no run directory, a run without payments, or one whose books are elsewhere.
+    Args:
+        folder: the run directory.
+        ledger_url: a place that the user named; it is used as it is.
+
+    Raises:
+        UserError: it is no run directory, the run has no payments, its ledger.json is malformed, or its books are
+            outside the directory and the user did not name the place.
     """
     config = read_toml(run_folder(folder) / "config.toml")
     if not (folder / "ledger.json").exists():
-        raise UserError(f"{folder}: this run has no ledger, for nobody pays in it; {HOW_TO_PAY}")
+        raise UserError(f"{folder}: this run has no ledger, because nobody pays in it; {HOW_TO_PAY}")
     named = read_json(folder / "ledger.json")
     book = named.get("book") if isinstance(named, dict) else None
     if not isinstance(book, str):
@@ -92,7 +119,10 @@ def place_of(folder: Path, ledger_url: str | None = None) -> tuple[str | Path, s
 
 
 def url_said(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the URL that a run's config.toml gives for its books, None for ledger.db in the directory."""
+    """Return the database URL in a run's config.toml; None if it names none, which means ledger.db in the directory.
+
+    Raises UserError if it is not text.
+    """
     said = table(config, "ledger").get("url") or None
     if said is not None and not isinstance(said, str):
         raise UserError(f"{folder / 'config.toml'}: ledger.url: {said!r}: must be text")
@@ -100,7 +130,10 @@ def url_said(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 
 def _inside(folder: Path, said: str | None) -> Path:
-    """Return an SQLite file in the directory. Raises UserError for any other place, and shows it."""
+    """Return the SQLite file that a URL from config.toml names, if it lies in the directory.
+
+    Raises UserError for any other place. The message shows the place, so that the user can name it.
+    """
     if said is None:
         return folder / "ledger.db"
     url = as_url(said)
@@ -108,14 +141,21 @@ def _inside(folder: Path, said: str | None) -> Path:
     if file is None or not file.resolve().is_relative_to(folder.resolve()):
         raise UserError(
             f"{folder / 'config.toml'}: ledger.url: {url.render_as_string()}: is not in the run directory, and nothing "
-            "else is opened on the word of a file; if you know the place, say it: --ledger-url URL"
+            "else is opened because a file says so; if you trust the place, name it yourself: --ledger-url URL"
         )
-    return file  # its driver and options are not taken over
+    return file  # the bare path: a driver or options in the URL are not trusted either
 
 
 def open_ledger(folder: Path, ledger_url: str | None = None, *, read_only: bool = True) -> Ledger:
-    """Open the ledger of a run directory, where :func:`place_of` says. Raises UserError if there is none or it cannot
-    be opened.
+    """Open the ledger of a run directory at the place that :func:`place_of` returns.
+
+    Args:
+        folder: the run directory.
+        ledger_url: where the books are, if the user named the place.
+        read_only: see :meth:`Ledger.open`.
+
+    Raises:
+        UserError: there is no ledger, or it cannot be opened.
     """
     url, book = place_of(folder, ledger_url)
     try:
@@ -126,7 +166,10 @@ def open_ledger(folder: Path, ledger_url: str | None = None, *, read_only: bool 
 
 @contextmanager
 def reading(folder: Path, ledger_url: str | None = None) -> Iterator[Ledger]:
-    """Open a run's ledger for reading, and close it. Raises UserError for what goes wrong with it meanwhile, too."""
+    """Open a run's ledger for reading, and close it at the end of the ``with`` statement.
+
+    Raises UserError if it cannot be opened, and for any LedgerError inside the ``with`` statement.
+    """
     with open_ledger(folder, ledger_url) as ledger:
         try:
             yield ledger
@@ -135,13 +178,14 @@ def reading(folder: Path, ledger_url: str | None = None) -> Iterator[Ledger]:
 
 
 def latest_claim(folder: Path) -> Claim | None:
-    """Return what the last checkpoint says of the books; None if there is no readable checkpoint.
+    """Return what the newest readable checkpoint says about the books; None if there is no such checkpoint.
 
-    Its checksum is not looked at: that is for those who go on from it.
+    Only the header of the checkpoint's file is read. Its checksum is not verified: whoever resumes from it does that.
     """
     for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
         try:
             with opened(path) as file:
+                # a safetensors file starts with the length of its JSON header (8 bytes, little endian)
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > NOTES:
                     continue
@@ -156,10 +200,14 @@ def latest_claim(folder: Path) -> Claim | None:
 
 
 def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
-    """Return the heads of the chain that the last checkpoint and the metrics before it name, with who says so.
+    """Return the hashes that must occur in the ledger's chain, each with a word on who names it.
 
-    A checkpoint may be ahead of the ledger: a run that was killed between the two brings the ledger up when it
-    resumes. Heads that the ledger will have then are left out. Raises UserError if the metrics are damaged.
+    They come from the last checkpoint and from the metrics up to it. After a kill between the two writes, the
+    checkpoint may be ahead of the ledger, and resuming the run completes the ledger. Heads that would only exist after
+    that are left out, so that such a run is not reported as damaged.
+
+    Raises:
+        UserError: the metrics are damaged.
     """
     claim = latest_claim(folder)
     if claim is None:
@@ -176,8 +224,11 @@ def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
 
 
 def rounds_written(folder: Path, ledger: Ledger) -> int | None:
-    """Return before which round everything is in the ledger: rounds after the last checkpoint are not, nor is what a
-    run that was killed left in it. None: no checkpoint says so.
+    """Return the first round that may be incomplete in the ledger. All rounds before it are there.
+
+    Rounds behind the last checkpoint may be missing or left in part by a run that was killed, and so may transactions
+    that the checkpoint counts but the ledger lacks. Without a checkpoint the answer is 0 for an empty ledger and None,
+    which means unknown, for any other.
     """
     claim, count = latest_claim(folder), ledger.count()
     if claim is None or claim.round is None:

@@ -1,8 +1,12 @@
-"""Receipts: what a participant keeps of a round, so that the books can be held against it.
+"""Receipts: what a participant keeps of each round, so that it can hold the ledger to account later.
 
-A hash chain shows that nothing in it was changed, but whoever keeps the books could write all of them anew, or leave
-out the end. A receipt names the head of the chain as it was; the participants hold theirs where the operator cannot
-reach them, and where a node has a key it signs what it keeps.
+The hash chain shows that nothing inside a book was changed. It does not show that the end was not cut off, or that
+whoever keeps the book did not write all of it anew. A receipt names the head of the chain at the end of a round.
+Participants keep theirs where the operator cannot write, and sign them if their node has an Ed25519 key.
+
+A run makes its receipts with :func:`make_receipts` and stores them with :func:`write_receipts`. Later
+:func:`read_receipts` reads a folder of them, and :class:`Comparison` (used by ``hanse ledger verify`` and ``hanse
+statement``) compares each with the book at the place that it names.
 """
 
 from __future__ import annotations
@@ -26,11 +30,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The books as client ``client`` was told of them at the end of a round.
+    """What one client was told about the book at the end of a round.
 
-    ``count`` transactions led to ``head``; ``balance`` and ``escrow`` are the client's units then; ``postings`` are the
-    round's (step, account, units) of its two accounts, in their order. ``key`` (Ed25519, 64 hexadecimal digits) and
-    ``signature`` are empty if its node has no key.
+    Attributes:
+        book: the book's name.
+        round: the round.
+        client: the client's number.
+        count: how many transactions the book had.
+        head: the hash of the last of them.
+        balance: units in the client's account.
+        escrow: units in the client's escrow account.
+        postings: the round's postings to these two accounts, as (step, account, units) in the book's order.
+        key: the node's public key (Ed25519, 64 hexadecimal digits); empty if the receipt is not signed.
+        signature: of :meth:`statement`, 128 hexadecimal digits; empty if the receipt is not signed.
     """
 
     book: str
@@ -46,28 +58,31 @@ class Receipt:
 
     @staticmethod
     def read(line: bytes) -> Receipt:
-        """Return the receipt in a line of JSON. Raises ValueError."""
+        """Return the receipt on a line of JSON. Raises ValueError if the line is not one."""
         return _RECEIPT.read(line.decode())
 
     def unsigned(self) -> Receipt:
-        """Return the receipt as it was told: without key and signature."""
+        """Return the receipt without key and signature, as the operator sent it."""
         return replace(self, key="", signature="")
 
     def statement(self) -> bytes:
-        """Return the bytes that are signed: everything but the signature."""
+        """Return the bytes that a signature covers: compact JSON of all fields but the signature, with sorted keys."""
         fields = asdict(self)
         del fields["signature"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     def sign(self, key: Ed25519PrivateKey) -> Receipt:
-        """Return the receipt with the key's signature."""
+        """Return a copy with the key's public half and its signature."""
         named = replace(self, key=key.public_key().public_bytes_raw().hex(), signature="")
         return replace(named, signature=key.sign(named.statement()).hex())
 
     def genuine(self) -> bool:
-        """Say whether the signature is right; a receipt without one is taken as it is.
+        """Say whether the signature matches the receipt and its key. A receipt without a signature passes.
 
-        Raises UserError if it is signed and the package ``cryptography`` is not installed.
+        The key in a receipt is only a claim. Compare it with the key by which the participant is known.
+
+        Raises:
+            UserError: the receipt is signed and the package ``cryptography`` is not installed.
         """
         if not self.signature and not self.key:
             return True
@@ -87,10 +102,16 @@ _RECEIPT = Declared[Receipt](Receipt)
 def make_receipts(
     run: str, round: int, book: Book, posted: Iterable[Transaction], clients: Iterable[int] | None = ()
 ) -> list[Receipt]:
-    """Return the receipts of a finished round, by client: of all whose accounts it touched, and of ``clients`` (None:
-    of all who have an account).
+    """Return the receipts of a finished round, sorted by client.
 
-    ``book`` is as it stands after the round, ``posted`` what the round posted, in its order, ``run`` the book's name.
+    Every client gets one whose account or escrow the round touched, and so does every client in ``clients``.
+
+    Args:
+        run: the book's name.
+        round: the round.
+        book: the book as it stands after the round.
+        posted: the round's transactions, in their order.
+        clients: further clients that get a receipt; None means all that have an account.
     """
     if clients is None:
         clients = [int(account.removeprefix("client/")) for account in book.balances if account.startswith("client/")]
@@ -118,9 +139,15 @@ def make_receipts(
 def write_receipts(
     folder: Path, receipts: Iterable[Receipt], keys: Mapping[int, Ed25519PrivateKey] | None = None
 ) -> None:
-    """Add each receipt to its client's file, ``folder/client-N.jsonl``, signed if ``keys`` has the client's key.
+    """Append each receipt to its client's file, ``client-N.jsonl`` in ``folder``, and sign it if there is a key.
 
-    Receipts that stand at the end of the file already (told again after a crash) are not written twice.
+    A receipt that is already among the last lines of the file is not written again. This happens when a round is sent
+    again after a crash.
+
+    Args:
+        folder: created if it is missing.
+        receipts: of any clients and rounds, in order.
+        keys: private keys by client number.
     """
     folder.mkdir(parents=True, exist_ok=True)
     by_client: dict[int, list[Receipt]] = {}
@@ -135,18 +162,22 @@ def write_receipts(
 
 
 def _last(path: Path, count: int) -> list[Receipt]:
-    """Return the last receipts of a file, without their signatures."""
+    """Return the last ``count`` receipts of a file, without signatures. Lines that are no receipts are skipped."""
     found: list[Receipt] = []
     if path.exists():
         with path.open("rb") as file:
             for line in deque(file, maxlen=count):
-                with suppress(ValueError):  # torn by a crash while it was written
+                with suppress(ValueError):  # a crash cut the line short
                     found.append(Receipt.read(line).unsigned())
     return found
 
 
 def read_receipts(folder: Path) -> Iterator[Receipt]:
-    """Yield the receipts in all ``*.jsonl`` files of a folder. Raises UserError for a line that is none."""
+    """Yield all receipts in the ``*.jsonl`` files of a folder. A last line that a crash cut short is skipped.
+
+    Raises:
+        UserError: the folder has no such file, or a line is not a receipt.
+    """
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
@@ -154,7 +185,7 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):
-                    continue  # torn by a crash while it was written
+                    continue  # a crash cut the line short
                 try:
                     yield Receipt.read(line)
                 except ValueError as wrong:
@@ -163,7 +194,14 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
 
 @dataclass(frozen=True)
 class Difference:
-    """A ``field`` of a receipt in which the receipt (``said``) and the book (``found``) differ."""
+    """A disagreement between a receipt and the book.
+
+    Attributes:
+        receipt: the receipt.
+        field: the field of the receipt, or "signature".
+        said: its value in the receipt.
+        found: its value according to the book.
+    """
 
     receipt: Receipt
     field: str
@@ -172,7 +210,7 @@ class Difference:
 
 
 def foreign(receipt: Receipt, book: str) -> list[Difference]:
-    """Return what makes a receipt none of this book's: another book's name, a wrong signature."""
+    """Return why a receipt does not belong to this book: another book's name, a wrong signature, or both."""
     found = [] if receipt.book == book else [Difference(receipt, "book", receipt.book, book)]
     if not receipt.genuine():
         found.append(Difference(receipt, "signature", "signed by its key", "the signature is wrong"))
@@ -180,14 +218,17 @@ def foreign(receipt: Receipt, book: str) -> list[Difference]:
 
 
 class Comparison:
-    """Holds receipts of one book against it. It is told of every transaction in order (:meth:`reached`), and compares
-    each receipt at the place in the chain that the receipt names.
+    """Compares receipts with a book while somebody walks along the book.
+
+    Call :meth:`reached` for each transaction in order. Each receipt is compared as soon as the walk reaches the number
+    of transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` has
+    those that name more transactions than the book has.
     """
 
     def __init__(self, receipts: Iterable[Receipt]) -> None:
-        self._waiting: dict[int, list[Receipt]] = {}  # by the number of transactions that they saw
-        self._held: dict[str, int] = {}  # units of the accounts that the receipts are of
-        self._lines: dict[int, list[tuple[str, str, int]]] = {}  # of the round, by client
+        self._waiting: dict[int, list[Receipt]] = {}  # not compared yet, by the number of transactions they saw
+        self._held: dict[str, int] = {}  # units by account, only for accounts of clients that have receipts
+        self._lines: dict[int, list[tuple[str, str, int]]] = {}  # postings of the current round, by client
         self._round = -1
         for receipt in receipts:
             self._waiting.setdefault(receipt.count, []).append(receipt)
@@ -196,8 +237,14 @@ class Comparison:
     def reached(
         self, number: int, round: int, head: str, step: str = "", postings: Iterable[tuple[str, int]] = ()
     ) -> list[Difference]:
-        """Take in transaction ``number`` (0: the beginning) with its ``postings`` (account, units), and return where
-        receipts that saw so many transactions differ from the book.
+        """Take in the next transaction and return where the receipts that end with it differ from the book.
+
+        Args:
+            number: the transaction's number; 0, with nothing else, stands for the empty book.
+            round: its round.
+            head: its hash.
+            step: its step.
+            postings: its postings, (account, units).
         """
         if round != self._round:
             self._round, self._lines = round, {}
@@ -208,22 +255,28 @@ class Comparison:
         return [difference for r in self._waiting.pop(number, ()) for difference in self._compared(r, head)]
 
     def _compared(self, receipt: Receipt, head: str) -> list[Difference]:
+        """Return where a receipt differs from the book as it stands at this place of the walk."""
         there = {
             "head": head,
             "balance": self._held[client(receipt.client)],
             "escrow": self._held[escrow(receipt.client)],
+            # a round that posted nothing leaves the walk at an earlier round, and its receipt has no postings
             "postings": tuple(self._lines.get(receipt.client, ())) if receipt.round == self._round else (),
         }
         said = {name: getattr(receipt, name) for name in there}
         return [Difference(receipt, name, said[name], there[name]) for name in there if said[name] != there[name]]
 
     def unmet(self) -> list[Receipt]:
-        """Return the receipts that saw more transactions than were reached."""
+        """Return the receipts that name more transactions than the walk has reached."""
         return [receipt for receipts in self._waiting.values() for receipt in receipts]
 
 
 def load_key(path: Path) -> Ed25519PrivateKey:
-    """Read an Ed25519 private key (PEM or OpenSSH). Raises UserError if the file is none."""
+    """Read an Ed25519 private key without a password, in PEM or OpenSSH format.
+
+    Raises:
+        UserError: the file is no such key, or the package ``cryptography`` is not installed.
+    """
     private, _ = _ed25519()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
@@ -239,6 +292,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _ed25519() -> tuple[Any, Any]:
+    """Return the classes of private and public keys. Raises UserError if ``cryptography`` is not installed."""
     said = "receipts: signed ones need the package 'cryptography'; 'pip install cryptography'"
     found = library("cryptography.hazmat.primitives.asymmetric.ed25519", said)
     return found.Ed25519PrivateKey, found.Ed25519PublicKey

@@ -1,4 +1,8 @@
-"""Splits a number of units so that the parts sum to the whole, to the last unit."""
+"""Divides a whole number of units among several receivers without losing or creating one.
+
+Payments are integers, but shares (of a pool, of a bill) are fractions. Every mechanism that pays out by shares uses
+:func:`split`, so that rounding never breaks the rule that a transaction sums to zero.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,32 @@ from numbers import Rational
 
 
 def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
-    """Return integers in the proportion of ``weights`` that sum to ``total``: the method of the largest remainder.
+    """Return integers in proportion to ``weights`` that sum to ``total``, by the largest remainder method.
 
-    Each part gets the whole units of its exact share; the units that are left go one each to the largest fractions
-    left over, and among equal ones to the earlier. Shares are computed exactly (a float counts as the binary fraction
-    that it is). A negative total is split as its opposite is. Weights that are all zero count as equal.
+    Each part gets the whole units of its exact share. The units that are left over go one each to the parts with the
+    largest fractional remainders; of equal remainders, the earlier part comes first. Shares are computed exactly: a
+    float weight counts as the binary fraction that it is. A negative total is split like its absolute value, with the
+    signs turned. If all weights are zero, the parts are equal as far as possible.
 
-    Raises ValueError if there are no weights, or one is negative, infinite or not a number, or the total is no integer.
+    Args:
+        total: how many units to divide; may be negative or 0.
+        weights: one weight for each part, at least 0, in any scale.
+
+    Raises:
+        ValueError: there are no weights, a weight is negative, infinite or not a number, or the total is no integer.
+
+    Example:
+        >>> split(100, [1, 1, 1])
+        [34, 33, 33]
+        >>> split(10, [0.5, 0.3, 0.2])
+        [5, 3, 2]
+        >>> split(-100, [2, 1])
+        [-67, -33]
     """
     if type(total) is not int:
         raise ValueError(f"total: {total!r}: must be an integer number of units")
     if not weights:
-        raise ValueError("weights: none: there must be somebody to give to")
+        raise ValueError("weights: []: there must be at least one")
     try:
         exact = [Fraction(w) for w in weights]
     except (ValueError, OverflowError, TypeError):

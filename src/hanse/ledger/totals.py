@@ -1,4 +1,8 @@
-"""What the transactions of a book add up to: balances, who paid whom, and what each kind of transaction moved."""
+"""What the transactions of a book add up to: balances, who paid whom, and how much each kind of transaction moved.
+
+The report and the live page draw their money charts from :class:`Totals`, which takes in one record after the other.
+:func:`net_of` and :func:`flows_of` do the arithmetic of a single transaction.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,17 @@ from dataclasses import dataclass, field
 from hanse.core.entry import MINT
 from hanse.ledger.store import Record
 
-MOST_KINDS = 100  # kinds of transactions that are told apart
+MOST_KINDS = 100  # kinds beyond these are not counted: a hostile book must not fill the memory with names
 
 
 def net_of(postings: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return what one transaction moved, net, in units by account; what is held in escrow for a client is the
-    client's.
+    """Return how much each account gained (or lost, if negative) by one transaction, in units.
+
+    Units in escrow still belong to the client that put them there, so an escrow account counts as its client's account.
+    Accounts that come out at zero are left out.
+
+    Args:
+        postings: pairs ``(account, units)``.
     """
     net: dict[str, int] = {}
     for account, units in postings:
@@ -24,15 +33,20 @@ def net_of(postings: Sequence[tuple[str, int]]) -> dict[str, int]:
 
 
 def flows_of(net: Mapping[str, int]) -> list[tuple[str, str, float]]:
-    """Return who paid whom in one transaction, ``(from, to, units)``; a grant (from the mint) is nobody's payment.
+    """Return who paid whom in one transaction, as triples ``(payer, receiver, units)``.
 
-    With one payer or one receiver that is what the postings say. With several of both each receiver is taken to be paid
-    by all payers in proportion, which may be parts of units: good for a picture, and for nothing else.
+    With one payer or one receiver the postings determine the flows. With several of both they do not: then each
+    receiver is taken to be paid by all payers in proportion to what they paid. Such flows may be fractions of units and
+    serve for charts only. A grant from the mint is nobody's payment and gives no flows.
+
+    Args:
+        net: units by account, from :func:`net_of`.
     """
     if MINT in net:
         return []
     total = sum(units for units in net.values() if units > 0)
     return [
+        # integer division where it comes out even: as floats, amounts above 2**53 units would lose digits
         (source, target, -paid * received / total if -paid * received % total else -paid * received // total)
         for source, paid in net.items()
         if paid < 0
@@ -43,11 +57,16 @@ def flows_of(net: Mapping[str, int]) -> list[tuple[str, str, float]]:
 
 @dataclass
 class Totals:
-    """Sums over ``count`` transactions of a book, the last of ``round``.
+    """Running sums over the transactions of a book. Feed it with :meth:`add`, in the book's order.
 
-    ``balances`` in units by account, ``flows`` in units by (from, to), ``traded`` in units by account (paid, received;
-    escrow counted with its client, grants left out), ``kinds`` units that came to accounts by each kind of transaction,
-    without grants. ``moved`` are the accounts that changed since the reader emptied it.
+    Attributes:
+        balances: units by account, escrow accounts on their own.
+        flows: units by (payer, receiver); see :func:`flows_of`.
+        traded: units (paid, received) by account, with escrow counted as its client's and grants left out.
+        kinds: by kind of transaction, the units that accounts received in it; grants are left out.
+        moved: the accounts that changed; the reader may clear it to see what changes next.
+        count: the number of the last transaction taken in.
+        round: its round; -1 before the first.
     """
 
     balances: dict[str, int] = field(default_factory=dict)
@@ -59,7 +78,7 @@ class Totals:
     round: int = -1
 
     def add(self, record: Record) -> None:
-        """Take in the next transaction."""
+        """Add the next transaction to all sums."""
         postings, kind = record.transaction.postings, record.transaction.kind
         self.count, self.round = record.number, record.round
         for account, units in postings:
@@ -78,10 +97,10 @@ class Totals:
             self.flows[source, target] = self.flows.get((source, target), 0) + moved
 
     def biggest(self, most: int) -> list[tuple[str, str, float]]:
-        """Return the ``most`` largest flows, ``(from, to, units)``, the largest first."""
+        """Return the ``most`` largest flows as ``(payer, receiver, units)``, the largest first."""
         found = heapq.nlargest(most, self.flows.items(), key=lambda item: item[1])
         return [(source, target, units) for (source, target), units in found]
 
     def rows(self, accounts: Iterable[str]) -> dict[str, list[int]]:
-        """Return balance, paid and received of these accounts, in units."""
+        """Return ``[balance, paid, received]`` in units for each of the given accounts."""
         return {a: [self.balances.get(a, 0), *self.traded.get(a, (0, 0))] for a in accounts}

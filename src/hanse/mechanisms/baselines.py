@@ -1,4 +1,8 @@
-"""The mechanisms that everything is compared with: FedAvg, FedProx, local training, centralised training."""
+"""The systems that others are compared with: FedAvg, FedProx, selection rules, local and centralised training.
+
+Each function returns a :class:`hanse.core.part.Mechanism` made of parts that other modules define. To vary one, replace
+a part: ``dataclasses.replace(fedavg(20), weigh=Median())`` is FedAvg with another rule for the average.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,31 @@ from hanse.mechanisms.weigh import BySamples
 
 
 def fedavg(clients_per_round: Positive = 10) -> Mechanism:
-    """FedAvg (McMahan et al. 2017): ``clients_per_round`` at random, averaged by their numbers of samples."""
+    """FedAvg (McMahan et al. 2017): clients drawn at random, their models averaged by numbers of samples.
+
+    Args:
+        clients_per_round: how many clients train in a round (all that are present, if there are fewer).
+    """
     return Mechanism("fedavg", Uniform(clients_per_round), SharedModel(), BySamples(), deploy=ServerModel())
 
 
 def fedprox(clients_per_round: Positive = 10, mu: Annotated[float, Field(ge=0)] = 0.1) -> Mechanism:
-    """FedProx (Li et al. 2020): FedAvg with the proximal pull ``mu/2 |theta - start|^2`` at each client."""
+    """FedProx (Li et al. 2020): FedAvg with the proximal term ``mu/2 |theta - start|^2`` in each client's loss.
+
+    Args:
+        clients_per_round: how many clients train in a round.
+        mu: strength of the pull towards the model that the client started from; with 0 it is FedAvg.
+    """
     return replace(fedavg(clients_per_round), name="fedprox", train=Proximal(mu))
 
 
 def ucb(clients_per_round: Positive = 10, beta: Annotated[float, Field(ge=0)] = 0.01) -> Mechanism:
-    """UCB (Pandey et al. 2023): GreedyFed with the bonus ``beta sqrt(ln t / N_k)`` for clients that sat rarely."""
+    """UCB selection (Pandey et al. 2023): GreedyFed with a bonus ``beta sqrt(ln t / N_k)`` for clients that sat rarely.
+
+    Args:
+        clients_per_round: how many clients train in a round.
+        beta: weight of the bonus, in units of the values; with 0 the ranking is GreedyFed's.
+    """
     return replace(greedyfed(clients_per_round), name="ucb", select=UCB(clients_per_round, beta=beta))
 
 
@@ -37,30 +55,49 @@ def s_fedavg(
     alpha: Share = 0.75,
     beta: Annotated[float, Field(ge=0)] = 0.25,
 ) -> Mechanism:
-    """S-FedAvg (Nagalapatti, Narayanam 2021): clients drawn by a softmax of their averaged Shapley values."""
+    """S-FedAvg (Nagalapatti, Narayanam 2021): clients drawn by a softmax of their averaged Shapley values.
+
+    Args:
+        clients_per_round: how many clients train in a round.
+        alpha: how much of a client's old average stays when it is valued again.
+        beta: weight of the new value.
+    """
     return replace(greedyfed(clients_per_round), name="s_fedavg", select=SFedAvg(clients_per_round, alpha, beta))
 
 
 def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Field(gt=0, le=1)] = 0.9) -> Mechanism:
-    """Power-of-Choice (Cho et al. 2022): FedAvg with the candidates on whose data the model loses most."""
+    """Power-of-Choice (Cho et al. 2022): FedAvg with those of the asked clients on whose data the model loses most.
+
+    Args:
+        clients_per_round: how many clients train in a round.
+        decay: the number of clients asked shrinks by this factor a round, down to ``clients_per_round``.
+    """
     return replace(fedavg(), name="power_of_choice", select=PowerOfChoice(clients_per_round, decay))
 
 
 def oort(clients_per_round: Positive = 10) -> Mechanism:
-    """Oort (Lai et al. 2021): FedAvg with clients of high statistical utility, and some that were never met."""
+    """Oort (Lai et al. 2021): FedAvg with clients of high statistical utility and some that have never trained.
+
+    Args:
+        clients_per_round: how many clients train in a round.
+    """
     return replace(fedavg(), name="oort", select=Oort(clients_per_round))
 
 
 def set_aware(clients_per_round: Positive = 10) -> Mechanism:
-    """Hanse's own: GreedyFed that may choose clients for what they add up to (see ``set_aware.py``)."""
+    """Hanse's own selection: GreedyFed with clients chosen for what their data add up to (see ``set_aware.py``).
+
+    Args:
+        clients_per_round: how many clients train in a round.
+    """
     return replace(greedyfed(clients_per_round), name="set_aware", select=SetAware(clients_per_round))
 
 
 def local() -> Mechanism:
-    """Each client alone: everyone trains its own model in every round and nothing is mixed."""
+    """Local training: every client trains a model of its own in every round, and nothing is mixed."""
     return Mechanism("local", Everyone(), OwnModels(), BySamples(), deploy=ServerModel())
 
 
 def centralised() -> Mechanism:
-    """All data at one place, as an upper bound; needs ``data.partition = "pooled"``."""
+    """Centralised training: all data at one client, as an upper bound. It needs ``data.partition = "pooled"``."""
     return Mechanism("centralised", TheOne(), SharedModel(), BySamples(), deploy=ServerModel())

@@ -1,4 +1,10 @@
-"""CFL (Sattler, Mueller, Samek 2020): clusters of clients that split when their members' updates pull apart."""
+"""CFL, clustered federated learning (Sattler, Mueller, Samek 2020): clusters of clients that split as needed.
+
+All clients start in one cluster, which trains one model. When the members' updates are long but point in different
+directions, so that their mean is short, one model cannot serve all of them, and the cluster is split in two.
+:class:`CFL` is the weigh part that moves and splits the rows, :func:`bipartition` decides who goes where, and
+:func:`cfl` is the whole mechanism.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +28,29 @@ Length = Annotated[float, Field(ge=0)]
 
 
 def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
-    """Return a mask ``[m]`` of the second of two clusters by ``similarity [m, m]``; the first one is the larger (ties:
-    the one with the lowest position). Raises ValueError for fewer than two.
+    """Return which members belong to the second of two clusters, as a mask ``[m]``.
 
-    "single" minimises the largest similarity between the two (CFL Alg. 1's optimum); "complete" maximises the smallest
-    one inside them greedily, as the authors' code does.
+    The first cluster is the larger one. If both have the same size, it is the one with the member at position 0.
+
+    Args:
+        similarity: cosine similarities ``[m, m]`` between the members' updates.
+        method: "single" minimises the largest similarity across the two clusters, which is the optimum that CFL Alg. 1
+            asks for. "complete" maximises the smallest similarity inside the clusters greedily, as the authors' code
+            does.
+
+    Raises:
+        ValueError: there are fewer than two members.
+
+    Example:
+        Members 0 and 1 move alike, and so do members 2 to 4:
+
+        >>> ways = np.array([[1.0, 0.1], [1.0, -0.1], [0.0, 1.0], [0.1, 1.0], [-0.1, 1.0]])
+        >>> bipartition(cosines(torch.tensor(ways)))
+        array([ True,  True, False, False, False])
     """
     if len(similarity) < 2:
         raise ValueError(f"similarity: {len(similarity)} rows: at least two can be split")
+    # rounding may leave the cosines slightly asymmetric or above 1, which the clustering does not accept
     apart = np.maximum(1.0 - (similarity + similarity.T) / 2.0, 0.0)
     np.fill_diagonal(apart, 0.0)
     from scipy.cluster.hierarchy import fcluster, linkage  # late: it takes longer to import than a short run
@@ -41,14 +62,23 @@ def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
 
 
 def moved_by(group: Group, members: Ints) -> tuple[Floats, Floats]:
-    """Return the weights on updates ``[S]`` and on rows ``[K]`` that move a group's row by the mean of ``U_s -
-    M[start_s]`` over the seats ``members``.
+    """Return the weights that move a group's row by the mean change of some of its members.
+
+    The change of a seat is its update minus the model it started from, ``U_s - M[start_s]``.
+
+    Args:
+        group: the group whose row moves.
+        members: positions of the seats among all of the round's updates.
+
+    Returns:
+        the weights on the round's updates ``[S]`` and on the rows of the table ``[K]``.
     """
     view = group.view
     start = view.trained.seats.start[members]
     updates, models = np.zeros(len(view.trained)), np.zeros(view.table.size)
     updates[members] = 1.0 / len(members)
-    if (start != group.row).any():  # else the start rows cancel, exactly
+    # If all members started from this row, then row + mean(U - row) is mean(U): no weight on rows, and no rounding.
+    if (start != group.row).any():
         models[group.row] += 1.0
         np.add.at(models, start, -1.0 / len(members))
     return updates, models
@@ -56,11 +86,18 @@ def moved_by(group: Group, members: Ints) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class CFL(WeighPart):
-    """CFL: groups move by their members' plain mean update, and a group whose members pull apart is split in two.
+    """CFL: clusters move by the mean update of their members; one whose members pull apart is split in two.
 
-    A group of more than two seats splits when its mean update is shorter than ``eps1`` while its longest one is longer
-    than ``eps2``, from round ``first_round`` on: by the cosines of the updates, from one Gram product. The larger half
-    keeps the row, and with it the clients that are absent; the other half gets a new row, which is their home.
+    A cluster of more than two seats splits when its mean update is shorter than ``eps1`` although its longest update is
+    longer than ``eps2`` (CFL Alg. 1). Members are parted by the cosines of their updates. The larger part keeps the
+    row, and with it the members that did not train in this round; the other part gets a new row, which becomes the home
+    row of its clients.
+
+    Attributes:
+        eps1: a cluster may split if its mean update is shorter than this (Euclidean length over the parameters).
+        eps2: and if its longest update is longer than this.
+        linkage: how members are parted; see :func:`bipartition`.
+        first_round: no cluster splits before this round.
     """
 
     needs = frozenset({"clients", "groups"})
@@ -71,7 +108,11 @@ class CFL(WeighPart):
     first_round: Count = 0
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the moved rows, one more for each split, and the new homes."""
+        """Return each cluster's new row, an added row for each split, and the clients' new home rows.
+
+        Recorded: the number of splits and of clusters, and the largest mean and longest update of any cluster, which
+        help to choose ``eps1`` and ``eps2``.
+        """
         client, home, rows = view.trained.seats.client, view.home.copy(), view.table.size
         replaced: list[Replace] = []
         new: list[Add] = []
@@ -90,6 +131,7 @@ class CFL(WeighPart):
             replaced.append(Replace(np.array([group.row]), updates[None], models[None]))
             if len(second):
                 leaving = client[second]
+                # only clients at home here move: a selector may have sent others to this row for the round
                 home[leaving[view.home[leaving] == group.row]] = rows + len(new)
                 block = view.table.blocks[view.table.block[group.row]].name
                 new.append(Add(block, *moved_by(group, second)))
@@ -105,5 +147,12 @@ class CFL(WeighPart):
 def cfl(
     clients_per_round: Seated = None, eps1: Length = 2.0, eps2: Length = 2.5, linkage: Linkage = "single"
 ) -> Mechanism:
-    """CFL (Sattler et al. 2020): clusters that split when their members' updates are long and their mean is short."""
+    """CFL (Sattler et al. 2020): clusters that split when their members' updates are long and their mean is short.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        eps1: see :class:`CFL`.
+        eps2: see :class:`CFL`.
+        linkage: see :func:`bipartition`.
+    """
     return Mechanism("cfl", who(clients_per_round), SharedModel(), CFL(eps1, eps2, linkage), deploy=ServerModel())

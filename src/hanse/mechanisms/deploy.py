@@ -1,4 +1,7 @@
-"""DEPLOY: which model each client holds after the round."""
+"""DEPLOY: which model each client holds, and is tested with, after the round.
+
+The two parts here serve most mechanisms. IFCA and PI-FL choose models in their own way and have parts of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from hanse.core.part import Deployment, DeployPart, State, View
 
 @dataclass(frozen=True)
 class ServerModel(DeployPart):
-    """Every client holds the row that it will start from next."""
+    """Every client holds the model that it would start from next: its home row. An empty slot does the same."""
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the home rows of the new table."""
+        """Return the home rows ``[N]`` of the new table."""
         return Deployment(view.mixed.home), state
 
 
 @dataclass(frozen=True)
 class OwnModel(DeployPart):
-    """Each client holds its row "own", whatever row it starts the next round from."""
+    """Each client holds its row "own", even if it starts the next round from another row."""
 
     reads = frozenset({"own"})
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the rows "own"."""
+        """Return each client's row "own", ``[N]``."""
         return Deployment(view.at("own")), state

@@ -1,4 +1,8 @@
-"""Ditto (Li et al. 2021, Alg. 1): a shared model by FedAvg, and a private one for each client that is pulled to it."""
+"""Ditto (Li et al. 2021, Alg. 1): a shared model by FedAvg, and beside it a private model for each client.
+
+The private model is trained on the client's data alone, but pulled towards the shared model, and it never leaves the
+client. :class:`Ditto` is the train part with both kinds of seats, and :func:`ditto` the whole mechanism.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,14 @@ from hanse.mechanisms.weigh import BySamples
 
 @dataclass(frozen=True)
 class Ditto(TrainPart):
-    """Two seats a client, one for the shared model "server" and one for its own, private model "own".
+    """Two seats for each client: one trains the shared model "server", the other the client's private model "own".
 
-    The private model minimises ``F_i + lam/2 |theta - w|^2``; w is the shared model as it was sent this round. A
-    client's ``home`` says which shared row is its, so that a weigh part may split them. Both seats do the recipe's
-    work.
+    The private model minimises ``F_i + lam/2 |theta - w|^2``, where w is the shared model as it was sent this round. A
+    client's home row says which shared row is its own, so that a weigh part may split the shared model into clusters.
+    Both seats do the full local work of the training recipe.
+
+    Attributes:
+        lam: strength of the pull; with 0 the private models are trained as if alone.
     """
 
     needs = frozenset({"clients"})
@@ -31,20 +38,22 @@ class Ditto(TrainPart):
     lam: Weight = 1.0
 
     def blocks(self) -> Sequence[Block]:
-        """Return a private row a client, and the shared one."""
+        """Return a private row for each client, and the shared row."""
         return Block("own", PER_CLIENT, private=True, held=True), Block("server")
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return the shared row for everybody, ``[N]``."""
+        """Return the shared row for every client, ``[N]``. By default it would be a row of the first block, "own"."""
         return np.full(context.num_clients, table.row("server"))
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its shared row, then each at its own."""
+        """Return a seat for each chosen client at its shared row, and then one for each at its own row."""
         shared = chosen_seats(view)
+        # a client may be chosen for several shared rows, but has one private model
         clients, first = np.unique(shared.client, return_index=True)
         own = view.at("own", clients)
         start = np.concatenate([shared.start, own])
-        # a shared seat names its own start with weight 0: every centre is then a row as it lies, none a copy
+        # A shared seat is pulled to nothing, but it names a row as its centre, with weight 0. Then every seat's centre
+        # is a row of the table, and none has to be computed and stored.
         centre = np.concatenate([shared.start, shared.start[first]])
         mu = np.repeat([0.0, self.lam], [len(shared), len(own)])
         client = np.concatenate([shared.client, clients])
@@ -52,5 +61,10 @@ class Ditto(TrainPart):
 
 
 def ditto(clients_per_round: Seated = None, lam: Weight = 1.0) -> Mechanism:
-    """Ditto (Li et al. 2021): FedAvg, and a private model a client that is pulled to the shared one by ``lam``."""
+    """Ditto (Li et al. 2021): FedAvg, and a private model for each client that is pulled towards the shared one.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        lam: strength of the pull.
+    """
     return Mechanism("ditto", who(clients_per_round), Ditto(lam), BySamples(), deploy=OwnModel())

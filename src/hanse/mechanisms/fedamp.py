@@ -1,8 +1,11 @@
-"""FedAMP and HeurFedAMP (Huang et al. 2021): own models, each pulled to a centre of the others that are like it.
+"""FedAMP and HeurFedAMP (Huang et al. 2021): own models, each pulled towards a mix of the models that are like it.
 
-Eqs (3) to (6): client i goes on with its own model, the row "model", and is pulled by ``mu/2 |theta - u_i|^2`` to the
-row "centre" u_i, which mixes all models by the matrix ``xi [m, m]`` of who counts how much for whom. FedAMP makes xi
-from distances, its heuristic form from cosines. The server sees both rows.
+By eqs (3) to (6), client i trains its own model, the row "model", which is pulled by ``mu/2 |theta - u_i|^2`` towards
+its centre u_i, the row "centre". The centres mix all models by a matrix ``xi [m, m]`` that says how much each model
+counts for each client. FedAMP makes xi from distances (:func:`attention`), its heuristic form from cosines
+(:func:`heuristic_attention`). The server sees both kinds of rows.
+
+:class:`TowardsCentres` is the train part, which works with any weigh part that fills the rows "centre".
 """
 
 from __future__ import annotations
@@ -23,10 +26,23 @@ from hanse.mechanisms.weigh import mixed_centres, way_cosines
 
 
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
-    """FedAMP's weights (Huang et al. 2021): ``xi_ij = alpha exp(-d_ij^2 / sigma) / sigma``, the rest its own.
+    """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021), ``alpha exp(-d_ij^2 / sigma) / sigma`` for others.
 
-    ``distance [m, m]`` is Euclidean. Rows whose others add up to more than 1 are scaled down to it, so that a centre
-    stays between the models; the paper asks for an alpha that is small enough.
+    These are the weights xi_ij of j other than i. Each model gives itself what is left to 1. The paper asks for an
+    alpha that is small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so
+    that a centre always lies between the models.
+
+    Args:
+        distance: Euclidean distances between models, ``[m, m]``.
+        alpha: the paper's step length, above 0.
+        sigma: the scale of squared distances, above 0.
+
+    Example:
+        >>> distance = np.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
+        >>> attention(distance, alpha=0.25, sigma=1.0).round(3)
+        array([[0.75, 0.25, 0.  ],
+               [0.25, 0.75, 0.  ],
+               [0.  , 0.  , 1.  ]])
     """
     weights = alpha * np.exp(-np.square(distance) / sigma) / sigma
     np.fill_diagonal(weights, 0.0)
@@ -37,8 +53,14 @@ def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
 
 
 def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Floats:
-    """HeurFedAMP's weights (Huang et al. 2021): ``self_weight``, and ``(1 - self_weight)`` shared out over the
-    others by a softmax of ``scale cos_ij``. A model that is alone has weight 1.
+    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed one for itself, softmax for others.
+
+    A model that is alone has weight 1.
+
+    Args:
+        cosine: cosines between models, ``[m, m]``; the diagonal is not read.
+        self_weight: each model's weight for itself, from 0 to 1.
+        scale: factor of the cosines in the softmax; the larger, the more the most similar model counts.
     """
     m = len(cosine)
     if m == 1:
@@ -53,10 +75,14 @@ def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Flo
 
 @dataclass(frozen=True)
 class TowardsCentres(TrainPart):
-    """Each client goes on with its own model, pulled by ``mu/2 |theta - u_i|^2`` to its centre u_i.
+    """Each client trains its own model, pulled by ``mu/2 |theta - u_i|^2`` towards its centre u_i.
 
-    Any weigh part that fills the rows "centre" makes the centres. Before round ``pull_from`` nobody is pulled: centres
-    are the initial model in round 0, of which iPFL's comparison runs no pull (``pull_from = 1``).
+    Any weigh part that fills the rows "centre" makes the centres. They start as the initial model.
+
+    Attributes:
+        mu: strength of the pull.
+        pull_from: the first round with the pull. Since the centres are the initial model in round 0, a pull there holds
+            the clients back; iPFL's comparison runs without it (``pull_from = 1``).
     """
 
     needs = frozenset({"clients"})
@@ -66,11 +92,11 @@ class TowardsCentres(TrainPart):
     pull_from: Count = 0
 
     def blocks(self) -> Sequence[Block]:
-        """Return a model and a centre for each client."""
+        """Return a row "model" and a row "centre" for each client."""
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its own model, pulled towards its centre."""
+        """Return a seat for each chosen client at its own model, pulled towards its centre."""
         client = chosen_seats(view).client
         own = view.at("model", client)
         R = units(view.at("centre", client), view.table.size)
@@ -80,10 +106,11 @@ class TowardsCentres(TrainPart):
 
 @dataclass(frozen=True)
 class FedAMP(WeighPart):
-    """FedAMP (Huang et al. 2021): the nearer two models are, the more they count for each other's centre.
+    """FedAMP (Huang et al. 2021): the closer two models are, the more they count for each other's centre.
 
-    ``sigma`` is the scale of squared distances, by default their mean over the round's pairs; ``step``, its alpha,
-    defaults to ``sigma / m`` for m models, with which the others never add up to more than 1. The scale is recorded.
+    Attributes:
+        step: its alpha. By default ``sigma / m`` for m models, so that the others' weights never add up to more than 1.
+        sigma: the scale of squared distances. By default their mean over the pairs of the round, which is recorded.
     """
 
     needs = frozenset({"clients"})
@@ -93,11 +120,11 @@ class FedAMP(WeighPart):
     sigma: Rate | None = None
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the centres."""
+        """Return the new centres; ``weigh/sigma`` and ``weigh/squared_distance`` record the scale."""
         distance = distances(view.trained.rows[:, : view.context.layout.num_parameters])
         m = len(distance)
         mean = float(np.square(distance).sum() / max(1, m * (m - 1)))
-        sigma = self.sigma or (mean if mean > 0 else 1.0)
+        sigma = self.sigma or (mean if mean > 0 else 1.0)  # any scale does where all models are equal
         step = self.step or sigma / m
         scale = {"weigh/sigma": sigma, "weigh/squared_distance": mean}
         return mixed_centres(view, attention(distance, step, sigma), scale), state
@@ -105,9 +132,13 @@ class FedAMP(WeighPart):
 
 @dataclass(frozen=True)
 class HeurFedAMP(WeighPart):
-    """HeurFedAMP (Huang et al. 2021): weights by the cosines of how far the models have come from the initial one.
+    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the models' ways from the initial one.
 
-    ``self_weight`` 0.3 and ``sharpness`` 10 are what the published comparisons of pFedGraph and iPFL run.
+    The defaults are those with which the published comparisons of pFedGraph and iPFL run it.
+
+    Attributes:
+        self_weight: each model's weight in its own centre.
+        sharpness: factor of the cosines in the softmax over the other models.
     """
 
     needs = frozenset({"clients"})
@@ -117,11 +148,11 @@ class HeurFedAMP(WeighPart):
     sharpness: Weight = 10.0
 
     def init(self, context: Context) -> State:
-        """Remember the initial model."""
+        """Return the initial model as the state, since every cosine is taken from there."""
         return {"origin": context.initial(0).clone()}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the centres."""
+        """Return the new centres."""
         cosine = way_cosines(view, state["origin"])
         return mixed_centres(view, heuristic_attention(cosine, self.self_weight, self.sharpness), {}), state
 
@@ -129,8 +160,13 @@ class HeurFedAMP(WeighPart):
 def fedamp(
     clients_per_round: Seated = None, lam: Weight = 0.01, step: Rate | None = None, sigma: Rate | None = None
 ) -> Mechanism:
-    """FedAMP (Huang et al. 2021): own models pulled by ``lam / step`` (``lam`` where the step follows the distances) to
-    centres that weigh the others by their distance; ``step`` is its alpha.
+    """FedAMP (Huang et al. 2021): own models, pulled towards centres in which closer models count more.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        lam: the paper's lambda. The strength of the pull is ``lam / step``, or ``lam`` if ``step`` is None.
+        step: the paper's alpha; None: chosen anew in each round (see :class:`FedAMP`).
+        sigma: the scale of squared distances; None: chosen anew in each round.
     """
     mu = lam if step is None else lam / step
     weigh = FedAMP(step, sigma)
@@ -138,8 +174,12 @@ def fedamp(
 
 
 def heur_fedamp(clients_per_round: Seated = None, lam: Weight = 0.01, pull_from: Count = 0) -> Mechanism:
-    """HeurFedAMP (Huang et al. 2021): FedAMP with weights by cosines, as pFedGraph's and iPFL's comparisons run it
-    (with ``pull_from = 1``).
+    """HeurFedAMP (Huang et al. 2021): FedAMP with weights by cosines.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        lam: strength of the pull.
+        pull_from: the first round with the pull; pFedGraph's and iPFL's comparisons have 1.
     """
     train = TowardsCentres(lam, pull_from)
     return Mechanism("heur_fedamp", who(clients_per_round), train, HeurFedAMP(), deploy=ServerModel())

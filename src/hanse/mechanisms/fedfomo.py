@@ -1,4 +1,9 @@
-"""FedFomo (Zhang et al. 2021): each client mixes the models of others by what they gain on its own data."""
+"""FedFomo (Zhang et al. 2021): each client mixes the models of others by how much they gain on its own data.
+
+In each round a client trains its own model, receives some of the other updates, measures the loss of each on its own
+validation data, and moves towards those that lower its loss. :class:`FedFomo` does all this as one part for two slots;
+:func:`gains` and :func:`received_weights` are its formulas.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,14 @@ from hanse.mechanisms.weigh import Received
 
 
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
-    """Return ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|`` ``[m, n]`` of FedFomo, 0 where nothing moved.
+    """Return what clients gain from models, ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|``, ``[m, n]``.
 
-    ``loss_old [m]``, ``loss_received [m, n]``, ``distance [m, n]``; a loss that is not finite gains nothing.
+    It is 0 where a model did not move, and where a loss is not finite.
+
+    Args:
+        loss_old: loss ``[m]`` of each client's old model on its own data.
+        loss_received: loss ``[m, n]`` of each received model on each client's data.
+        distance: distances ``[m, n]`` from each client's old model to the received ones.
     """
     with np.errstate(invalid="ignore"):  # both infinite: not a number, which gains nothing
         fall = np.asarray(loss_old, np.float64)[:, None] - np.asarray(loss_received, np.float64)
@@ -33,8 +43,19 @@ def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
 
 
 def received_weights(gain: Floats) -> Floats:
-    """Return the weights ``[m, n + m]`` on [received; old] of FedFomo: positive gains, normalised; a client that
-    nobody helps keeps its old model.
+    """Return the weights ``[m, n + m]`` on the received and the old models: positive gains, normalised.
+
+    A client that gains from no model keeps its old one.
+
+    Args:
+        gain: from :func:`gains`, ``[m, n]``.
+
+    Example:
+        The first client gains from both models, the second from neither:
+
+        >>> received_weights(np.array([[3.0, 1.0], [-1.0, 0.0]]))
+        array([[0.75, 0.25, 0.  , 0.  ],
+               [0.  , 0.  , 0.  , 1.  ]])
     """
     m, n = gain.shape
     positive = np.maximum(gain, 0.0)
@@ -48,19 +69,30 @@ def received_weights(gain: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedFomo(TrainPart, WeighPart):
-    """FedFomo, in the slots train and weigh: each client trains a row "model" of its own, which the server sees. It
-    is sent up to ``models`` other clients' updates, measures on its validation share what each
-    of them and its own gain over the model it started from, and mixes those that gain.
+    """FedFomo, in the slots train and weigh: each client's row "model", which the server sees, mixes in others.
 
-    Which ones are sent: the largest sums of gains that it reported before; each place goes to a random client instead
-    with probability ``exploration - decay t``, at least 0. One exchange of one question a client, after training. Its
-    bytes count the old model, its own update and the ones it receives, though a client has the first two already.
+    After training, a client is sent up to ``models`` of the other clients' updates. It measures what each of them, and
+    its own update, gains over the model that it started from, and mixes those that gain. This takes one question for
+    each client. Its traffic counts the old model, the own update and the received ones, although a client has the first
+    two already.
 
-    iPFL's comparison runs another form of it (its public code), of which each piece is an option. ``sent = "drawn"``:
-    ``models`` of all updates, its own perhaps among them, are drawn without replacement in proportion to 1 plus the
-    weights that it gave before, and it mixes these alone. ``share``: whose loss falls, that on its "validation" share
-    or on the samples that it "train"s with. ``entry``: distances are ``|theta_j - theta_i + entry|``, from the own
-    update, this much added to each difference, so that a weight on the own update is finite (and large).
+    Which updates a client is sent follows from the gains that it reported before: those with the largest sums. Each
+    place goes to a random client instead with probability ``exploration - decay t`` in round t (at least 0).
+
+    iPFL's comparison runs another form, in its public code. Each of its differences is an option here: ``sent``,
+    ``share`` and ``entry``.
+
+    Attributes:
+        models: how many updates a client is sent at most.
+        exploration: the probability in round 0 that a place goes to a random client.
+        decay: by how much that probability falls with each round.
+        score_samples: on how many samples losses are measured at most; None: on all.
+        sent: "best" as above. "drawn": ``models`` of all updates, perhaps the own one among them, are drawn without
+            replacement in proportion to 1 plus the weights that the client gave before, and it mixes only these.
+        share: whose loss counts, that on the client's "validation" share or on the samples that it "train"s with.
+        entry: distances are ``|theta_j - theta_i + entry|`` from the client's own update, with this much added to every
+            entry of the difference, so that its own update has a finite (and large) weight. None: distances from the
+            old model.
     """
 
     needs = by_slot(train={"clients"}, weigh={"clients", "client_validation"})
@@ -75,25 +107,26 @@ class FedFomo(TrainPart, WeighPart):
     entry: Annotated[float, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
+        """Drop the need for validation shares if losses are measured on the training data."""
         if self.share == "train":
             object.__setattr__(self, "needs", by_slot(train={"clients"}, weigh={"clients"}))
 
     def init(self, context: Context) -> State:
-        """Nobody has gained from anybody."""
+        """Return no affinities: ``affinity [N, N]`` sums up what each client gained from each other one."""
         n = context.num_clients
         return {"affinity": np.zeros((n, n))}
 
     def blocks(self) -> Sequence[Block]:
-        """Return a row a client, which the server sees."""
+        """Return a row "model" for each client."""
         return (Block("model", PER_CLIENT),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its row."""
+        """Return a seat for each chosen client at its own row."""
         client = chosen_seats(view).client
         return Seats.at(client, view.at("model", client)), state
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask each client that trained for the losses of its old model, its own update, and the others' it is sent."""
+        """Ask each client that trained for the losses of its old model, its update, and those it is sent."""
         if view.stage != "close" or "weigh" not in view.context.standing(self):
             return ()
         updates = view.trained
@@ -106,7 +139,10 @@ class FedFomo(TrainPart, WeighPart):
         return requests
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the clients' mixes; who did not say its losses keeps its own update."""
+        """Return the clients' mixes. A client that did not report its losses keeps its own update.
+
+        Recorded: the mean weight on the own update, how many kept their old model, and how many reported.
+        """
         updates, table = view.trained, view.table
         count, client, start = len(updates), updates.seats.client, updates.seats.start
         gain, heard = self._gain(view, state)
@@ -119,13 +155,18 @@ class FedFomo(TrainPart, WeighPart):
         metrics = {"weigh/self_weight": own, "weigh/kept_old": kept, "weigh/heard": int(heard.sum())}
         affinity = state["affinity"].copy()
         affinity[np.ix_(client, client)] += gain if self.sent == "best" else weights[:, :count]
+        # who was sent what, for parts that account for transfers; the same draws as when asking
         sent = np.zeros((count, count), np.int8)
         for s in range(count):
             sent[s, self._sent(view, state, s)] = 1
         return Weighed((mixes,), metrics=metrics, found=(Received(client, sent),)), {"affinity": affinity}
 
     def _sent(self, view: View, state: State, s: int) -> Ints:
-        """Return the positions of the updates that seat s's client is sent, ascending; the best are others'."""
+        """Return which updates the client of seat ``s`` is sent, as positions in ascending order.
+
+        The draw depends only on the round and the client, so the answer is the same whenever it is asked for in a
+        round.
+        """
         client = view.trained.seats.client
         if self.sent == "drawn":
             chance = 1.0 + state["affinity"][client[s], client]
@@ -137,19 +178,19 @@ class FedFomo(TrainPart, WeighPart):
         draw = view.draw("fedfomo", client=int(client[s]))
         chance = max(0.0, self.exploration - self.decay * view.round)
         explored = int((draw.random(self.models) < chance).sum())
-        # equal affinities (all of them, at first) are in random order
+        # shuffle before the stable sort, so that equal affinities (at first, all of them) come in random order
         order = draw.permutation(others)
         order = order[np.argsort(-state["affinity"][client[s], client[order]], kind="stable")]
         best, rest = order[: self.models - explored], order[self.models - explored :]
         return np.sort(np.concatenate([best, draw.choice(rest, explored, replace=False)]))
 
     def _gain(self, view: View, state: State) -> tuple[Floats, np.ndarray]:
-        """Return the gains ``[S, S]``, 0 for models that were not received, and who answered ``[S]``."""
+        """Return the gains ``[S, S]``, 0 for models that were not sent, and which clients answered ``[S]``."""
         updates = view.trained
         count = len(updates)
         sent = [np.append(s, self._sent(view, state, s)) for s in range(count)]
         distance = _moved(view, sent) if self.entry is None else _apart(view, sent, self.entry)
-        loss_old, loss = np.zeros(count), np.full((count, count), np.inf)
+        loss_old, loss = np.zeros(count), np.full((count, count), np.inf)  # an infinite loss gains nothing
         heard = np.zeros(count, bool)
         for s, client in enumerate(updates.seats.client.tolist()):
             answer = view.answers.get((client, "fedfomo"))
@@ -157,16 +198,16 @@ class FedFomo(TrainPart, WeighPart):
                 heard[s] = True
                 found = answer.loss.double().cpu().numpy()
                 loss_old[s] = found[0]
-                first = 1 if self.sent == "drawn" else 0  # then the own update counts only if it was drawn
+                first = 1 if self.sent == "drawn" else 0  # "drawn": the own update counts only if it was drawn
                 loss[s, sent[s][first:]] = found[1 + first :]
         return gains(loss_old, loss, distance), heard
 
 
 def _moved(view: View, sent: Sequence[Ints]) -> Floats:
-    """Return the distances ``[S, S]`` from each seat's old model to the updates that it was sent; 0 to the others."""
+    """Return the distance from each seat's old model to each update that it was sent, ``[S, S]``; 0 elsewhere."""
     updates, width = view.trained, view.context.layout.num_parameters
     count, start = len(sent), updates.seats.start
-    if sum(map(len, sent)) * 4 > count * count:  # most pairs: one Gram product gives them all
+    if sum(map(len, sent)) * 4 > count * count:  # many pairs: one Gram product for all of them is faster
         old = view.table.rows[start]
         return distances(torch.cat([old[:, :width], updates.rows[:, :width]]))[:count, count:]
     found = np.zeros((count, count))
@@ -177,7 +218,7 @@ def _moved(view: View, sent: Sequence[Ints]) -> Floats:
 
 
 def _apart(view: View, sent: Sequence[Ints], entry: float) -> Floats:
-    """Return ``|theta_j - theta_s + entry|`` ``[S, S]`` for the updates j that each seat s was sent; 0 for others."""
+    """Return ``|theta_s - theta_j + entry|`` for the updates j that each seat s was sent, ``[S, S]``; 0 elsewhere."""
     updates, width = view.trained.rows[:, : view.context.layout.num_parameters], len(sent)
     found = np.zeros((width, width))
     for s, whose in enumerate(sent):
@@ -194,6 +235,15 @@ def fedfomo(
     entry: Annotated[float, Field(gt=0)] | None = None,
     score_samples: Positive | None = None,
 ) -> Mechanism:
-    """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` others' updates."""
+    """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` other clients' updates.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        models: see :class:`FedFomo`, as for the other options.
+        sent: "best" or "drawn".
+        share: "validation" or "train".
+        entry: added to every entry of a difference; None for the published distances.
+        score_samples: on how many samples losses are measured at most; None: on all.
+    """
     part = FedFomo(models, score_samples=score_samples, sent=sent, share=share, entry=entry)
     return Mechanism("fedfomo", who(clients_per_round), part, part, deploy=ServerModel())

@@ -1,4 +1,10 @@
-"""FedGen (Zhu, Hong, Zhou 2021): FedAvg with clients that learn from a generator of latents, trained at the server."""
+"""FedGen (Zhu, Hong, Zhou 2021): FedAvg with clients that also learn from a generator, which the server trains.
+
+The generator makes *latents*, inputs of a classifier's last layer (its head), for given labels. The server trains it so
+that the heads that came back classify its latents right. It travels to the clients as a payload beside the training
+tasks and adds two terms to their loss. :class:`FedGen` is the server's half; the generator, its training and the
+clients' half are in :mod:`hanse.learning.generator`, which also says where the paper and its published code differ.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +30,28 @@ from hanse.mechanisms.train import chosen_seats
 
 @dataclass(frozen=True)
 class FedGen(TrainPart):
-    """As FedAvg, with a payload for each client: a generator of latents that the server trains on the heads of the
-    models that came back, and on the clients' counts of the labels they trained on.
+    """FedAvg whose clients also learn from a generator of latents, trained by the server on the heads of their models.
 
-    ``generative_alpha`` and ``generative_beta`` weigh the clients' two extra terms, times ``generative_decay**round``;
-    there are none until the generator was trained for the first time. The generator has ``generator_noise`` inputs
-    beside the label and ``generator_hidden`` units; it takes ``generator_steps`` of Adam a round on batches of
-    ``generator_batch``, at ``generator_lr generative_decay**round``, with ``generator_weight_decay`` and the diversity
-    loss times ``diversity`` (eta). Clients draw ``latents`` latents a step. Labels are drawn by their shares of all
-    counts so far (``labels = "counts"``, the paper's), or uniformly among those ever met (the published code's).
-    The defaults are the published settings for MNIST; for EMNIST ``generator_lr = 1e-4``.
+    The server trains the generator after each round, on the heads of the accepted updates and on the counts of labels
+    that the clients trained on. Clients get no extra terms before it was trained for the first time. The defaults are
+    the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
+
+    Attributes:
+        generative_alpha: weight of the clients' first term, the cross-entropy of their heads on generated latents; it
+            is multiplied by ``generative_decay ** round``.
+        generative_beta: weight of their second term, which pulls their outputs towards those for generated latents of
+            the same labels; it fades likewise.
+        generative_decay: factor per round of both weights and of the generator's learning rate.
+        diversity: weight eta of the diversity loss in the generator's training.
+        generator_lr: the learning rate of Adam.
+        generator_steps: how many steps the generator is trained in a round.
+        generator_batch: latents per step.
+        generator_weight_decay: Adam's weight decay.
+        generator_noise: number of noise inputs of the generator, beside the label.
+        generator_hidden: width of its hidden layer.
+        latents: how many latents a client draws in each of its training steps.
+        labels: how labels are drawn for latents: by their share of all "counts" so far (as in the paper), or "uniform"
+            among those that ever occurred (as in the published code).
     """
 
     needs = frozenset({"head"})
@@ -54,11 +72,11 @@ class FedGen(TrainPart):
     labels: Literal["counts", "uniform"] = "counts"
 
     def blocks(self) -> Sequence[Block]:
-        """Return the one server row."""
+        """Return the single row "server"."""
         return (Block("server"),)
 
     def init(self, context: Context) -> State:
-        """Draw the generator; no label was met yet."""
+        """Return a freshly drawn generator, the empty moments of Adam, and label counts of 0."""
         generator = self._generator(context)
         row = generator.initial(stream(context.seed, "generator")).to(context.initial(0).device)
         return {
@@ -70,11 +88,11 @@ class FedGen(TrainPart):
         }
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its home row."""
+        """Return a seat for each chosen client at its home row."""
         return chosen_seats(view), state
 
     def sends(self, view: View, state: State) -> Payload:
-        """Return this round's generator and the weights of the two terms."""
+        """Return the payload of this round: the generator, the labels' probabilities and the terms' weights."""
         fade = self.generative_decay**view.round if state["steps"] else 0.0
         return FromGenerator.payload(
             self._generator(view.context),
@@ -86,10 +104,10 @@ class FedGen(TrainPart):
         )
 
     def learn(self, outcome: View, state: State) -> State:
-        """Positive the labels, and train the generator on the heads that came back.
+        """Count the labels that were trained on, and train the generator on the heads that came back.
 
-        ``loss`` is the mean over the training's steps. A head whose numbers are so large that the generator would not
-        stay finite leaves it as it was, with a NaN as the loss.
+        ``loss`` in the state is the mean loss over the steps. If a head's numbers are so large that the generator would
+        not stay finite, the generator is left as it was, and the loss is NaN.
         """
         updates = outcome.trained
         if len(updates) == 0:
@@ -101,8 +119,8 @@ class FedGen(TrainPart):
             return after
         layout = outcome.context.layout
         weight, bias = Head.of(layout).tensors(layout, updates.rows)
-        labels = self._shares(np.where(met > 0, after["counts"], 0.0))
-        with intra_op(1):  # the matrices are small, and so the bits do not depend on the machine's threads
+        labels = self._shares(np.where(met > 0, after["counts"], 0.0))  # only labels that some head has just learned
+        with intra_op(1):  # one thread: the matrices are small, and the bits must not depend on the number of threads
             schooled = train_generator(
                 self._generator(outcome.context),
                 state["generator"],
@@ -122,11 +140,12 @@ class FedGen(TrainPart):
         return after
 
     def _generator(self, context: Context) -> Generator:
+        """Return the generator's shape for the head of the model at hand. Its weights are in the state."""
         head = Head.of(context.layout)
         return Generator(head.classes, head.latent, self.generator_noise, self.generator_hidden)
 
     def _shares(self, counts: Floats) -> Floats:
-        """Return the probabilities of the labels; all the same as long as none was met."""
+        """Return the probability of each label; all are equal as long as none has occurred."""
         weights = (counts > 0).astype(np.float64) if self.labels == "uniform" else counts
         if not weights.any():
             weights = np.ones(len(counts))
@@ -139,7 +158,14 @@ def fedgen(
     generative_beta: Weight = 10.0,
     generator_lr: Annotated[float, Field(gt=0)] = 3e-4,
 ) -> Mechanism:
-    """FedGen (Zhu et al. 2021): FedAvg whose clients are guided by a generator; see :class:`FedGen`."""
+    """FedGen (Zhu et al. 2021): FedAvg whose clients also learn from a generator; see :class:`FedGen`.
+
+    Args:
+        clients_per_round: how many clients train in a round.
+        generative_alpha: weight of the first extra term of the clients' loss.
+        generative_beta: weight of the second one.
+        generator_lr: learning rate of the generator's training.
+    """
     return replace(
         fedavg(clients_per_round),
         name="fedgen",
@@ -157,7 +183,7 @@ def gtfedgen(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedGen: FedGen with GTFLAT's weights."""
+    """GTFedGen: FedGen with GTFLAT's weights; see :func:`fedgen` and :class:`hanse.mechanisms.gtflat.GTFLAT`."""
     weigh = GTFLAT(strength, generations, population, scale)
     return replace(
         fedgen(clients_per_round, generative_alpha, generative_beta, generator_lr), name="gtfedgen", weigh=weigh

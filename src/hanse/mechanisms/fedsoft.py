@@ -1,4 +1,9 @@
-"""FedSoft (Ruan, Joe-Wong 2022): each client's own model, pulled towards all cluster centres by their importance."""
+"""FedSoft (Ruan, Joe-Wong 2022): each client has its own model, pulled towards all cluster centres by their importance.
+
+A client's data may be a mixture of several distributions, so it belongs to each cluster to some degree. These degrees,
+its *importances*, are estimated from how many of its samples each centre fits best. :class:`FedSoft` does everything in
+two slots; :func:`soft_shares` is its rule for the centres.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,20 @@ CENTRES = frozenset({"cluster"})
 
 
 def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
-    """Return ``v_ks = u_sk n_s / sum_s u_sk n_s`` ``[K, S]``, FedSoft's shares, from ``importance [S, K]``; a centre
-    that is important to nobody has a row of zeros. With no samples reported all count the same.
+    """Return how much each update counts for each centre, ``v_ks = u_sk n_s / sum_s u_sk n_s``, ``[K, S]``.
+
+    A centre that is important to no client gets a row of zeros. If no client reports samples, all count the same.
+
+    Args:
+        importance: importances ``[S, K]`` of the centres to the clients.
+        num_samples: reported samples ``[S]``.
+
+    Example:
+        Two clients with 10 and 30 samples; the first belongs to both clusters, the second to the second one alone:
+
+        >>> soft_shares(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([10.0, 30.0])).round(3)
+        array([[1.   , 0.   ],
+               [0.143, 0.857]])
     """
     n = addable(num_samples) if num_samples.any() else np.ones(len(num_samples))
     weights = (importance * n[:, None]).T
@@ -34,13 +51,22 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedSoft(TrainPart, WeighPart):
-    """FedSoft, in the slots train and weigh: a row "model" a client, which is sent every round, and rows "cluster".
+    """FedSoft, in the slots train and weigh: a row "model" for each client, and rows "cluster" that all of them share.
 
-    ``u_ik`` is the share of client i's samples on which centre k has the lowest loss, at least ``smoothing`` (its
-    sigma) and then normalised; it is estimated every ``interval`` rounds by everyone who is present. Since the u_ik sum
-    to one, ``sum_k u_ik lam/2 |theta - c_k|^2`` (its local objective) is one pull towards ``sum_k u_ik c_k``, up to a
-    constant. Each centre becomes the mean of all updates by importance times samples: the paper draws clients for each
-    centre by these weights and averages them plainly; this is the mean of that draw.
+    The importance ``u_ik`` is the share of client i's samples on which centre k has the lowest loss. Every client that
+    is present is asked for it every ``interval`` rounds.
+
+    The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this is a single
+    pull towards ``sum_k u_ik c_k``, up to a constant, and that is how a seat has it. For the new centres the paper
+    draws clients by importance times samples and averages them plainly. Here each centre becomes the mean of all
+    updates with these weights, which is the mean of that draw.
+
+    Attributes:
+        clusters: the number of centres, at least 2. They start from different initial models.
+        lam: strength of the pull.
+        smoothing: the paper's sigma: no importance is below this before they are normalised.
+        interval: importances are estimated anew every so many rounds.
+        score_samples: on how many samples they are estimated at most; None: on all.
     """
 
     needs = frozenset({"clients"})
@@ -54,22 +80,22 @@ class FedSoft(TrainPart, WeighPart):
     score_samples: Positive | None = None
 
     def blocks(self) -> Sequence[Block]:
-        """Return a model a client, and the different centres."""
+        """Return a row "model" for each client, and the rows of the centres."""
         return Block("model", PER_CLIENT), Block("cluster", self.clusters, initial="different")
 
     def init(self, context: Context) -> State:
-        """Every centre is as important as the others."""
+        """Return equal importances for all centres, ``[N, K]``."""
         return {"importance": np.full((context.num_clients, self.clusters), 1.0 / self.clusters)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask on how many samples each centre is the best one, every ``interval`` rounds."""
+        """Ask every present client, every ``interval`` rounds, on how many of its samples each centre is the best."""
         if view.stage != "open" or view.round % self.interval:
             return ()
         task = Nearest("importance", view.table.models("cluster"), limit=self.score_samples)
         return [Request(int(c), (task,)) for c in view.present]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its own row, pulled towards its mean of the centres."""
+        """Return a seat for each chosen client at its own row, pulled towards its mean of the centres."""
         importance, client = self._importance(view, state), chosen_seats(view).client
         own = view.at("model", client)
         R = np.zeros((len(client), view.table.size))
@@ -77,14 +103,14 @@ class FedSoft(TrainPart, WeighPart):
         return Seats(client, own, own, R=R, mu=np.full(len(client), self.lam)), {"importance": importance}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the centres."""
+        """Return the new centres; ``weigh/best_importance`` is the mean of the seats' largest importances."""
         updates = view.trained
         importance = state["importance"][updates.seats.client]
         centres = Replace(view.at("cluster"), soft_shares(importance, updates.num_samples))
         return Weighed((centres,), metrics={"weigh/best_importance": float(importance.max(axis=1).mean())}), state
 
     def _importance(self, view: View, state: State) -> Floats:
-        """Return how important each centre is to each client, ``[N, K]``."""
+        """Return the importances ``[N, K]``: from this round's answers where there are any, else as they were."""
         importance: Floats = state["importance"].copy()
         for c in view.present.tolist():
             answer = view.answers.get((c, "importance"))
@@ -101,8 +127,13 @@ def fedsoft(
     lam: Weight = 0.1,
     interval: Positive = 1,
 ) -> Mechanism:
-    """FedSoft (Ruan, Joe-Wong 2022): own models pulled by ``lam`` to ``clusters`` centres, each by its importance,
-    which is estimated every ``interval`` rounds.
+    """FedSoft (Ruan, Joe-Wong 2022): own models, pulled towards cluster centres by their importance.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clusters: the number of centres.
+        lam: strength of the pull.
+        interval: importances are estimated anew every so many rounds.
     """
     part = FedSoft(clusters, lam, interval=interval)
     return Mechanism("fedsoft", who(clients_per_round), part, part, deploy=ServerModel())

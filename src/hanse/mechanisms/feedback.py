@@ -1,7 +1,8 @@
-"""Clients are told what they were worth, and may leave on it (GreedyFed sec. VI names this as open).
+"""Clients are told what their updates were worth, and may leave because of it (GreedyFed sec. VI leaves this open).
 
-:class:`Feedback` is a part like the others, beside a mechanism's own: it asks, it learns, its state is checkpointed. A
-market that tells its clients more (:mod:`hanse.mechanisms.ipfl`) remembers and asks by the same functions.
+:class:`Feedback` is a part that runs beside those of any mechanism with values. A market that tells its clients more
+(:mod:`hanse.mechanisms.ipfl`) uses the functions here for the same purpose: :func:`no_news` makes the state,
+:func:`news` the questions, and :func:`gone` and :func:`with_worth` keep the state up to date.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from hanse.core.table import Floats, Ints
 
 
 def no_news(num_clients: int) -> dict[str, Any]:
-    """Return the state before round 0: nobody is ``gone [N]``, and nobody has a value: none from the ``last`` round,
-    no ``sum``, so many ``times`` valued.
+    """Return the state before round 0, in which nobody has left and nobody has been valued.
+
+    Its keys are ``gone [N]`` (who has left), ``last [N]`` (the value in the last round, NaN if there was none), ``sum
+    [N]`` of all values, and ``times [N]``, how often each client was valued.
     """
     return {
         "gone": np.zeros(num_clients, bool),
@@ -31,8 +34,15 @@ def no_news(num_clients: int) -> dict[str, Any]:
 
 
 def news(view: View, state: State, more: Callable[[int], Mapping[str, Any]] = lambda client: {}) -> list[Request]:
-    """Return a question to each client with a value from the last round: does it stay? It is told that value, its mean
-    so far, how often it was valued, and what there is ``more``.
+    """Return a question for each present client that was valued in the last round: does it stay?
+
+    The question tells the client its ``value`` in the last round, the ``mean`` so far, and how many ``times`` it was
+    valued.
+
+    Args:
+        view: the round, before selection.
+        state: has the keys of :func:`no_news`.
+        more: returns what else a client (by its id) is told.
     """
     here = view.present[~state["gone"][view.present] & ~np.isnan(state["last"][view.present])]
 
@@ -44,14 +54,20 @@ def news(view: View, state: State, more: Callable[[int], Mapping[str, Any]] = la
 
 
 def gone(view: View, state: State) -> NDArray[np.bool_]:
-    """Return who has left ``[N]``, those who said so just now included."""
+    """Return which clients have left, as a mask ``[N]``, including those that have just said so."""
     left: NDArray[np.bool_] = state["gone"].copy()
     left[view.leaving] = True
     return left
 
 
 def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
-    """Return the values with those of a round: ``worth [m]`` of ``clients [m]``."""
+    """Return the keys ``last``, ``sum`` and ``times`` of the state after a round in which some clients were valued.
+
+    Args:
+        state: has the keys of :func:`no_news`.
+        clients: the ids ``[m]`` of those who were valued.
+        worth: their values ``[m]``.
+    """
     last, total, times = np.full(len(state["last"]), np.nan), state["sum"].copy(), state["times"].copy()
     last[clients] = worth
     total[clients] += worth
@@ -61,24 +77,23 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Feedback(Part):
-    """Before each round, tells those who sat in the last one their value, its mean so far and how often they were
-    valued.
+    """Before each round, tells the clients valued in the last one what they were worth, and asks whether they stay.
 
-    Whoever answers ``stay = False`` is gone for good: it is no longer present, so it costs no more traffic.
+    A client that answers ``stay = False`` is gone for good. It is no longer present, so it causes no further traffic.
     """
 
     needs = frozenset({"values"})
 
     def init(self, context: Context) -> State:
-        """Nobody has a value, nobody is gone."""
+        """Return the state in which nobody has been valued and nobody has left."""
         return no_news(context.num_clients)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Tell last round's clients and ask them whether they stay."""
+        """Ask the clients that were valued in the last round whether they stay."""
         return news(view, state) if view.stage == "open" else ()
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember who left and what the seats were worth."""
+        """Remember who has left and what this round's updates were worth."""
         clients, worth = np.zeros(0, np.int64), np.zeros(0)
         if outcome.values is not None:
             clients, worth = outcome.values.by_client(outcome)

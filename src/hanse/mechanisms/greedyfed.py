@@ -1,7 +1,8 @@
-"""GreedyFed (Singhal, Pandey, Popovski 2024): train with the clients whose updates have been worth most.
+"""GreedyFed (Singhal, Pandey, Popovski 2024): train with the clients whose updates have been worth most so far.
 
-Alg. 1: meet everyone once in random order, then take the M largest cumulative Shapley values; average by samples.
-Alg. 2: each round's Shapley values by GTG-Shapley on the server's validation loss.
+Alg. 1 first lets every client train once, in random order. From then on it takes the M clients with the largest
+cumulative Shapley values and averages their models by numbers of samples. Alg. 2 estimates the Shapley values of each
+round by GTG-Shapley on the server's validation loss. Every piece is a part that other mechanisms use as well.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ def greedyfed(
     averaging: Literal["mean"] | Annotated[float, Field(ge=0, lt=1)] = "mean",
     eps: Annotated[float, Field(ge=0)] = 1e-4,
 ) -> Mechanism:
-    """GreedyFed with M = ``clients_per_round``, cumulative values by "mean" or with exponential weight ``averaging``,
-    and GTG-Shapley's truncation threshold ``eps``.
+    """GreedyFed: greedy selection by cumulative Shapley values, with FedAvg's training and averaging.
+
+    Args:
+        clients_per_round: the paper's M.
+        averaging: how a client's values of different rounds are combined: their "mean", or an exponential average in
+            which the old value keeps this weight.
+        eps: GTG-Shapley's truncation threshold, in units of the validation loss.
     """
     return Mechanism(
         name="greedyfed",

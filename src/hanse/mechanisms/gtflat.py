@@ -1,11 +1,16 @@
-"""GTFLAT (Mahini, Mousavi, Daneshtalab): the weights of a group of seats are the outcome of a population game.
+"""GTFLAT (Mahini, Mousavi, Daneshtalab): averaging weights from a population game between the clients.
 
-It is an add-on that replaces the weights of any average: ``dataclasses.replace(mechanism, weigh=GTFLAT())`` puts it on
-any mechanism that averages; at the end are the published ones. Each client chooses among the others' models, the
-nearest being the best; after 50 generations a model's weight is the share of all that chose it
-(:mod:`hanse.games.replicator`). The weights depend on the unit of the distances: with far apart models the nearest
-neighbours take all, with close ones everything is equal (papers.md T10). ``scale = "mean"`` divides the distances by
-their mean; either way the mean distance is recorded.
+Each client is a population whose individuals choose among the other clients' models, and the nearest model pays best.
+After a number of generations, a model's weight is the share of all individuals that chose it
+(:mod:`hanse.games.replicator`).
+
+GTFLAT is an add-on: it replaces the weights of any mechanism that averages, as in ``dataclasses.replace(mechanism,
+weigh=GTFLAT())``. The published combinations are at the end of the module (:func:`gtfedavg`, :func:`gtfedprox`) and in
+``fedgen.py``. :class:`ValidationGTFLAT` measures its payoffs, and :class:`GTFLATSelect` selects clients by the game.
+
+The weights depend on the unit of the distances. With models far apart the nearest neighbours get all the weight, with
+close ones all weights are nearly equal (papers.md T10). ``scale = "mean"`` divides the distances by their mean. The
+mean distance is recorded in either case.
 """
 
 from __future__ import annotations
@@ -26,26 +31,32 @@ from hanse.core.table import Floats
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.select import CLIENTS, count_sat, meet_all, without_replacement
+from hanse.mechanisms.weigh import GROUPED
 
 Payoff = Literal["distance", "cosine", "layers"]
 Scale = Literal["paper", "mean"]
-GROUPS = frozenset({"clients", "groups"})
 
 
 @dataclass(frozen=True)
 class GTFLAT(AggregatePart):
-    """GTFLAT with ``strength`` w, ``generations``, and whole individuals if a ``population`` is given.
+    """GTFLAT: a model's weight is the share of the other clients' populations that choose it for being near.
 
-    ``payoff``: "distance" over all parameters, eq. (10); "cosine" of what the clients changed; "layers": distances
-    within each tensor, summed (with ``scale = "mean"`` each tensor counts the same). ``time``: "discrete" generations
-    or the "continuous" flow.
-
-    Two details of the published code: ``start`` "random" draws what each individual chooses at first (with a
-    ``population``), and ``eps`` is added to every entry of the differences that distances are of (there 1e-6).
+    Attributes:
+        strength: the paper's w, how strongly a generation follows the payoffs.
+        generations: how many generations are played.
+        population: individuals per client; None: shares of any size, as for an infinite population.
+        scale: "paper" takes distances as they are, "mean" divides them by their mean.
+        payoff: "distance" over all parameters, eq. (10); "cosine" of the changes that clients made; "layers": distances
+            within each tensor, summed (with ``scale = "mean"`` every tensor counts the same).
+        time: "discrete" generations, or "continuous" for the flow that they approximate.
+        start: what individuals choose at first: all models equally often ("equal"), or a random one each ("random",
+            which needs a ``population``; so in the published code).
+        eps: added to every entry of the differences between models before their length is taken; 1e-6 in the published
+            code.
     """
 
     kind = "average"
-    needs = GROUPS
+    needs = GROUPED
     strength: Weight = 0.8
     generations: Count = 50
     population: Positive | None = None
@@ -56,14 +67,18 @@ class GTFLAT(AggregatePart):
     eps: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
+        """Raise UserError for a random start without individuals that could choose."""
         if self.start == "random" and self.population is None:
             raise UserError("start: 'random': needs a population of individuals, such as population = 100")
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the equilibrium's weights; a group of one seat has weight 1."""
+        """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
+
+        Recorded: see :func:`_play`.
+        """
         if len(group) == 1:
             return Aggregate(np.ones(1))
-        rows = group.parameters  # no buffers (papers.md T7)
+        rows = group.parameters  # without buffers, such as batch-norm statistics (papers.md T7)
         layout = group.view.context.layout
         start = self._start(group)
         offsets = [a for a in layout.offsets if a <= layout.num_parameters]
@@ -76,7 +91,7 @@ class GTFLAT(AggregatePart):
         return _play(self, replicator.payoff_matrix(rows, self.eps), time=self.time, start=start)
 
     def _start(self, group: Group) -> Floats | None:
-        """Return what each individual chooses at first, where that is drawn."""
+        """Return what each individual chooses at first; None if all models are chosen equally often."""
         if self.start == "equal" or self.population is None:
             return None
         return replicator.drawn(len(group), self.population, group.view.draw("weigh", start=group.row))
@@ -84,22 +99,30 @@ class GTFLAT(AggregatePart):
 
 @dataclass(frozen=True)
 class ValidationGTFLAT(AggregatePart):
-    """GTFLAT whose payoffs are measured, not estimated: player i values model j by the server's validation loss of the
-    mean of models i and j. It evaluates ``k (k - 1) / 2`` models a group and round.
+    """GTFLAT with measured payoffs: a player values another's model by the validation loss of their mean.
+
+    The server evaluates ``k (k - 1) / 2`` models for a group of k seats in each round.
+
+    Attributes:
+        strength: the paper's w, how strongly a generation follows the payoffs.
+        generations: how many generations are played.
+        population: individuals per client; None: shares of any size.
+        scale: "paper" takes payoffs as they are, "mean" divides them by their mean size.
     """
 
     kind = "average"
-    needs = GROUPS | {"validation"}
+    needs = GROUPED | {"validation"}
     strength: Weight = 0.8
     generations: Count = 50
     population: Positive | None = None
     scale: Scale = "paper"
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the equilibrium's weights; a group of one seat has weight 1."""
+        """Return the weights ``[m]`` of the game; a group of one seat has weight 1."""
         k = len(group)
         if k == 1:
             return Aggregate(np.ones(1))
+        # coalitions of two with equal weights are the means of pairs; their utility is minus the loss
         game = group.view.judge.coalitions(group.updates, group.old, np.ones(k), "loss")
         i, j = np.triu_indices(k, 1)
         losses = np.zeros((k, k))
@@ -110,19 +133,26 @@ class ValidationGTFLAT(AggregatePart):
 
 @dataclass(frozen=True)
 class GTFLATSelect(SelectPart):
-    """GTFLAT's future work (section 6), as we read it: clients are *selected* by the same game, among all clients.
+    """Selects clients by GTFLAT's game, among all clients: those whose changes many others are near to sit often.
 
-    The server remembers of each client how it changed the model when it last sat. Every client's population chooses
-    among the others' changes, the nearest paying most (eq. 10), and after ``generations`` a client's chance is the
-    share of all that chose it (eq. 11): clients are drawn by it, without replacement. So clients whose changes many
-    others are near to sit often, and nobody who is far from all. At first everybody sits once, in a random order.
+    This is our reading of the paper's future work (section 6). The server remembers how each client changed the model
+    when it last sat. Every client's population chooses among the others' changes, of which the nearest pays most (eq.
+    10), and a client's chance is the share of all that chose it (eq. 11). Clients are drawn by these chances without
+    replacement, after everyone has sat once in random order. A client that is far from all others hardly ever sits.
 
-    A change of more than ``sketch`` numbers is kept as a sketch of that length (each number is added, with a random
-    sign, to a random place; Charikar et al. 2002), whose distances are right on average and to about
-    ``sketch**-0.5`` of themselves: the state has ``N x sketch`` numbers.
+    A long change is kept as a *sketch*: each of its numbers is added, with a random sign, to a random place of a short
+    vector (Charikar et al. 2002). Distances between sketches are right on average, and to about ``sketch ** -0.5`` of
+    themselves. The state has ``N x sketch`` numbers.
 
-    Payoffs are over the number of players (eq. 12), so that among N clients it takes N/k times as many generations as
-    among k seats to go as far; with too few the weights are nearly uniform.
+    Payoffs are divided by the number of players (eq. 12). So among N clients it takes N/k times as many generations as
+    among k seats to get as far; with too few of them the chances are nearly uniform.
+
+    Attributes:
+        clients_per_round: how many clients train in a round.
+        strength: the paper's w, how strongly a generation follows the payoffs.
+        generations: how many generations are played.
+        scale: "paper" takes distances as they are, "mean" divides them by their mean.
+        sketch: the length of a sketch; changes that are not longer are kept whole.
     """
 
     needs = CLIENTS
@@ -134,15 +164,15 @@ class GTFLATSelect(SelectPart):
     sketch: Positive = 256
 
     def init(self, context: Context) -> State:
-        """Nobody has sat, and no change is known."""
+        """Return the state in which nobody has sat and no change is known."""
         n, width = context.num_clients, min(self.sketch, context.layout.num_parameters)
         return {"sat": np.zeros(n, np.int64), "known": np.zeros(n, bool), "changes": np.zeros((n, width))}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next of those who never sat, then clients drawn by the game's weights.
+        """Return the next clients that never sat, or, once all have, clients drawn by the chances of the game.
 
-        Of clients whose change is not known (they sat, and their updates were refused) nobody is drawn while others are
-        there. Recorded: ``select/effective_clients``, as many as the weights amount to.
+        A client whose change is not known, because its updates were refused, is drawn only if that is so for all who
+        are present. ``select/effective_clients`` records to how many equal chances the chances amount.
         """
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
@@ -155,13 +185,13 @@ class GTFLATSelect(SelectPart):
         return Choice(np.sort(players[drawn]), metrics=recorded), state
 
     def chances(self, changes: Floats) -> Floats:
-        """Return the weights ``[n]`` of the game among clients with these ``changes [n, width]``."""
+        """Return the chances ``[n]`` that the game gives to clients with these ``changes [n, width]``."""
         phi = replicator.payoff_matrix(changes)
         played = replicator.scale_free(phi) if self.scale == "mean" else phi
         return replicator.weights(replicator.equilibrium(played, self.generations, self.strength))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember who sat, and the changes of those whose updates were accepted."""
+        """Remember who sat, and a sketch of each change that was accepted."""
         updates, parameters = outcome.trained, outcome.context.layout.num_parameters
         known, changes = state["known"].copy(), state["changes"].copy()
         if len(updates):
@@ -173,8 +203,15 @@ class GTFLATSelect(SelectPart):
 
 
 def sketched(vectors: Floats, width: int, seed: int) -> Floats:
-    """Return sketches ``[n, width]`` of ``vectors [n, P]``, by one linear map for each seed: each entry is added, with
-    a random sign, to a random place (Charikar, Chen, Farach-Colton 2002). Vectors no longer than ``width`` stay.
+    """Return sketches ``[n, width]``, which keep distances approximately (Charikar, Chen, Farach-Colton 2002).
+
+    Each entry is added, with a random sign, to a random place of the sketch. The map is linear and the same for all
+    vectors.
+
+    Args:
+        vectors: ``[n, P]``; returned as they are if P is at most ``width``.
+        width: the length of a sketch.
+        seed: keys the random map. Sketches are comparable only if they were made with the same seed.
     """
     length = vectors.shape[1]
     if length <= width:
@@ -191,11 +228,17 @@ def _play(
     time: replicator.Time = "discrete",
     start: Floats | None = None,
 ) -> Aggregate:
-    """Return the equilibrium of a group's game with payoffs ``phi [m, m]`` by the part's options; ``scaled`` makes the
-    scale-free payoffs where they are not ``phi`` over its mean size.
+    """Return the weights of a group's game with payoffs ``phi [m, m]``.
 
-    Recorded, of groups of several seats: ``weigh/distance`` (the mean size of the payoffs before any scaling),
-    ``weigh/nash_gap``, ``weigh/effective_seats`` (``1 / sum w^2``).
+    Recorded, as means over groups of several seats: ``weigh/distance``, the mean size of the payoffs before any
+    scaling; ``weigh/nash_gap``, how far the outcome is from an equilibrium; ``weigh/effective_seats``, ``1 / sum w^2``.
+
+    Args:
+        part: has the options of the game.
+        phi: the payoffs.
+        scaled: makes the payoffs for ``scale = "mean"`` where they are not just ``phi`` over its mean size.
+        time: see :class:`GTFLAT`.
+        start: what individuals choose at first; None: all models equally often.
     """
     played = phi
     if part.scale == "mean":
@@ -217,7 +260,7 @@ def gtfedavg(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedAvg: FedAvg with GTFLAT's weights."""
+    """GTFedAvg: FedAvg with GTFLAT's weights; the options are those of :class:`GTFLAT`."""
     weigh = GTFLAT(strength, generations, population, scale)
     return replace(fedavg(clients_per_round), name="gtfedavg", weigh=weigh)
 
@@ -230,6 +273,6 @@ def gtfedprox(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedProx: FedProx with GTFLAT's weights."""
+    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights; the other options are those of :class:`GTFLAT`."""
     weigh = GTFLAT(strength, generations, population, scale)
     return replace(fedprox(clients_per_round, mu), name="gtfedprox", weigh=weigh)

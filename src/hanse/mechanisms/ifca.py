@@ -1,4 +1,8 @@
-"""IFCA (Ghosh et al. 2020, Alg. 1, option II): several models, and each client trains one."""
+"""IFCA (Ghosh et al. 2020, Alg. 1, option II): several shared models, of which each client trains the one that fits it.
+
+Clients choose their cluster anew in every round, by the losses of all cluster models on their own training data.
+At first the clusters differ only by the initial values of their models.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,14 @@ Clusters = Annotated[int, Field(ge=2)]
 
 @dataclass(frozen=True)
 class IFCA(TrainPart, DeployPart):
-    """IFCA, in the slots train and deploy: rows "cluster", of which each client trains and holds the one that loses
-    least on its data.
+    """IFCA, in the slots train and deploy: each client trains and holds the cluster model that fits it best.
 
-    Everyone who is present is asked before selection, on at most ``score_samples`` training samples (None: all); this
-    costs K models down a client, whether it is chosen or not. The models start from different initial values.
+    Every present client is asked for the losses before selection. So each of them downloads all K models in every
+    round, whether it is then chosen or not.
+
+    Attributes:
+        clusters: the number of models, at least 2.
+        score_samples: on how many training samples a client measures the losses at most; None: on all.
     """
 
     needs = frozenset({"clients"})
@@ -36,27 +43,27 @@ class IFCA(TrainPart, DeployPart):
     score_samples: Positive | None = None
 
     def blocks(self) -> Sequence[Block]:
-        """Return the clusters' models."""
+        """Return the rows of the clusters, each with an initial model of its own."""
         return (Block("cluster", self.clusters, initial="different", held=True),)
 
     def init(self, context: Context) -> State:
-        """Everyone is in the first cluster."""
+        """Return the state with every client in the first cluster."""
         return {"cluster": np.zeros(context.num_clients, np.int64)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask for the loss of every model."""
+        """Ask every present client for the loss of each model."""
         if view.stage != "open":
             return ()
         task = Score("clusters", view.table.models("cluster"), limit=self.score_samples)
         return [Request(int(c), (task,)) for c in view.present]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its model of lowest loss."""
+        """Return a seat for each chosen client at the model with the lowest loss."""
         cluster, client = _lowest_loss(view, state), chosen_seats(view).client
         return Seats.at(client, view.at("cluster")[cluster[client]]), {"cluster": cluster}
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the clusters' rows, with the size of the largest cluster."""
+        """Return the row of each client's cluster; ``deploy/largest_cluster`` counts the largest one's clients."""
         cluster = _lowest_loss(view, state)
         largest = int(np.bincount(cluster).max(initial=0))
         deployment = Deployment(view.at("cluster")[cluster], metrics={"deploy/largest_cluster": largest})
@@ -64,8 +71,9 @@ class IFCA(TrainPart, DeployPart):
 
 
 def _lowest_loss(view: View, state: State) -> Ints:
-    """Return each client's cluster ``[N]``: that of lowest loss where it said so this round (ties: the lower one), else
-    as it was.
+    """Return each client's cluster ``[N]``: the one with the lowest loss if it answered, else the one it had.
+
+    Of equal losses the lower cluster wins. A loss that is not a number counts as infinite.
     """
     found: Ints = state["cluster"].copy()
     for c in view.present.tolist():
@@ -77,6 +85,11 @@ def _lowest_loss(view: View, state: State) -> Ints:
 
 
 def ifca(clients_per_round: Seated = None, clusters: Clusters = 2) -> Mechanism:
-    """IFCA (Ghosh et al. 2020): ``clusters`` models, and each client trains the one that loses least on its data."""
+    """IFCA (Ghosh et al. 2020): several models, and each client trains the one that has the lowest loss on its data.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clusters: the number of models.
+    """
     part = IFCA(clusters)
     return Mechanism("ifca", who(clients_per_round), part, BySamples(), deploy=part)

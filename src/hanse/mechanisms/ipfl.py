@@ -1,8 +1,16 @@
-"""iPFL (Zhang et al. 2024): a market of models, in which everyone buys what helps it and sells what it has.
+"""iPFL (Zhang et al. 2024): a market of models, in which clients buy models that help them and sell their own.
 
-Alg. 1: all train their own model, pulled to a proximal centre (eq. 7); the server learns who imports whom (Alg. 2) and
-bills it (eq. 10); who pays gets its next centre (eq. 6), who does not stays with the old one or quits with its best
-model. The rows are a "model" and a "centre" a client, its private "best" model so far, and the "initial" one.
+In each round of Alg. 1 all clients train their own models, pulled towards a proximal centre (eq. 7). The server learns
+from declared costs and from distances between models who should import whom (Alg. 2), and bills the buyers (eq. 10). A
+client that pays gets its next centre (eq. 6). One that does not stays with its old centre, or quits with its best
+model.
+
+The table has a row "model" and a row "centre" for each client, the client's private row "best" with its best model so
+far, and the row "initial".
+
+:class:`IPFL` is the whole system as one part for four slots, and :func:`ipfl` the mechanism. :class:`Utilities`
+accounts for what other mechanisms would bring their clients at such a market without payments. The graph, the prices
+and the utilities themselves are game theory: :mod:`hanse.games.market`.
 """
 
 from __future__ import annotations
@@ -68,15 +76,19 @@ CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
 OWN = "own model"  # the question for a model's validation score
-FAR = 1e9  # the length of a model, or of its way, that no market measures: squares of squares fit into float32
+FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
-ONE_BY_ONE = 64  # clients: more of them are only in the records, not in the metrics
+ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What clients at the market declare, or what is true of them, whatever they said: ``sizes``, ``costs``,
-    ``eagerness`` ``[m]``.
+    """The traits of clients that decide about trade: what they declare, or what is true of them.
+
+    Attributes:
+        sizes: numbers of samples, ``[m]``.
+        costs: the cost of sharing a model, in tokens, ``[m]``.
+        eagerness: K of eq. (2), how much a client gains from more data, ``[m]``.
     """
 
     sizes: Floats
@@ -85,7 +97,14 @@ class Traits:
 
     @staticmethod
     def true_of(view: View, clients: Ints, cost: float, eagerness: float) -> Traits:
-        """Return what the profiles of ``clients [m]`` say; ``cost`` and ``eagerness`` where they say nothing."""
+        """Return the true traits of ``clients [m]``, from their profiles.
+
+        Args:
+            view: the round.
+            clients: client ids.
+            cost: for clients whose profile has none.
+            eagerness: for clients whose profile has none.
+        """
         info = {c.id: c for c in view.roster}
         now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
         return Traits(
@@ -97,7 +116,14 @@ class Traits:
 
 @dataclass(frozen=True)
 class Trade:
-    """One round's market: the ``clients [m]``, what they declared, the graph, and what is true of them."""
+    """Hands on one round's market.
+
+    Attributes:
+        clients: who was at the market, ``[m]``.
+        market: what they declared, and the distances between their models.
+        graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``.
+        truth: the clients' true traits.
+    """
 
     clients: Ints
     market: Market
@@ -107,8 +133,14 @@ class Trade:
 
 @dataclass(frozen=True)
 class Bills:
-    """What became of a market's bills: ``clients [m]``, what i owes j ``units [m, m]``, the most that each had
-    ``authorised [m]`` (units; -1: any bill), who ``paid [m]``, and each one's ``utility [m]``.
+    """Hands on what became of the bills of one round's market.
+
+    Attributes:
+        clients: who was at the market, ``[m]``.
+        units: what client i owes client j, ``[m, m]``.
+        authorised: the most that each client had agreed to pay, ``[m]`` in units; -1: any bill.
+        paid: who paid, ``[m]``.
+        utility: each client's utility in this round, eq. (1), ``[m]`` in tokens.
     """
 
     clients: Ints
@@ -120,38 +152,51 @@ class Bills:
 
 @dataclass(frozen=True)
 class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
-    """iPFL, in the slots select, train, weigh and settle.
+    """iPFL, in the slots select, train, weigh and settle: a market of models with prices.
 
-    SELECT: everyone who is present and has not quit. After each market a client is told how it went (``value``: its
-    utility in the last round, ``mean`` and ``times``; ``bill``, ``authorised`` and ``balance`` in units; in how many
-    rounds its centre was withheld, ``unpaid``) and says whether it stays. Who leaves is gone for good.
+    SELECT: everyone who is present and has not quit. After each market, a client is told how it went: its utility in
+    the last round (``value``), the ``mean`` so far and the number of ``times``; its ``bill``, what it had
+    ``authorised``, and its ``balance``, in units; and in how many rounds its centre was withheld (``unpaid``). It says
+    whether it stays. Who leaves is gone for good.
 
-    TRAIN: from its own model, pulled to its centre with ``mu``, eq. (7); by default ``lam / eta``. Who imports nothing,
-    or has not paid, trains without the pull: eq. (5) has no such term then, and Table 5's sellers train as if alone
-    (papers.md I19); with ``pull_alone`` who imports nothing is pulled to its own last model, as in the authors' code.
-    With ``keep_best`` a private row holds each client's best model so far, for when it quits.
+    TRAIN: each client trains its own model, pulled towards its centre, eq. (7). A client that imports nothing, or has
+    not paid, trains without the pull: eq. (5) has no such term then, and the sellers in Table 5 train as if alone
+    (papers.md I19).
 
-    WEIGH: the graph and the centres, from what clients declare and how far their models are apart. ``stop``: whether
-    Algorithm 2 passes over a seller that does not pay or ends there (:func:`hanse.games.market.learn_graph`).
-    ``last_market``: whether models are traded after the last training, too, when nobody trains with them any more (the
-    authors' T markets instead of T - 1). ``cost`` and
-    ``eagerness`` stand for clients that declare none. ``distance`` is ``1 - cos`` or the squared L2 distance (papers.md
-    I15), ``of`` what it is taken of: what models have "travel"led since the initial one, the "models" themselves, or
-    the round's "updates". Centres take the gradient of the same distance; ``bounded``: they stay within reach of the
-    imported models (:func:`hanse.games.market_models.within_reach`), and without it the step of eq. (6) is taken as it
-    is printed. ``adapters``: whether the distances between LoRA
-    adapters are those of their "factors", as of any parameters, or of the "products" B A, which do not depend on how a
-    change is factored (:mod:`hanse.learning.adapters`); centres mix factors either way, because a table row is the
-    factors. Who declares what no market can have (a cost or an eagerness that is no number from 0 to 1e15; a cost may
-    be infinite), reports more than 2^53 samples or sends a model longer than 1e9 neither buys nor sells in that round,
-    and the record says why.
+    WEIGH: the graph of imports and the centres, from what clients declare and how far apart their models are. A client
+    is left out of a round's market, and neither buys nor sells, if it declares what no market can have (a cost or an
+    eagerness that is not a number from 0 to 1e15; a cost may be infinite), reports more than 2^53 samples, or sends a
+    model longer than 1e9. The record says why.
 
-    SETTLE: what each client pays for its imports, in one transaction a buyer; each edge is rounded down to the unit,
-    but a price above 0 to one unit at least. A buyer whose bill is larger than what its training reply authorised, or
-    than its account can bear, pays nothing and its centre is withheld; its sellers share nothing with it, and all other
-    payments stay as they are. So it is for a buyer whose centre keeps its old model. Amounts are Python integers, from
-    the price to the posting. ``pricing`` is "marginal", iPFL's eq. (10), or "critical": the highest cost at which the
-    seller would still have been imported, which leaves no motive to misreport the cost.
+    SETTLE: each client pays for its imports, in one transaction. The price of each import is rounded down to the unit,
+    but a price above 0 is at least one unit. A buyer pays nothing, and its centre is withheld, if its bill is larger
+    than what it authorised with its training reply, if its account cannot bear the bill, or if its centre would keep
+    its old model anyway. Its sellers share nothing with it, and all other payments stay as they are. Amounts are Python
+    integers from the price to the posting.
+
+    Attributes:
+        lam: lambda, the weight of the distances between models in eqs (8) and (10).
+        eta: the step with which centres are made, eq. (6).
+        cost: in tokens, for clients that declare none.
+        eagerness: for clients that declare none.
+        distance: "cosine" (``1 - cos``) or "squared_l2" (papers.md I15). Centres take the gradient of the same
+            distance.
+        of: what distances are taken of: how models have come from the initial one ("travel"), the "models" themselves,
+            or the round's "updates".
+        bounded: centres stay within reach of the imported models (:func:`hanse.games.market_models.within_reach`).
+            Otherwise the step of eq. (6) is taken as printed.
+        pricing: "marginal" is iPFL's eq. (10). "critical" is the highest cost at which the seller would still have been
+            imported, which leaves no motive to misreport the cost.
+        keep_best: whether a private row keeps each client's best model so far, for when it quits.
+        adapters: for LoRA adapters: distances between their "factors", as between any parameters, or between the
+            "products" B A, which do not depend on how a change is factored (:mod:`hanse.learning.adapters`). Centres
+            mix factors in either case, because that is what a row of the table holds.
+        mu: strength of the pull of eq. (7); None: ``lam / eta``.
+        stop: "skip": Alg. 2 passes over a seller that does not pay off. "break": it ends there
+            (:func:`hanse.games.market.learn_graph`).
+        pull_alone: whether a client that imports nothing is pulled towards its own last model, as in the authors' code.
+        last_market: whether models are traded after the last training too, when nobody trains with them any more: the
+            authors' T markets instead of T - 1.
     """
 
     needs = by_slot(select={"clients", "trade"}, train={"clients"}, weigh={"clients"}, settle={"trade"})
@@ -175,15 +220,19 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     last_market: bool = False
 
     def __post_init__(self) -> None:
+        """Fill in the default of ``mu``. Raises UserError for critical prices with ``stop = "break"``."""
         if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
             object.__setattr__(self, "mu", self.lam / self.eta)
         if self.stop == "break" and self.pricing == "critical":
             raise UserError("mechanism.weigh.pricing: 'critical': must be 'marginal' with stop = 'break'")
 
     def init(self, context: Context) -> State:
-        """All are there, and nothing has been traded. Raises UserError for products where the model is no adapter."""
+        """Return the state in which everyone is there and nothing has been traded.
+
+        Raises UserError for distances between adapters' products if the model is no adapter.
+        """
         if self.adapters == "products" and not has_adapters(context.layout):
-            raise UserError("mechanism.weigh.adapters: 'products': the model is no adapter (model.name = 'lora')")
+            raise UserError("mechanism.weigh.adapters: 'products': the model has no adapters (model.name = 'lora' has)")
         n = context.num_clients
         return {
             **no_news(n),
@@ -191,13 +240,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "authorised": np.full(n, -1, np.int64),
             "unpaid": np.zeros(n, np.int64),
             "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
-            "best": np.full(n, -np.inf),
+            "best": np.full(n, -np.inf),  # the validation score of each client's best model
             **_nothing(n),
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask those who were at the last market whether they stay; for cost and eagerness beside training; afterwards
-        how good the own model is, if the best one is kept.
+        """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
+
+        Only clients of the last market are asked whether they stay, and models are scored only if the best one is kept.
         """
         here = view.context.standing(self)
         if view.stage == "open" and "select" in here:
@@ -219,7 +269,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # SELECT
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return those who stay."""
+        """Return the present clients that have not left."""
         left = gone(view, state)
         choice = Choice(view.present[~left[view.present]], metrics={"market/quit": float(left.sum())})
         return choice, {**state, "gone": left}
@@ -227,14 +277,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # TRAIN
 
     def blocks(self) -> Sequence[Block]:
-        """Return models, centres (theta-bar^0 = theta^0: papers.md I14), best models, and the initial model. All start
-        as the initial one. Models are uploaded to the market; only a best model never leaves its client.
+        """Return the rows. All of them start as the initial model (papers.md I14).
+
+        Models are uploaded to the market. Only a best model never leaves its client.
         """
         best = (Block("best", PER_CLIENT, private=True),) if self.keep_best else ()
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each client at its own model, pulled to its centre."""
+        """Return a seat for each client at its own model, pulled towards its centre if others' models are in it."""
         clients = chosen_seats(view).client
         own = view.at("model", clients)
         pull = units(view.at("centre", clients), view.table.size)
@@ -244,8 +295,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # WEIGH
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the best models so far, and new centres with the trade that they come from, unless this was the last
-        training.
+        """Return the best models so far, and the new centres together with the trade that they come from.
+
+        After the last training there is no market, unless ``last_market``.
         """
         keeps, clients, home = "best" in view.table, view.trained.seats.client, view.home.copy()
         # Alg. 1: who quits leaves with its best model
@@ -273,10 +325,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Weighed((*kept, centres), (), home, metrics, refused, found), state
 
     def _market(self, view: View) -> tuple[Trade, Replace, Mapping[int, str]]:
-        """Return the trade, the centres that follow from it, and who was left out of it, with the reason, by place."""
+        """Return the trade, the centres that follow from it, and by place who was left out, with the reason."""
         measured = self._measured(view)
         declared, out = self._declared(view, measured)
         if out:
+            # a huge or broken model must not enter the products with all others; as zeros its distances are finite
             measured = measured.clone()
             measured[list(out)] = 0.0
         # one product of the models for the distances and for the centres
@@ -285,9 +338,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return trade, self._centres(view, trade, gram), out
 
     def _scores(self, view: View, state: State) -> Floats:
-        """Return each update's accuracy on its client's validation share (minus the loss where there are no classes).
+        """Return each update's score ``[S]`` at its client: accuracy, or minus the loss without classes.
 
-        Without such a share the latest model counts as the best.
+        If a client has no such share, its latest model counts as its best.
         """
         found = np.zeros(len(view.trained))
         for s, c in enumerate(view.trained.seats.client.tolist()):
@@ -296,12 +349,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if isinstance(result, Scored) and result.num_samples > 0:
                 value = float(result.accuracy[0])
                 value = -float(result.loss[0]) if math.isnan(value) else value
+            # without a score: just above the best so far, so that the latest model becomes the best one
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
     def _declared(self, view: View, measured: Tensor) -> tuple[Traits, Mapping[int, str]]:
-        """Return what the clients declare and report, and who is left out (it sells nothing, and buys nothing): the
-        reason, by place.
+        """Return what the clients declare and report, and who is left out: by place among the updates, the reason.
+
+        A client that is left out has size 0, an infinite cost and no eagerness, so it neither sells nor buys.
         """
         updates, out = view.trained, dict[int, str]()
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
@@ -328,6 +383,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Traits(sizes, costs, eager), out
 
     def _trade(self, view: View, declared: Traits, measured: Tensor, gram: CosineGram | None) -> Trade:
+        """Return the market of the declared traits and the models' distances, with the graph of the best imports."""
         clients = view.trained.seats.client
         if self.adapters == "products":
             apart = self._product_distances(view)
@@ -342,7 +398,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Trade(clients, market, best_imports(market, self.stop), truth)
 
     def _product_distances(self, view: View) -> Floats:
-        """Return the distances between adapters' products, of what ``of`` says."""
+        """Return the distances ``[m, m]`` between the products of adapters, of whatever ``of`` says."""
         updates, layout = view.trained, view.context.layout
         reference = None
         if self.of != "models":
@@ -361,19 +417,19 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return rows - view.context.initial(0)[:width]
 
     def _centres(self, view: View, trade: Trade, gram: CosineGram | None) -> Replace:
-        """Return the centres, iPFL eq. (6)."""
+        """Return the new centres, iPFL eq. (6), as weights on updates and old rows."""
         rows, S = view.at("centre", trade.clients), len(view.trained)
         if gram is None:  # squared L2: differences of models are those of what they travelled, too
             return Replace(rows, centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2"))
         cosines, lengths = gram
-        moved = lengths > 0  # what did not move has no direction to be pulled in, or to pull to
+        moved = lengths > 0  # a model that did not move has no direction: it neither pulls nor is pulled
         graph = trade.graph * (moved[:, None] & moved[None, :])
         inner = centre_weights(graph, trade.market.sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
         if self.bounded:
             inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
         if self.of == "models":
             return Replace(rows, inner)
-        # theta_i + (W - I) (theta - reference)
+        # the weights act on theta - reference, so the centre is theta_i + (W - I) (theta - reference)
         reference = view.trained.seats.start if self.of == "updates" else np.full(S, view.table.row("initial"))
         models = np.zeros((S, view.table.size))
         np.add.at(models.T, reference, -(inner - np.eye(S)).T)
@@ -417,7 +473,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember how the market went for everyone, and whose centre was delivered."""
+        """Remember how the market went for each client, and whose centre was delivered."""
         n, nobody = len(state["gone"]), np.zeros(0, np.int64)
         after = {
             **state,
@@ -427,7 +483,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
         pulled, centres, bills = state["pulled"].copy(), outcome.get(Centres), outcome.get(Bills)
         if centres is not None:
-            # who imports nothing has its own model for a centre
+            # the centre of a client that imports nothing is its own model, to which it is pulled only if asked for
             pulled[centres.clients] = centres.imports | self.pull_alone
         after["pulled"] = pulled
         if bills is None:
@@ -441,11 +497,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return after
 
     def tells(self, slots: frozenset[str]) -> Telling:
-        """Return what the market's payments are called, where it settles."""
+        """Return what the market's payments are called, if this part settles."""
         return MARKET_TELLING if "settle" in slots else Telling()
 
     def terms(self, joining: Joining) -> Terms:
-        """Return what imports may cost and bring, and what a client's own model earns."""
+        """Return what imports may cost and bring a client that thinks of joining, and what its own model may earn."""
         weigh, profile = joining.parts.get("weigh"), joining.profile
         markets = joining.rounds if self.last_market else max(0, joining.rounds - 1)
         eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
@@ -462,16 +518,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
             gains.append(
                 f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth "
-                f"{most:.2f} "
-                "tokens a round to it (eq. 2); that is the most it can gain as a buyer."
+                f"{most:.2f} tokens a round to it (eq. 2); that is the most it can gain as a buyer."
             )
             if self.pricing == "marginal" and own > 0:
                 highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
                 caps.append(int(np.ceil(highest * TOKEN)))
                 pays.append(
-                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its "
-                    "declaration and "
-                    f"the sizes that the sellers report; whatever they report, no bill is above {highest:.2f} tokens."
+                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its declaration "
+                    "and the sizes that the sellers report; whatever they report, no bill is above "
+                    f"{highest:.2f} tokens."
                 )
         else:
             unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")
@@ -497,17 +552,21 @@ def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
 
 
 def _known(value: float | None, default: float) -> float:
+    """Return a value, or the default if it is None."""
     return default if value is None else value
 
 
 def _mean_off_diagonal(values: Floats) -> float:
+    """Return the mean of a matrix without its diagonal, which must be 0."""
     m = len(values)
     return float(values.sum() / (m * (m - 1))) if m > 1 else 0.0
 
 
 def _bills(due: Floats, graph: Graph) -> list[Bill]:
-    """Return what each buyer owes at prices ``due [m, m]`` (tokens); a price that is no number cannot be paid, and one
-    above 0 is at least a unit: a buyer that overstates its size pushes prices towards 0, and rounded down they were 0.
+    """Return what each buyer owes at prices ``due [m, m]`` (tokens).
+
+    A price that is not finite cannot be paid. A price above 0 is at least one unit: a buyer that overstates its size
+    pushes prices towards 0, and rounding them down to nothing would reward it.
     """
     found: list[Bill] = []
     for i in range(len(due)):
@@ -518,6 +577,7 @@ def _bills(due: Floats, graph: Graph) -> list[Bill]:
 
 
 def _owed(price: float) -> int:
+    """Return a price in units."""
     if not math.isfinite(price):
         return UNPAYABLE
     return max(1, units_of(price)) if price > 0 else 0
@@ -531,7 +591,7 @@ def _limit(authorised: object) -> int | None:
 
 
 def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
-    """Return the bills as an array ``[m, m]`` for the record. What nobody can pay is cut there, so that sums fit."""
+    """Return the bills as an array ``[m, m]`` for the record, cut where nobody could pay so that sums fit."""
     units = np.zeros((len(bills), len(bills)), np.int64)
     for i, bill in enumerate(bills):
         units[i, list(bill)] = [min(owed, LARGEST // len(bills)) for owed in bill.values()]
@@ -541,10 +601,10 @@ def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
 def _clear(
     view: View, clients: Ints, bills: Sequence[Bill], authorised: Sequence[int | None]
 ) -> tuple[NDArray[np.bool_], tuple[Transaction, ...]]:
-    """Return who pays ``[m]`` and the transactions, in an order in which no account falls below its floor.
+    """Return who pays, ``[m]``, and the transactions, in an order in which no account falls below its floor.
 
-    Those who authorised their bill pay as soon as their account can bear it; what they pay may enable others. Only a
-    bill of nothing is paid by nothing.
+    A client that authorised its bill pays as soon as its account can bear it. What it pays may enable others to pay, so
+    the clients are gone through until nobody else can. A bill of 0 is paid without a transaction.
     """
     book, owed = view.book, [sum(bill.values()) for bill in bills]
     kept = view.mixed.keeps(view.table, view.at("centre", clients))  # nothing would be delivered for their money
@@ -568,20 +628,21 @@ def _clear(
 
 
 def _transaction(clients: Ints, bill: Bill, i: int) -> Transaction:
+    """Return the transaction by which buyer ``i`` pays its whole bill."""
     postings = [(account(int(clients[i])), -sum(bill.values()))]
     postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
     return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), "iPFL eq. (10)")
 
 
 def _utilities(graph: Graph, money: Floats, truth: Traits) -> Floats:
-    """Return each client's utility ``[m]``, iPFL eq. (1), by what is true of it."""
-    if bool(((truth.sizes == 0) & (truth.eagerness > 0)).any()):  # papers.md I13
+    """Return each client's true utility, iPFL eq. (1), ``[m]`` in tokens. ``money [m, m]`` are payments in tokens."""
+    if bool(((truth.sizes == 0) & (truth.eagerness > 0)).any()):  # papers.md I13: without samples there is no gain
         truth = Traits(truth.sizes, truth.costs, np.where(truth.sizes == 0, 0.0, truth.eagerness))
     return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
 
 
 def _arrays(trade: Trade, pricing: Pricing) -> dict[str, NDArray[Any]]:
-    """Return what an audit replays a round from."""
+    """Return the arrays from which an audit can replay a round's market."""
     market, truth = trade.market, trade.truth
     return {
         "market_client": trade.clients,
@@ -600,11 +661,15 @@ def _arrays(trade: Trade, pricing: Pricing) -> dict[str, NDArray[Any]]:
 
 
 def _nothing(num_clients: int) -> State:
+    """Return the sums over all markets before the first: ``utility [N]`` in tokens and ``money [N]`` in units."""
     return {"utility": np.zeros(num_clients), "money": np.zeros(num_clients, np.int64)}
 
 
 def _metrics(state: State, utility: Floats | None) -> dict[str, float]:
-    """Return the utilities of all clients so far, and of those at this round's market; of few clients one by one."""
+    """Return the metrics of all clients' utilities so far, and of those at this round's market.
+
+    If there are few clients, each has metrics of its own.
+    """
     total = state["utility"]
     found = {"utility/mean": float(total.mean()), "utility/min": float(total.min())}
     if len(total) <= ONE_BY_ONE:
@@ -616,7 +681,14 @@ def _metrics(state: State, utility: Floats | None) -> dict[str, float]:
 
 
 def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64] | None = None) -> State:
-    """Return the sums with one more market: ``utility [m]`` of ``clients [m]``, and what i paid j ``money [m, m]``."""
+    """Return the sums with one more market added.
+
+    Args:
+        state: has the keys of :func:`_nothing`.
+        clients: who was at the market, ``[m]``.
+        utility: their utilities in it, ``[m]``.
+        money: what client i paid client j, ``[m, m]`` in units; None if nobody paid.
+    """
     total, balance = state["utility"].copy(), state["money"].copy()
     total[clients] += utility
     if money is not None:
@@ -626,12 +698,16 @@ def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64
 
 @dataclass(frozen=True)
 class Utilities(SettlePart):
-    """Nobody pays; everyone's utility is accounted as iPFL accounts for its baselines, eq. (1) with p = 0.
+    """Nobody pays; each client's utility is accounted as iPFL accounts for its baselines, eq. (1) with p = 0.
 
-    Client i imports j's model if any row that i trained from, was pulled to, or starts from next contains j's update;
-    with ``count = "received"`` if it was sent j's model, where the mechanism sends some and mixes fewer (FedFomo), as
-    the authors' code counts. ``last_market``: whether the last round counts, after which nobody trains, as iPFL's own.
-    ``cost`` and ``eagerness`` stand for clients whose profile has none.
+    Client i imports the model of j if j's update is in any row that i trained from, was pulled to, or starts from next.
+
+    Attributes:
+        cost: in tokens, for clients whose profile has none.
+        eagerness: for clients whose profile has none.
+        count: "mixed" as above. "received": client i imports what it was sent, where the mechanism sends more models
+            than it mixes (FedFomo); so in the authors' code.
+        last_market: whether the last round counts, after which nobody trains.
     """
 
     needs = frozenset({"clients"})
@@ -641,11 +717,11 @@ class Utilities(SettlePart):
     last_market: bool = False
 
     def init(self, context: Context) -> State:
-        """Nobody has gained anything."""
+        """Return the state in which nobody has gained anything."""
         return _nothing(context.num_clients)
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return metrics and arrays alone."""
+        """Return metrics and arrays, and no transactions."""
         if view.stage != "close":
             return Settlement(), state
         over = view.round == view.context.rounds - 1 and not self.last_market
@@ -669,16 +745,21 @@ class Utilities(SettlePart):
         return Settlement(metrics=metrics, arrays=arrays), after
 
     def tells(self, slots: frozenset[str]) -> Telling:
-        """Return what utilities are."""
+        """Return what utilities are called in reports."""
         return UTILITIES_TELLING
 
     def terms(self, joining: Joining) -> Terms:
-        """Nobody pays."""
+        """Return that joining is free."""
         return FREE
 
 
 def graph_of(view: View, clients: Ints) -> Graph:
-    """Return who got whose update in a round of any mechanism, ``[m, m]`` of 0/1 over ``clients [m]``."""
+    """Return who got whose update in a round of any mechanism, as 0 or 1, ``[m, m]``.
+
+    Args:
+        view: the round, once the mix is known.
+        clients: client ids ``[m]``, ascending.
+    """
     seats, mixed = view.trained.seats, view.mixed
     S = len(seats)
     reach = np.zeros((len(clients), mixed.W.shape[0]), bool)  # the rows that a client sees next
@@ -690,6 +771,7 @@ def graph_of(view: View, clients: Ints) -> Graph:
         for pulls in (seats.R, seats.L):
             if pulls is not None:
                 reach[i, : pulls.shape[1]] |= (pulls[mine] != 0).any(axis=0)
+    # clients -> rows they see -> updates in these rows -> clients that made them
     made_of = mixed.made_of(S)
     holder = np.zeros((S, len(clients)), bool)
     holder[np.arange(S), np.searchsorted(clients, seats.client)] = True
@@ -698,7 +780,7 @@ def graph_of(view: View, clients: Ints) -> Graph:
     return graph
 
 
-# What the market says of itself: in reports, to participants, and to who thinks of joining
+# What the market says about itself, in reports and to participants.
 
 UTILITY = Worth(
     "utility/client/*", "Utility", "What the market has brought each client so far: its utility, in tokens."
@@ -742,8 +824,25 @@ def ipfl(
     pull_alone: bool = False,
     last_market: bool = False,
 ) -> Mechanism:
-    """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness for clients whose
-    profile has none. The gain is ``sqrt(K/n)``, so that K should grow with the clients' samples: 5e5 is for 5,000.
+    """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness.
+
+    The gain of eq. (2) is ``sqrt(K/n)``, so the eagerness K should grow with the clients' numbers of samples n; 5e5 is
+    for 5,000 samples each.
+
+    Args:
+        lam: see :class:`IPFL`, as for all options.
+        eta: the step with which centres are made.
+        cost: in tokens, for clients whose profile has none.
+        eagerness: for clients whose profile has none.
+        distance: "cosine" or "squared_l2".
+        of: "travel", "models" or "updates".
+        bounded: whether centres stay within reach of the imported models.
+        pricing: "marginal" or "critical".
+        keep_best: whether each client keeps its best model.
+        adapters: "factors" or "products".
+        stop: "skip" or "break".
+        pull_alone: whether a client that imports nothing is pulled towards its own last model.
+        last_market: whether there is a market after the last training.
     """
     part = IPFL(
         lam,

@@ -1,9 +1,11 @@
-"""pFedGraph (Ye et al. 2023): personal start models from a graph of who helps whom.
+"""pFedGraph (Ye et al. 2023): every client starts from its own mix of models, by a graph of who helps whom.
 
-Each round every client starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss; what it
-trains becomes its row "own", which it holds. The server makes the next centres from the collaboration graph: its row i
-minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the simplex, with ``d_ij = -cos`` of what the models have changed and
-the sample shares p.
+In each round client i starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss, and what it
+has trained becomes its row "own", which it holds. The server then makes the next centres from the collaboration graph.
+Row i of the graph minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the probability simplex, where ``d_ij`` is minus
+the cosine between the ways that models i and j have come from the initial one, and p are the sample shares.
+
+:class:`FromCentres` is the train part, :class:`PFedGraph` the weigh part, and :func:`collaboration` the graph.
 """
 
 from __future__ import annotations
@@ -28,36 +30,52 @@ Sign = Literal["attract", "repel"]
 
 
 def onto_simplex(points: Floats) -> Floats:
-    """Return the nearest point of the probability simplex to each row of ``points [r, m]`` (Euclidean).
+    """Return the nearest point (Euclidean) of the probability simplex to each row of ``points [r, m]``.
 
     The threshold of each row comes from one sort (Held, Wolfe, Crowder 1974).
+
+    Example:
+        >>> onto_simplex([[0.5, 0.5], [2.0, 0.0], [0.75, 0.75]])
+        array([[0.5, 0.5],
+               [1. , 0. ],
+               [0.5, 0.5]])
     """
     points = np.asarray(points, np.float64)
     falling = -np.sort(-points, axis=1)
     excess = (np.cumsum(falling, axis=1) - 1.0) / np.arange(1, points.shape[1] + 1)
     last = np.count_nonzero(falling > excess, axis=1) - 1
     found = np.maximum(points - excess[np.arange(len(points)), last][:, None], 0.0)
-    return np.asarray(found / found.sum(axis=1, keepdims=True))
+    return np.asarray(found / found.sum(axis=1, keepdims=True))  # the sum is 1 but for rounding
 
 
 def collaboration(shares: Floats, difference: Floats, alpha: float) -> Floats:
-    """pFedGraph's graph (Ye et al. 2023): row i minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the simplex,
-    which is the projection of ``p - d_i / (2 alpha)``. ``shares [m]``, ``difference [m, m]``.
+    """Return pFedGraph's graph (Ye et al. 2023), ``[m, m]``: row i says how much each model counts for client i.
+
+    Row i minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the simplex, which makes it the projection of ``p - d_i / (2
+    alpha)``.
+
+    Args:
+        shares: the sample shares p, ``[m]``.
+        difference: the differences d between models, ``[m, m]``.
+        alpha: how strongly the weights are held at the shares, above 0.
     """
     return onto_simplex(shares[None, :] - difference / (2.0 * alpha))
 
 
 @dataclass(frozen=True)
 class FromCentres(TrainPart):
-    """pFedGraph (Ye et al. 2023): each client starts from its centre a_i, with ``-lam cos(theta, a_i)`` in its
-    loss; lam is ``cosine``.
+    """pFedGraph (Ye et al. 2023): clients start from their centres, with ``-lam cos(theta, a_i)`` in the loss.
 
-    Near a_i the cosine is ``1 - |d|^2 / (2 |a_i|^2)``, d the part of ``theta - a_i`` that is orthogonal to a_i, so the
-    term acts as the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, to second order; what differs is that a
-    change of length alone is pulled too. That is the form a seat can have, and the one used here.
+    A seat cannot have a cosine in its loss, but a pull that agrees with it to second order. Near a_i the cosine is
+    ``1 - |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term acts as
+    the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``. What differs is that the pull also opposes a change
+    of length alone.
 
-    ``sign = "repel"`` has the term ``+lam cos(theta, a_i)`` in the loss, a push with ``-mu``, and ``term_from`` the
-    first round with the term: the public code of pFedGraph and of iPFL's comparison repels, from round 1 on.
+    Attributes:
+        cosine: the paper's lam, the weight of the term.
+        sign: "attract" as in the paper; "repel" for the term ``+lam cos(theta, a_i)``, a push with ``-mu``, as in the
+            public code of pFedGraph and of iPFL's comparison.
+        term_from: the first round with the term; 1 in that code.
     """
 
     needs = frozenset({"clients"})
@@ -68,7 +86,7 @@ class FromCentres(TrainPart):
     term_from: Count = 0
 
     def blocks(self) -> Sequence[Block]:
-        """Return a trained model and a centre for each client."""
+        """Return a row "own" for the trained model and a row "centre", for each client."""
         return Block("own", PER_CLIENT, held=True), Block("centre", PER_CLIENT)
 
     def home(self, table: Table, context: Context) -> Ints:
@@ -76,10 +94,11 @@ class FromCentres(TrainPart):
         return table.at("centre")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its centre; its update becomes its own row."""
+        """Return a seat for each chosen client that starts from its centre and whose update becomes its own row."""
         client = chosen_seats(view).client
         start, own = view.at("centre", client), view.at("own", client)
         width = view.context.layout.num_parameters
+        # one row at a time: all start rows together would be a second table
         length = [float(torch.linalg.vector_norm(view.table.rows[k, :width])) for k in start.tolist()]
         squared = np.square(np.array(length, np.float64))
         cosine = self.cosine if view.round >= self.term_from else 0.0
@@ -90,9 +109,11 @@ class FromCentres(TrainPart):
 
 @dataclass(frozen=True)
 class PFedGraph(WeighPart):
-    """pFedGraph (Ye et al. 2023): a collaboration graph from sample shares and ``d_ij = -cos`` of the ways that the
-    models have come from the initial one; ``alpha`` weighs the shares. Cosines above ``snap`` are taken for 1, as the
-    authors' code does with 0.9 (default: none are).
+    """pFedGraph (Ye et al. 2023): centres by a graph made from sample shares and cosines of models' ways.
+
+    Attributes:
+        alpha: how strongly the weights are held at the sample shares.
+        snap: cosines above this count as 1 (0.9 in the authors' code); None: no cosine does.
     """
 
     needs = frozenset({"clients"})
@@ -102,11 +123,11 @@ class PFedGraph(WeighPart):
     snap: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def init(self, context: Context) -> State:
-        """Remember the initial model."""
+        """Return the initial model as the state, since every cosine is taken from there."""
         return {"origin": context.initial(0).clone()}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the centres."""
+        """Return the new centres; ``weigh/edges`` counts the pairs of different models with a weight above 0."""
         cosine = way_cosines(view, state["origin"])
         if self.snap is not None:
             cosine = np.where(cosine > self.snap, 1.0, cosine)
@@ -122,6 +143,14 @@ def pfedgraph(
     sign: Sign = "attract",
     term_from: Count = 0,
 ) -> Mechanism:
-    """pFedGraph (Ye et al. 2023): start models from a graph of who helps whom; each client holds what it trained."""
+    """pFedGraph (Ye et al. 2023): start models by a graph of who helps whom; each client holds what it has trained.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        lam: weight of the cosine term.
+        alpha: how strongly the graph is held at the sample shares.
+        sign: "attract" or "repel"; see :class:`FromCentres`.
+        term_from: the first round with the cosine term.
+    """
     train = FromCentres(lam, sign, term_from)
     return Mechanism("pfedgraph", who(clients_per_round), train, PFedGraph(alpha), deploy=OwnModel())

@@ -1,14 +1,16 @@
-"""PI-FL (Khan et al. 2023): clients bid tokens for the tiers that suit their data, good contributions are paid, and
-each client mixes the tiers' models for itself. And TIFF (Han et al. 2022), which it extends: tokens on one model.
+"""PI-FL (Khan et al. 2023): clients bid tokens for tiers that suit their data. And TIFF.
 
-A round: bids on importance weights (Alg. 1, eq. 3), the round before is settled (eqs 6-14), each tier trains the
-bidders that were worth most to it and a few at random (Alg. 3), and is averaged by samples; contributions are
-first-order Shapley values on the clients' own data (Alg. 2). How the paper was read: docs/papers.md, P1-P27.
+A round of PI-FL: every client bids for tiers by its importance weights (Alg. 1, eq. 3). The round before is settled
+(eqs 6-14). Each tier trains the bidders that were worth most to it and a few clients at random (Alg. 3), and its model
+is averaged by samples. Contributions are first-order Shapley values on the clients' own data (Alg. 2). Each client then
+mixes the tiers' models for itself. How the paper was read: docs/papers.md, P1-P27.
 
-Its parts, in the order of a round: :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler),
-:class:`TierModels`, and :class:`OneShot`. The auction hands on :class:`Bids`, which the others read, and the settlement
-of the round before is a :class:`SettledRound`. They are parts of their own, since TIFF and any valued mechanism take
-the tokens without the tiers.
+TIFF (Han et al. 2022), which PI-FL extends, has the same tokens on a single model.
+
+The parts, in the order of a round, are :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler,
+or :class:`PretrainedTiers`), :class:`TierModels` and :class:`OneShot`. The auction hands on :class:`Bids`, which the
+others read, and the settlement of the round before is a :class:`SettledRound`. They are separate parts because TIFF,
+and any other mechanism with values, can take the tokens without the tiers.
 """
 
 from __future__ import annotations
@@ -61,8 +63,11 @@ QUESTION = "tier accuracy"
 
 @dataclass(frozen=True)
 class Bids:
-    """An auction's bids: those in escrow, ``escrowed [N, K]`` by clients for rows of the table, and the tiers that each
-    client ``wanted``, its favourite first. The latter are a client's words: untrusted.
+    """Hands on the bids of this round's auction.
+
+    Attributes:
+        escrowed: the bids whose tokens are in escrow, ``[N, K]``, by client and row of the table.
+        wanted: the tiers that each client named, its favourite first. These are a client's words, and untrusted.
     """
 
     escrowed: NDArray[np.bool_]
@@ -71,8 +76,12 @@ class Bids:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """How the round before was settled: the ``accuracies`` of its tiers by row, what each tier ``paid [N, K]`` each
-    client net, and the ``rewards [N, K]`` in it, of eqs (12)-(14) (units).
+    """Hands on how the round before was settled.
+
+    Attributes:
+        accuracies: the accuracy of each of its tiers, by row.
+        paid: what each tier paid each client, net of the client's own payments, ``[N, K]`` in units.
+        rewards: the rewards of eqs (12)-(14) in it, ``[N, K]`` in units.
     """
 
     accuracies: Mapping[int, float]
@@ -87,7 +96,7 @@ def _escrowed(view: View) -> NDArray[np.bool_]:
 
 
 def _widened(array: Floats, columns: int) -> Floats:
-    """Return ``array [N, k]`` with columns of zeros up to ``columns`` (a table may grow)."""
+    """Return ``array [N, k]`` with columns of zeros added up to ``columns``, since a table may grow."""
     missing = columns - array.shape[1]
     return np.pad(array, ((0, 0), (0, missing))) if missing > 0 else array
 
@@ -97,8 +106,14 @@ def _widened(array: Floats, columns: int) -> Floats:
 
 @dataclass(frozen=True)
 class TierModels(TrainPart):
-    """PI-FL: a model for each of ``tiers``, all from one initial model (or each from its own, with ``initial =
-    "different"``); averages of models from different initial ones fit nothing, so personal models need the same.
+    """PI-FL's models: a shared model for each tier, as the rows "tier".
+
+    All start from one initial model. Personal models need that, since an average of models from different initial ones
+    fits nothing.
+
+    Attributes:
+        tiers: the number of tiers, K.
+        initial: "same", or "different" for an initial model of its own for each tier.
     """
 
     needs = frozenset({"clients"})
@@ -107,16 +122,16 @@ class TierModels(TrainPart):
     initial: Literal["same", "different"] = "same"
 
     def blocks(self) -> Sequence[Block]:
-        """Return a row "tier" for each."""
+        """Return a row for each tier."""
         return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return a random tier for each client, ``[N]``."""
+        """Return a random tier's row for each client, ``[N]``; all tiers get equally many, as far as possible."""
         places = stream(context.seed, "first homes").permutation(context.num_clients)
         return table.at("tier")[places % self.tiers]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at the tier's model that was chosen for it (its home row if none was)."""
+        """Return a seat for each chosen client at the tier that was chosen for it, or at its home row."""
         return chosen_seats(view), state
 
 
@@ -125,13 +140,18 @@ class TierModels(TrainPart):
 
 @dataclass(frozen=True)
 class Tiers(SelectPart):
-    """The ``by_contribution`` bidders of a tier that were worth most to it so far, and ``at_random`` of all others that
-    are present: those without a bid are invited and pay nothing (papers.md P7-P9).
+    """PI-FL's scheduler (Alg. 3): each tier trains the bidders that were worth most to it, and some at random.
 
-    What a client was worth to a tier is its "last" value there or the "mean" of all, 0 before the first (values of
-    PI-FL eq. 2 sum to 0). If a tier has at most as many bidders as seats, all of them train, and this is recorded; a
-    tier that nobody bids for keeps its model, or is trained by as many ``"random"`` clients as it has seats (``unbid``;
-    so in the authors' code where all tiers are good). In round 0 the clients are dealt out to the tiers at random.
+    Clients that are drawn without a bid are invited and pay nothing (papers.md P7-P9). If a tier has at most as many
+    bidders as seats, all of them train, which is recorded. In round 0 the clients are dealt out to the tiers at random.
+
+    Attributes:
+        by_contribution: how many bidders of a tier train by their contribution, N_p.
+        at_random: how many of all other present clients train it, N_r.
+        contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all. It is 0 before
+            the first (the values of PI-FL eq. 2 sum to 0).
+        unbid: what becomes of a tier that nobody bids for: "nobody" trains it, and it keeps its model, or as many
+            "random" clients as it has seats (so in the authors' code, where all tiers are good).
     """
 
     needs = SCHEDULED
@@ -141,7 +161,7 @@ class Tiers(SelectPart):
     unbid: Literal["nobody", "random"] = "nobody"
 
     def init(self, context: Context) -> State:
-        """Nobody has been worth anything."""
+        """Return the state in which no client has been worth anything to any tier."""
         n = context.num_clients
         return {"worth": np.zeros((n, 0)), "times": np.zeros((n, 0))}
 
@@ -152,9 +172,12 @@ class Tiers(SelectPart):
         return self.scheduled(view, state), state
 
     def dealt(self, view: View, label: Ints | None = None, start: int | None = None) -> Choice:
-        """Return the first choice: clients in random order, each in one tier, or in that of its ``label [N]``.
+        """Return a first choice without bids: clients in random order, each in one tier.
 
-        They train from row ``start``, if that is given, and from their tier's otherwise.
+        Args:
+            view: the round.
+            label: the tier of each client, ``[N]``; None: in turn.
+            start: the row from which all of them train; None: their tier's.
         """
         rows = view.table.shared
         order = view.draw("first tiers").permutation(view.present)
@@ -171,7 +194,8 @@ class Tiers(SelectPart):
         for k in rows.tolist():
             held = present[bids[present, k]].tolist()
             order = view.draw("schedule", start=k).permutation(present).tolist()
-            if len(held) <= seats:  # all of them train: whom contributions leave over comes first among the drawn
+            # All bidders train if there are seats for them: those not chosen by contribution are the first to be drawn.
+            if len(held) <= seats:
                 order.sort(key=lambda c, held=set(held): c not in held)
             bidders.append(held)
             orders.append(order if held else [])
@@ -192,13 +216,14 @@ class Tiers(SelectPart):
         size, seats = outcome.table.size, outcome.trained.seats
         worth, times = _widened(state["worth"], size).copy(), _widened(state["times"], size).copy()
         value = np.nan_to_num(outcome.values.per_seat)
-        at = (seats.client, seats.target)
+        at = (seats.client, seats.target)  # no pair twice: a client has one seat for a tier
         times[at] += 1
         worth[at] = value if self.contribution == "last" else worth[at] + (value - worth[at]) / times[at]
         return {"worth": worth, "times": times}
 
 
 def _choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Choice:
+    """Return the choice of ``groups`` of clients, one for each of ``rows``, which they start from and train."""
     clients = np.concatenate([*groups, np.zeros(0, np.int64)]).astype(np.int64)
     tier = np.repeat(rows, [len(g) for g in groups])
     order = np.lexsort((tier, clients))  # seats by client, as everywhere
@@ -207,12 +232,19 @@ def _choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Ch
 
 @dataclass(frozen=True)
 class PretrainedTiers(SelectPart):
-    """As ``tiers``, after ``rounds`` of pre-training: everybody present trains one model, and the first tiers are
-    groups of clients whose local models are alike (PI-FL sec. 3.1, eq. 5).
+    """Like "tiers", after rounds of pre-training from which the first tiers are formed (PI-FL sec. 3.1, eq. 5).
 
-    Alike are those that K-means puts together by the F1 scores, on the server's validation set, of the ``rho`` classes
-    in which local models differ most (default: half of the classes). Clients whose update did not come in the last of
-    these rounds are dealt out at random.
+    In pre-training, everybody who is present trains one model. Then clients whose local models are alike form a tier.
+    K-means finds them by the models' F1 scores, on the server's validation set, of the ``rho`` classes in which they
+    differ most. Clients without an update in the last of these rounds are dealt out at random.
+
+    Attributes:
+        rounds: how many rounds of pre-training.
+        rho: by how many classes models are compared; None: half of the classes.
+        by_contribution: see :class:`Tiers`, as for the other options.
+        at_random: how many other clients train a tier.
+        contribution: "last" or "mean".
+        unbid: "nobody" or "random".
     """
 
     needs = SCHEDULED | frozenset({"validation"})
@@ -229,11 +261,11 @@ class PretrainedTiers(SelectPart):
         return Tiers(self.by_contribution, self.at_random, self.contribution, self.unbid)
 
     def init(self, context: Context) -> State:
-        """No labels yet."""
+        """Return the scheduler's state, and labels of -1, which mean unknown, for all clients."""
         return {**self.then.init(context), "label": np.full(context.num_clients, -1, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return everybody for the first tier's row, then the first tiers, then the choice by bids."""
+        """Return everybody for the first tier's row; then the first tiers; and from then on the choice by bids."""
         first = view.table.shared[0]
         if view.round < self.rounds:
             return Choice(view.present, np.full(len(view.present), first, np.int64)), state
@@ -242,7 +274,7 @@ class PretrainedTiers(SelectPart):
         return self.then.scheduled(view, state), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember contributions; at the end of pre-training, group the clients."""
+        """Form the first tiers at the end of pre-training, and remember contributions after it."""
         label = state["label"]
         if outcome.round == self.rounds - 1:
             label = self._labels(outcome)
@@ -251,11 +283,12 @@ class PretrainedTiers(SelectPart):
         return {**self.then.learn(outcome, state), "label": label}
 
     def _labels(self, outcome: View) -> Ints:
+        """Return the number of each client's first tier, ``[N]``."""
         tiers, n = len(outcome.table.shared), outcome.context.num_clients
         draw = outcome.draw("first tiers of the unexplored")
         label = draw.integers(tiers, size=n)
         updates = outcome.trained
-        if len(updates) < tiers:
+        if len(updates) < tiers:  # too few models to be grouped: all at random
             return label
         f1 = games.f1_scores(outcome.judge.confusion(updates.rows).numpy())
         rho = min(self.rho or max(1, f1.shape[1] // 2), f1.shape[1])
@@ -266,6 +299,7 @@ class PretrainedTiers(SelectPart):
 
 # SETTLE: the auction, and the settlement of the round before (eqs 6-14)
 
+# by PI-FL's equation: the kind of the transaction, and its memo
 _STEPS = {
     "6": ("pay", "PI-FL eqs (6), (7): selected bidders pay"),
     "11": ("reimburse", "PI-FL eqs (8)-(11): reimbursement"),
@@ -275,21 +309,30 @@ _STEPS = {
 
 @dataclass(frozen=True)
 class TokenManager(SettlePart):
-    """The auction of both token managers, which differ in where a tier's accuracy comes from.
+    """The auction and the settlement of PI-FL and TIFF, which differ in where a tier's accuracy comes from.
 
-    A bid puts ``price`` tokens into escrow. Selected bidders pay into their tier's pool; up to the share ``eta`` of it
-    goes back to them, the less the better the tier became (nothing from a relative improvement of ``gamma`` on); the
-    rest is shared by those who trained, ranked by contribution and participation. Clients score models on
-    ``score_samples`` of their samples (none: on all) of their share ``score_on``, for bids and for eq. (8). The
-    ``first`` auction is in this round: before it models know nothing, and those who train are invited.
+    A bid puts ``price`` tokens into escrow. Bidders that are selected pay them into their tier's pool. Up to the share
+    ``eta`` of the pool goes back to them, the less the better the tier became (nothing from a relative improvement of
+    ``gamma`` on). The rest is shared by those who trained, by their ranks in contribution and participation. All other
+    bids go back.
 
-    Bidders are told what each tier has paid them so far a seat. That is "net" of the price and with what was given
-    back, so that a tier that a client was only invited to, and never paid for, looks dear to it; or the ``rewards`` of
-    eqs (12)-(14) alone (``tell``; PI-FL sec. 3.1 speaks of "received rewards").
+    Bidders are told what each tier has paid them so far for each seat; see ``tell``.
 
-    Its state are the seats of the last round, which is still to be settled (``client``, ``tier``, ``bidder``: it bid
-    and paid, ``worked``: its update was mixed, ``worth``, each ``[S]``); how often each client ``sat [N, K]`` and what
-    each tier has ``paid [N, K]`` it so far (units, as ``tell`` says); each tier's ``best [K]`` accuracy.
+    The state holds the seats of the last round, which is still to be settled: ``client``, ``tier``, ``bidder`` (it bid
+    and paid), ``worked`` (its update was mixed) and ``worth``, each ``[S]``. Over all rounds it holds how often each
+    client ``sat [N, K]``, what each tier has ``paid [N, K]`` it (units, as ``tell`` says), and each tier's ``best [K]``
+    accuracy.
+
+    Attributes:
+        price: of a seat, in tokens, from 1e-6 to 1e9.
+        eta: the most that goes back, as a share of the pool; eq. (9).
+        gamma: the relative improvement from which nothing goes back; eq. (9).
+        score_samples: on how many samples clients score models for bids and for eq. (8), at most; None: on all.
+        first: the round of the first auction. Before it the models know nothing, and those who train are invited.
+        score_on: which share of their data clients score models on.
+        tell: "net": what a client got less the prices it paid. A tier that only ever invited a client, which therefore
+            never paid there, then looks better than it is. "rewards": those of eqs (12)-(14) alone (PI-FL sec. 3.1
+            speaks of "received rewards").
     """
 
     needs = VALUED
@@ -303,7 +346,7 @@ class TokenManager(SettlePart):
     tell: Literal["net", "rewards"] = "net"
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
-        """Return the accuracy now of each tier of the round before, by its row."""
+        """Return the present accuracy of each tier of the round before, by its row."""
         raise NotImplementedError
 
     @property
@@ -312,7 +355,7 @@ class TokenManager(SettlePart):
         return round(self.price * TOKEN)
 
     def init(self, context: Context) -> State:
-        """Nothing is to be settled."""
+        """Return the state in which there is nothing to settle."""
         n, none = context.num_clients, np.zeros(0, np.int64)
         return {
             "client": none,
@@ -326,12 +369,13 @@ class TokenManager(SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask everyone for bids, with the price of a seat and what each tier has paid it so far (units a seat)."""
+        """Ask every present client for bids; it is told the price, its balance, and what tiers have paid it."""
         if view.stage != "open" or view.round < self.first:
             return ()
         rows, size = view.table.shared, view.table.size
         settled = _widened(state["sat"], size).copy()
-        np.add.at(settled, (state["client"][state["worked"]], state["tier"][state["worked"]]), -1)  # not yet paid for
+        # the last round's seats are counted already, but not settled yet
+        np.add.at(settled, (state["client"][state["worked"]], state["tier"][state["worked"]]), -1)
         paid = (_widened(state["paid"], size) / np.maximum(1, settled))[:, rows]
         models = view.table.some(rows)
 
@@ -343,22 +387,23 @@ class TokenManager(SettlePart):
         return [Request(c, (Ask("bid", told(c), models, share, limit),)) for c in view.present.tolist()]
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Settle the round before and take the bids ("open"), return the bids that won no seat ("close"), and settle
-        the last round ("end").
+        """Return the transactions of one of three moments in a round.
+
+        At "open" the round before is settled and the bids are taken. At "close" the bids that won no seat go back. At
+        "end", after the last round, that round is settled.
         """
         if view.stage == "close":
             return self._returned(view, state), state
         settled, found = self._settled(view, state)
         if view.stage == "end":
             return Settlement(transactions=tuple(settled), found=(found,)), state
+        # what a client has just earned or got back may be bid again at once
         bids = _bids(view, view.book.post(view.round, settled), self.units)
         taken = _moved(bids.escrowed, self.units, "bid")
         return Settlement(transactions=(*settled, *taken), found=(bids, found)), state
 
     def _settled(self, view: View, state: State) -> tuple[list[Transaction], SettledRound]:
-        """Return the settlement of the round before: each tier by PI-FL eqs (6)-(14), from escrow through the tier's
-        pool to the clients.
-        """
+        """Return the settlement of the round before: each tier by PI-FL eqs (6)-(14), from escrow to clients."""
         accuracies = self.accuracies(view, state)
         paid = np.zeros((view.context.num_clients, view.table.size), np.int64)
         rewards = np.zeros_like(paid)
@@ -388,7 +433,7 @@ class TokenManager(SettlePart):
         return transactions, SettledRound(accuracies, paid, rewards)
 
     def _returned(self, view: View, state: State) -> Settlement:
-        """Return the bids that won no seat."""
+        """Return the settlement at "close": the bids that won no seat go back, and the auction is recorded."""
         bids, settled = view.get(Bids), view.get(SettledRound)
         if bids is None or settled is None:
             raise RuntimeError("no bids: this part was not asked at the start of the round")
@@ -411,7 +456,7 @@ class TokenManager(SettlePart):
         return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the round for its settlement, with the best accuracies so far."""
+        """Keep this round's seats for their settlement, and the best accuracies so far."""
         seats, size, settled = outcome.seats, outcome.table.size, outcome.get(SettledRound)
         assert seats is not None
         sat = _widened(state["sat"], size).copy()
@@ -435,13 +480,13 @@ class TokenManager(SettlePart):
         }
 
     def _told(self, settled: SettledRound | None) -> Ints | int:
-        """Return what clients are told of a settlement, ``[N, K]``; nothing before the first."""
+        """Return what clients are told of a settlement, ``[N, K]`` in units; 0 before the first."""
         if settled is None:
             return 0
         return settled.paid if self.tell == "net" else settled.rewards
 
     def tells(self, slots: frozenset[str]) -> Telling:
-        """Return what bids, payments and tiers are called."""
+        """Return what bids, payments and tiers are called in reports."""
         cost = f"{self.price:g} token{'s' if self.price != 1 else ''}"
         return Telling(
             f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
@@ -471,38 +516,34 @@ class TokenManager(SettlePart):
         )  # fmt: skip
 
     def terms(self, joining: Joining) -> Terms:
-        """Return what bids cost, and what seats may bring."""
-        auctions, train, select = (
-            max(0, joining.rounds - self.first),
-            joining.parts.get("train"),
-            joining.parts.get("select"),
-        )
+        """Return what bids cost a client that thinks of joining, and what seats may bring it."""
+        auctions = max(0, joining.rounds - self.first)
+        train, select = joining.parts.get("train"), joining.parts.get("select")
+        # parts of the user's own need not have these options: then the sentences about them are left out
         tiers = 1 if isinstance(train, SharedModel) else getattr(train, "tiers", None)
         seats = sum(getattr(select, name, 0) for name in ("by_contribution", "at_random")) or None
         most_round = None if tiers is None else tiers * self.units
         most = joining.at_stake if most_round is None else min(joining.at_stake, most_round * auctions)
         many = "each model" if tiers is None else "the model" if tiers == 1 else f"each of {tiers} models"
         pays = (
-            f"A bid on {many} costs {say(self.units)} tokens a round if it wins a seat; a bid that wins none comes "
-            f"back.",
+            f"A bid on {many} costs {say(self.units)} tokens a round if it wins a seat; a bid that wins none "
+            "comes back.",
             f"There are {auctions} auctions, from round {self.first} on. Over the whole run it can lose at most "
             f"{say(most)} of the tokens it is granted"
             + (f" and of {say(joining.debt)} tokens of debt." if joining.debt else "; it is never in debt."),
             "It loses a bid's whole price only where its update is refused or worth least, and the model improved so "
-            "much "
-            f"(by {100 * self.gamma:g} % or more) that nothing is given back.",
+            f"much (by {100 * self.gamma:g} % or more) that nothing is given back.",
         )
         gains = [
             f"Up to {100 * self.eta:g} % of what was paid goes back to those who paid; the rest is shared by those "
-            f"who trained, "
-            "by rank.",
+            "who trained, by rank.",
         ]
         if seats is not None and seats > 1:
+            # rank k of n gets the share k / (1 + ... + n) of a pool of n prices
             best, last = (round(self.units * 2 * k / (seats + 1)) for k in (seats, 1))
             gains.append(
                 f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} "
-                f"tokens "
-                f"for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
+                f"tokens for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
             )
             if tiers is not None:
                 top = tiers * auctions * (best - self.units)
@@ -514,14 +555,14 @@ class TokenManager(SettlePart):
 
 @dataclass(frozen=True)
 class Tokens(TokenManager):
-    """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for each tier, every round.
+    """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for the seats of each tier, in every round.
 
-    A tier's accuracy (eq. 8) is that of its model on the own data of the clients that trained it, which arrives with
-    the next bids: a round is settled then, and the last one by a closing exchange.
+    A tier's accuracy (eq. 8) is that of its model on the data of the clients that trained it. They report it with their
+    next bids, so a round is settled then, and the last round by a closing exchange.
     """
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the tiers' clients of the last round for its accuracy, and everyone for bids."""
+        """Ask the clients that trained in the last round for the tiers' accuracies, and every client for bids."""
         if view.stage not in ("open", "end"):
             return ()
         asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
@@ -529,8 +570,9 @@ class Tokens(TokenManager):
         return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
-        """Return each tier's accuracy on the samples of the clients that trained it, weighted by their numbers; 0 if
-        none of them answers.
+        """Return each tier's accuracy on the data of the clients that trained it; 0 if none of them answers.
+
+        It is the mean over these clients, weighted by their numbers of samples.
         """
         place = {int(row): i for i, row in enumerate(view.table.shared)}
         found = {}
@@ -539,7 +581,7 @@ class Tokens(TokenManager):
             for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
                 scored = view.answers.get((c, QUESTION))
                 if isinstance(scored, Scored) and scored.num_samples > 0:
-                    i, samples = place[k], min(scored.num_samples, LARGEST_COUNT)
+                    i, samples = place[k], min(scored.num_samples, LARGEST_COUNT)  # a reported number may be anything
                     total += samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
                     weight += samples
             found[k] = total / weight if weight else 0.0
@@ -548,9 +590,7 @@ class Tokens(TokenManager):
 
 @dataclass(frozen=True)
 class ServerTokens(TokenManager):
-    """TIFF's token manager (Han et al. 2022), which PI-FL extends: as ``tokens``, but a model's accuracy is that on the
-    server's validation set.
-    """
+    """TIFF's token manager (Han et al. 2022), which PI-FL extends: accuracies come from the server's validation set."""
 
     needs = VALUED | frozenset({"validation"})
 
@@ -564,9 +604,16 @@ class ServerTokens(TokenManager):
 
 
 def _bids(view: View, book: Book, price: int) -> Bids:
-    """Return the bids that came, and which are good: for a tier that there is, once, and paid for from the balances in
-    ``book``. A client's bids are taken in its own order of preference until its account is at its floor (papers.md
-    P10); anything but a list is no bid.
+    """Return the bids that came, and which of them are good.
+
+    A good bid names a tier that exists, once, and can be paid from the balances in ``book``. A client's bids are taken
+    in its own order of preference until its account is at the floor (papers.md P10). An answer that is not a list holds
+    no bids.
+
+    Args:
+        view: the round, with the answers.
+        book: the balances to pay from.
+        price: of a bid, in units.
     """
     rows = view.table.shared.tolist()
     held = np.zeros((view.context.num_clients, view.table.size), bool)
@@ -580,8 +627,9 @@ def _bids(view: View, book: Book, price: int) -> Bids:
 
 
 def _moved(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) -> list[Transaction]:
-    """Return the movements of these bids ``[N, K]`` into escrow, or back to the clients: ``price`` units each, a
-    transaction a tier.
+    """Return the transactions that move bids ``[N, K]`` into escrow ("bid") or back ("return"): one for each tier.
+
+    ``price`` is what each bid moves, in units.
     """
     memo = "bids, held until the round settles" if kind == "bid" else "bids that won no seat"
     found = []
@@ -595,8 +643,10 @@ def _moved(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) 
 
 
 def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which bids are kept ``[N, K]``: those that won a seat, unless it failed for the server's reasons
-    (papers.md P9): the update was sound, but too few others were.
+    """Return which bids are kept, ``[N, K]``: those that won a seat.
+
+    A seat that failed for the server's reasons does not count as won: the update was sound, but too few others were
+    (papers.md P9).
     """
     seats, mixed = view.seats, view.trained.seats
     assert seats is not None
@@ -608,7 +658,7 @@ def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
-    """Return one transaction for each equation that moved anything."""
+    """Return a transaction for each equation by which a tier's settlement moved anything."""
     found, purse = [], pool(f"tier {tier}")
     for equation, (kind, memo) in _STEPS.items():
         here = [(source, target, units) for eq, source, target, units in moved if eq == equation]
@@ -625,17 +675,18 @@ def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transacti
 
 
 def _work(outcome: View, seats: Seats) -> tuple[np.ndarray, Floats]:
-    """Return which seats' updates were mixed, ``[S]``, and what they were worth (0 where nothing is known)."""
+    """Return which seats' updates were mixed, ``[S]``, and what they were worth, ``[S]`` (0 where nothing is known)."""
     place = {pair: s for s, pair in enumerate(_pairs(outcome.trained.seats))}
     at = np.array([place.get(pair, -1) for pair in _pairs(seats)], np.int64)
     worth = np.zeros(len(seats))
     if outcome.values is not None:
-        # what is not finite ranks last, and does not stop the settlement
+        # a value that is not finite must not stop the settlement; NaN ranks last
         worth[at >= 0] = np.nan_to_num(outcome.values.per_seat[at[at >= 0]], nan=-np.finfo(np.float64).max)
     return at >= 0, worth
 
 
 def _pairs(seats: Seats) -> list[tuple[int, int]]:
+    """Return (client, target row) of each seat."""
     return list(zip(seats.client.tolist(), seats.target.tolist(), strict=True))
 
 
@@ -644,14 +695,16 @@ def _pairs(seats: Seats) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class OneShot(DeployPart):
-    """PI-FL's personal models in one shot: each client mixes the tiers' models by its own importance weights (eqs 3,
-    4).
+    """PI-FL's personal models: each client mixes the tiers' models by its own importance weights, once (eqs 3, 4).
 
-    The weights come from the client's ``share`` "validation", which is drawn from what it will be tested on, or from
-    "train", on which a client with other goals than its training data mixes in the wrong tier (papers.md P23); a client
-    without a validation share takes its train share. Unless ``normalised`` they are the weights as printed (P4).
-    The authors' code takes them from the "test" share, so that the personal model is fitted to what it is tested on.
-    They are made at the client and never sent. Beside it a client holds the tier that it bids for first.
+    The weights are made at the client and never sent. Beside the mix, a client holds the tier that it bids for first.
+
+    Attributes:
+        share: on which share of its data a client weighs the tiers. "validation" is drawn from what it will be tested
+            on. With "train", a client with other goals than its training data mixes in the wrong tier (papers.md P23).
+            "test" is what the authors' code does, so that the personal model is fitted to its test data. A client
+            without a validation share uses its train share.
+        normalised: whether weights are scaled to sum to 1; otherwise they are as printed (papers.md P4).
     """
 
     reads = frozenset({"tier"})
@@ -662,7 +715,7 @@ class OneShot(DeployPart):
         """Return each client's preferred tier, and how it mixes."""
         rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
         for c, wanted in ({} if bids is None else bids.wanted).items():
-            for first in wanted[:1]:
+            for first in wanted[:1]:  # a client's word: it may be anything
                 if type(first) is int and 0 <= first < len(rows):
                     held[c] = rows[first]
         own = OwnMix(rows, self.share, self.normalised)
@@ -680,8 +733,18 @@ def pifl(
     personal_from: Literal["validation", "train", "test"] = "validation",
     pretraining: Count = 0,
 ) -> Mechanism:
-    """PI-FL with K = ``tiers``, N_p = ``by_contribution`` and N_r = ``at_random`` clients for each of them, a bid of
-    ``price`` tokens, ``eta`` and ``gamma`` of eq. (9), and ``pretraining`` rounds before the first tiers.
+    """PI-FL: tiers with a scheduler, first-order values at the clients, tokens, and personal models.
+
+    Args:
+        tiers: the number of tiers, K.
+        by_contribution: how many clients train a tier by their contribution, N_p.
+        at_random: how many train it at random, N_r.
+        price: of a bid, in tokens.
+        eta: the most that goes back to those who paid, as a share; eq. (9).
+        gamma: the relative improvement from which nothing goes back; eq. (9).
+        score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
+        personal_from: on which share of its data a client weighs the tiers for its personal model.
+        pretraining: rounds of pre-training before the first tiers.
     """
     chosen = PretrainedTiers(pretraining, None, by_contribution, at_random) if pretraining else None
     return Mechanism(
@@ -703,7 +766,16 @@ def tiff(
     gamma: Share = 0.1,
     score_samples: Positive | None = 64,
 ) -> Mechanism:
-    """TIFF: PI-FL's tokens on one global model, with accuracies and contributions from the server's validation set."""
+    """TIFF: PI-FL's tokens on one global model, with accuracies and contributions from the server's validation set.
+
+    Args:
+        by_contribution: how many clients train by their contribution.
+        at_random: how many train at random.
+        price: of a bid, in tokens.
+        eta: the most that goes back to those who paid, as a share.
+        gamma: the relative improvement from which nothing goes back.
+        score_samples: on how many samples clients score models for their bids, at most; None: on all.
+    """
     return Mechanism(
         name="tiff",
         select=Tiers(by_contribution, at_random),

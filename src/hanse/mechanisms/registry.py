@@ -1,4 +1,10 @@
-"""Finds parts and mechanisms by name or import path, and checks their hyper-parameters."""
+"""Finds mechanisms and parts by name or import path, and checks that they fit together.
+
+:func:`build_mechanism` turns the ``[mechanism]`` table of an experiment into a :class:`hanse.core.part.Mechanism`.
+:func:`unmet_needs` and :func:`refuse_late` then say, before round 0, what cannot work and why. A new part or mechanism
+becomes known by a line in ``PARTS`` or ``PUBLISHED``; one of your own needs no line, since an import path
+(``"package.module:Name"``) is as good as a name.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +34,14 @@ from hanse.mechanisms.scaffold import Scaffold, scaffold
 from hanse.mechanisms.set_aware import SetAware
 from hanse.mechanisms.staleness import ByStaleness
 
+# every mechanism that has a name; its name in a file is that of the function
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
     baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, scaffold, ditto, fedamp,
     heur_fedamp, pfedgraph, fedfomo, cfl, ifca, fedsoft, ipfl, pifl, tiff, baselines.local, baselines.centralised,
 )  # fmt: skip
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {make.__name__: make for make in PUBLISHED}
+# every part that has a name, by the slots that it can fill
 PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "select": {
         "everyone": select.Everyone,
@@ -120,7 +128,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     },
 }
 SLOTS = tuple(PARTS)
-# names of parts before each of these systems was one part: old experiment files have them
+# other names of parts, which older experiment files have
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "select": {"staying": "ipfl"},
     "train": {
@@ -135,10 +143,10 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "settle": {"market": "ipfl"},
     "deploy": {"cluster": "ifca"},
 }
-# options that these parts had of their own, and that are made from others now
+# options that such a name stands for, unless the file gives them
 FIXED: Mapping[tuple[str, str], Mapping[str, Any]] = {("train", "model_and_centre"): {"mu": 0.4}}
 
-# what a need is called when it is missing
+# what each need is, in words that end a line "... needs"
 REASONS = {
     "bids": "an auction that clients bid at (mechanism.settle = 'tokens' or 'server_tokens')",
     "validation": "a validation set at the server (data.validation > 0)",
@@ -156,8 +164,15 @@ REASONS = {
 
 
 def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
-    """Return what a replaced part takes over from its mechanism: options of the same name that were given, and how
-    many clients a round; the same name need not mean the same thing, so no other default carries over.
+    """Return the options that a replaced part takes over from its mechanism.
+
+    These are the options of the same name that the user gave to the mechanism, and the mechanism's default of
+    ``clients_per_round``. No other default carries over, because the same name need not mean the same thing.
+
+    Args:
+        make: makes the mechanism.
+        options: the options that were given to it.
+        part: makes the part.
     """
     standard = {k: v for k, v in defaults(make).items() if k == "clients_per_round" and v is not None}
     known = standard | dict(options)
@@ -165,7 +180,7 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
 
 
 def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return an experiment's ``[mechanism]`` table with the names that parts have now, and a note for each old one."""
+    """Return a ``[mechanism]`` table with the names that parts have now, and a note for each old name in it."""
     found, notes = dict(table), []
     for slot, names in RENAMED.items():
         given = found.get(slot)
@@ -180,7 +195,14 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 @dataclass
 class _NamedPart:
-    """A part that a ``[mechanism]`` table names: what makes it, its options and where each was given, its slots."""
+    """A part that a ``[mechanism]`` table names, while the table is read.
+
+    Attributes:
+        make: makes the part.
+        options: its options so far.
+        given: by option, the slot under which the table gives it.
+        slots: the slots that the part is to fill.
+    """
 
     make: Callable[..., Any]
     options: dict[str, Any] = field(default_factory=dict)
@@ -189,12 +211,34 @@ class _NamedPart:
 
 
 def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism of an experiment's ``[mechanism]`` table: a name, its options, and replaced parts by slot.
+    r"""Return the mechanism of an experiment's ``[mechanism]`` table.
 
-    A part's table without a name changes options of the mechanism's own part. Options of the mechanism that a replaced
-    part also has (``clients_per_round``) carry over to it. A part that is named in two slots is one part, whose options
-    may be given under any of them; so is the mechanism's own part that stands in several.
-    Raises UserError that lists every wrong key.
+    The table has the name of a mechanism (or its import path), its options, and replaced parts by slot. A part is a
+    name, an import path, or a table with a name and options. A table without a name changes options of the mechanism's
+    own part in this slot. ``"none"`` leaves the slot value or settle empty.
+
+    Options of the mechanism that a replaced part also has, such as ``clients_per_round``, carry over to it. A part that
+    is named in two slots is one part, and its options may be given under either; the same holds for a part of the
+    mechanism's own that fills several slots.
+
+    Raises:
+        UserError: with a line for each key that is wrong.
+
+    Example:
+        GreedyFed with another rule for the average, and a table with two mistakes:
+
+        >>> mechanism = build_mechanism({"name": "greedyfed", "clients_per_round": 4, "weigh": "median"})
+        >>> mechanism.select.clients_per_round
+        4
+        >>> mechanism.weigh
+        Median()
+        >>> from hanse.base.errors import UserError
+        >>> try:
+        ...     build_mechanism({"name": "fedprox", "mu": -1.0, "weigh": {"name": "krum", "g": 1}})
+        ... except UserError as wrong:
+        ...     print(*wrong.lines, sep="\n")
+        mechanism.mu: -1.0: input should be greater than or equal to 0
+        mechanism.weigh.g: no such key; allowed: f
     """
     table, _ = current_names(table)
     name = table["name"]
@@ -206,6 +250,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
+    # Go on after a wrong key, so that the user hears of all of them at once.
     wanted: dict[Any, _NamedPart | None] = {}
     for slot in SLOTS:
         if slot in table:
@@ -236,9 +281,11 @@ def _want(
     make: Callable[..., Mechanism],
     options: Mapping[str, Any],
 ) -> None:
-    """Add what a slot's entry asks for to ``wanted``, by what makes the part (by the slot, if it is to be empty).
+    """Add what the table says of a slot to ``wanted``. Raises UserError.
 
-    The mechanism's own part keeps the other slots that it stands in, but for those that the table names.
+    The key in ``wanted`` is what makes the part, so that a part named in two slots is one entry; for a slot that is to
+    be empty it is the slot. The mechanism's own part keeps the other slots that it fills, except for those that the
+    table names.
     """
     given = table[slot]
     if slot in ("value", "settle") and given in ("none", {"name": "none"}):
@@ -256,6 +303,7 @@ def _want(
         start = {name: getattr(own, name) for name in defaults(factory)}
         also = mechanism.standing(own)
     else:
+        # nothing carries over to a part of the user's own, whose options may mean anything
         start = carried(make, options, factory) if factory in PARTS[slot].values() else {}
     one = wanted.setdefault(factory, _NamedPart(factory, start))
     assert one is not None
@@ -271,8 +319,9 @@ def _want(
 
 
 def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot: str) -> Any:
-    """Return a part with checked options; where it is made ``of`` another rule, that is a part of the slot, by name or
-    as a table. Raises UserError.
+    """Return a part with checked options. Raises UserError with a line for each that is wrong.
+
+    The option ``of`` of a part that is made of another rule names a part of the same slot, or is a table that does.
     """
     if "of" not in options or not is_rule(defaults(make).get("of")):
         return call(make, options, where)
@@ -297,17 +346,18 @@ def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot
 
 
 def is_rule(option: Any) -> bool:
-    """Say whether an option of a part is another part, that makes aggregates; iPFL's ``of`` is a word."""
+    """Say whether an option of a part is itself a part that makes aggregates. (The option ``of`` of iPFL is a word.)"""
     return hasattr(option, "aggregate")
 
 
 def rules(part: Any) -> Iterator[Any]:
-    """Yield a weigh part, and the rules that it is made ``of``, the outer one first."""
+    """Yield a weigh part, and the rules that it is made of, from the outermost inwards."""
     while part is not None:
         yield part
         part = of if is_rule(of := getattr(part, "of", None)) else None
 
 
+# the methods that the part in a slot must have; of those for weigh, one is enough
 METHODS = {
     "select": ("select",),
     "train": ("blocks", "seats"),
@@ -318,11 +368,12 @@ METHODS = {
 }
 
 
+# methods that any part may have
 OTHER_METHODS = ("init", "home", "asks", "sends", "learn", "figures", "tells", "terms")
 
 
 def _no_part(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that has not the methods of its slot, or says of itself what no part can say."""
+    """Return a line for each part that lacks the methods of its slot, or declares what no part can declare."""
     lines = []
     for slot, part in mechanism.slots().items():
         lines += [f"mechanism.{slot}: {type(part).__name__}: {wrong}" for wrong in _misdeclared(slot, part)]
@@ -336,7 +387,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
-    """Yield what is wrong with a part's declarations: their types, slots that there are not, methods misspelt."""
+    """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
     for name in ("needs", "gives", "reads", "fills", "takes"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
@@ -362,7 +413,13 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Unmet:
-    """What the part in a slot lacks: ``reason`` in words that end a line "... needs"."""
+    """Something that the part in a slot needs and does not get.
+
+    Attributes:
+        slot: the slot.
+        part: the name of the part's class.
+        reason: what it needs, in words that end a line "... needs".
+    """
 
     slot: str
     part: str
@@ -370,13 +427,20 @@ class Unmet:
 
     @property
     def line(self) -> str:
-        """One line for a user."""
+        """The whole line for a user."""
         return f"mechanism.{self.slot}: {self.part} needs {self.reason}"
 
 
 def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
-    """Return what neither the experiment (``given``) nor another part gives, and the rows that nobody lays out or
-    makes.
+    """Return what parts of a mechanism need and do not get, before anything is run.
+
+    That is: needs that neither the experiment nor another part gives; rows that a part reads or fills and that the
+    train part does not lay out; rows that the train part reads and nobody fills; and a value part that cannot judge the
+    rule in weigh.
+
+    Args:
+        mechanism: the mechanism.
+        given: the needs that the experiment meets, such as "validation" or "clients" (see ``REASONS``).
     """
     slots = mechanism.slots()
     there = given.union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
@@ -401,11 +465,12 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     for name in sorted((in_slots(mechanism.train.reads, ["train"]) & laid) - filled):
         reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
         found.append(Unmet("train", type(mechanism.train).__name__, reason))
+    # a part in several slots says everything several times: keep the first of each
     return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
 
 
 def _not_taken(mechanism: Mechanism) -> list[Unmet]:
-    """Return that the values cannot be had of an aggregate that is a function of the group's rows, if so."""
+    """Return that the value part cannot judge an aggregate of the kind "again", if that is so."""
     weigh, value = mechanism.weigh, mechanism.value
     if value is None or getattr(weigh, "kind", "affine") != "again" or method_of(weigh, "aggregate") is None:
         return []
@@ -421,9 +486,11 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
 
 
 def refuse_late(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that refuses late updates: what pays for updates, systems that make rows of their own
-    from what they sent in the same round, and weights by the probabilities of the round's draw, in which late clients
-    have none; unless such a part says that it ``takes`` "late".
+    """Return a line for each part that cannot take updates of earlier rounds.
+
+    These are parts that pay for updates, systems that make rows of their own from what they sent in the same round, and
+    weights by the probabilities of this round's draw, in which late clients have none. A part that ``takes`` "late" is
+    not refused.
     """
     found = []
     for slot, part in mechanism.parts().items():
@@ -438,11 +505,16 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
     return found
 
 
+# by need, the slot whose part gives it
 GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "train"}
 
 
 def _missing(need: str, slots: Mapping[str, Part]) -> str:
-    """Return what a part lacks, in words; of a part that stands where it would come from, that it does not say so."""
+    """Return what a part lacks, in words for the user.
+
+    If a part of the user's own stands in the slot from which the need is usually met, the line says that it does not
+    give it.
+    """
     if need not in REASONS:
         return f"'{need}', which nothing gives{nearest(need, REASONS)}"
     slot = GIVEN_BY.get(need, "")
@@ -452,7 +524,7 @@ def _missing(need: str, slots: Mapping[str, Part]) -> str:
 
 
 def _parts_with(slot: str, name: str) -> str:
-    """Return the names of the built-in parts that lay out (train) or fill (weigh) a block."""
+    """Return in words which built-in parts have a block: those that lay it out (slot train) or fill it (slot weigh)."""
     found = []
     for known, make in PARTS[slot].items():
         part = make()

@@ -1,8 +1,11 @@
-"""WEIGH, rules that withstand bad updates: what a group's row becomes when some of its clients send anything.
+"""WEIGH, rules that withstand bad updates: what a group's row becomes if some clients send anything at all.
 
-Each is of the kind "again": it is applied again to the updates of each coalition that is valued, so that what a rule
-does with fewer members stands in its docstring. Updates count alike in all of them, since the number of samples is
-what a client reports (``geometric_median`` may go by it). Distances are between the parameters; what a rule does to
+To use one, name it in the slot weigh (``weigh = "median"``), or replace the part in Python:
+``dataclasses.replace(fedavg(), weigh=Krum(f=2))``. :class:`Clipped` shortens updates before another rule averages them.
+
+All are of the kind "again": they are applied anew to the updates of each coalition whose value is estimated. So the
+docstrings say what a rule does with few members. All updates count alike, since the number of samples is only what a
+client reports (:class:`GeometricMedian` may go by it). Distances are taken over the parameters. What a rule does to
 columns, it does to buffers too.
 """
 
@@ -23,16 +26,19 @@ from hanse.core.part import Aggregate, AggregatePart, Group, State, View
 from hanse.core.port import Request
 from hanse.core.table import Floats
 from hanse.games.gram import distances
-from hanse.mechanisms.weigh import BySamples, sample_shares
+from hanse.mechanisms.weigh import GROUPED, BySamples, sample_shares
 
-GROUPS = frozenset({"clients", "groups"})
-BY_SAMPLES = BySamples()  # what another rule is made of, if nothing is said
-_BLOCK = 1 << 18  # numbers of a block of columns: they stay in the cache, and no second table is made
+BY_SAMPLES = BySamples()  # the default for rules that are made of another one
+_MEMORY = ("init", "learn", "weigh")  # methods by which a part has a memory or rows of its own
+_BLOCK = 1 << 18  # numbers in a block of columns: a block stays in the cache, and no second table is made
 
 
 def by_column(group: Group, middle: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the row ``[P]`` of what ``middle`` makes of the group's updates ``[m, n]``, each column sorted, block by
-    block: ``[n]`` each.
+    """Return a row ``[P]`` that is made column by column from a group's updates.
+
+    Args:
+        group: the group.
+        middle: makes ``[n]`` numbers of ``[m, n]`` updates, whose columns are sorted in ascending order.
     """
     size = group.view.context.layout.size
     row = torch.empty(size, dtype=torch.float32, device=group.old.device)
@@ -44,8 +50,14 @@ def by_column(group: Group, middle: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def sorted_columns(rows: Tensor) -> Tensor:
-    """Return ``rows [m, n]`` with every column in ascending order. Few rows are sorted all columns at a time, by
-    comparing neighbours m times over (odd-even transposition), which is many times faster than column by column.
+    """Return ``rows [m, n]`` with every column in ascending order.
+
+    Up to 64 rows are sorted by odd-even transposition: neighbouring rows are compared m times over, for all columns at
+    once. That is many times faster than sorting columns that are so short.
+
+    Example:
+        >>> sorted_columns(torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 0.0]])).tolist()
+        [[1.0, 0.0], [2.0, 1.0], [3.0, 2.0]]
     """
     if len(rows) > 64:
         return rows.sort(dim=0).values
@@ -60,12 +72,13 @@ def sorted_columns(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Median(AggregatePart):
-    """The coordinate-wise median (Yin et al. 2018): of each number the middle one of the group's updates, or the mean
-    of the two in the middle. One member's update is the row.
+    """The coordinate-wise median (Yin et al. 2018): each number is the middle one of the group's updates.
+
+    Of an even number of updates it is the mean of the two in the middle, and of a single one that update itself.
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the row of medians."""
@@ -75,37 +88,45 @@ class Median(AggregatePart):
 
 @dataclass(frozen=True)
 class TrimmedMean(AggregatePart):
-    """The coordinate-wise trimmed mean (Yin et al. 2018): of each number the mean without the lowest and the highest
-    ``share`` of the group, rounded down. Of fewer than ``1 / share`` members nothing is cut: it is the plain mean.
+    """The coordinate-wise trimmed mean (Yin et al. 2018): each number is a mean without the extreme updates.
+
+    Of fewer than ``1 / share`` members nothing is cut off, and it is the plain mean.
+
+    Attributes:
+        share: the share of the group that is cut off at each end, rounded down; at least 0 and below 0.5.
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row of trimmed means; ``weigh/trimmed`` records how many were cut at each end."""
-        cut = int(self.share * len(group) + 1e-9)  # 0.2 of 5 is 1
+        """Return the row of trimmed means; ``weigh/trimmed`` records how many updates were cut off at each end."""
+        cut = int(self.share * len(group) + 1e-9)  # against rounding: 0.2 of 5 is 1
         row = by_column(group, lambda rows: rows[cut : len(rows) - cut].mean(dim=0, dtype=torch.float64).float())
         return Aggregate(row=row, metrics={"weigh/trimmed": float(cut)})
 
 
 @dataclass(frozen=True)
 class GeometricMedian(AggregatePart):
-    """The geometric median (RFA, Pillutla et al. 2022): the model whose distances to the updates have the least sum,
-    which is a mean with weights ``~ q_k / |z - U_k|`` (Weiszfeld). All updates count alike (``by`` "samples": as many
-    times as they report samples). It takes at most ``steps``, all of them on the ``m x m`` distances.
+    """The geometric median (RFA, Pillutla et al. 2022): the model with the least sum of distances to the updates.
 
-    Of two members alike it is the mean, of one its update.
+    It is a mean with weights ``~ q_k / |z - U_k|``, found by Weiszfeld's steps. All steps work on the ``m x m``
+    distances between updates, so their number hardly matters. For two members that count alike it is their mean, for
+    one its update.
+
+    Attributes:
+        by: "uniform": all updates count alike. "samples": each counts as often as the samples that it reports.
+        steps: the most steps to take.
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     by: Literal["uniform", "samples"] = "uniform"
     steps: Positive = 100
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights; ``weigh/effective_seats`` is ``1 / sum w^2``."""
+        """Return the weights ``[m]``; ``weigh/effective_seats`` records ``1 / sum w^2``."""
         shares = sample_shares(group.num_samples) if self.by == "samples" else np.full(len(group), 1 / len(group))
         squared = np.square(distances(group.parameters))
         weights = shares
@@ -121,16 +142,30 @@ class GeometricMedian(AggregatePart):
 
 
 def krum_scores(squared: Floats, attackers: int) -> Floats:
-    """Return Krum's scores ``[m]`` from squared distances ``[m, m]``: the sum of those to the ``m - attackers - 2``
-    nearest others (Blanchard et al. 2017), at least one.
+    """Return Krum's scores ``[m]``: summed squared distances to the ``m - attackers - 2`` nearest others.
+
+    At least one other update is counted (Blanchard et al. 2017).
+
+    Args:
+        squared: squared distances between updates, ``[m, m]``.
+        attackers: how many bad updates to withstand.
+
+    Example:
+        Updates at 0, 1, 2 and 10 on a line, of which one may be bad; the last one scores worst:
+
+        >>> at = np.array([0.0, 1.0, 2.0, 10.0])
+        >>> krum_scores(np.square(at[:, None] - at), attackers=1)
+        array([ 1.,  1.,  1., 64.])
     """
     nearest = max(1, len(squared) - attackers - 2)
     return np.asarray(np.sort(squared, axis=1)[:, 1 : nearest + 1].sum(axis=1))
 
 
 def tolerated(members: int, f: int | None) -> int:
-    """Return how many bad updates Krum is asked to withstand among so many: ``f``, or as many as it can (2f + 3 are
-    needed); fewer, where there are too few members for ``f``.
+    """Return how many bad updates Krum is asked to withstand among ``members``.
+
+    It is ``f``, or as many as possible if ``f`` is None. Withstanding f takes 2f + 3 members; with fewer the number is
+    smaller.
     """
     most = max(0, (members - 3) // 2)
     return most if f is None else min(f, most)
@@ -138,50 +173,50 @@ def tolerated(members: int, f: int | None) -> int:
 
 @dataclass(frozen=True)
 class Krum(AggregatePart):
-    """Krum (Blanchard et al. 2017): the one update whose ``m - f - 2`` nearest others are nearest; ties: the first.
+    """Krum (Blanchard et al. 2017): the single update whose nearest others are nearest; of equals, the first.
 
-    It needs ``2f + 3`` members to withstand ``f`` bad ones (None: as many as the members allow). Of fewer members, a
-    coalition's, it withstands as many as they allow; of two or one it is the plain mean.
+    The nearest others are ``m - f - 2`` of m. A group needs ``2f + 3`` members to withstand ``f`` bad ones. With fewer
+    members, as in a coalition, the rule withstands as many as they allow; with two or one it is the plain mean.
+
+    Attributes:
+        f: how many bad updates to withstand; None: as many as the members allow.
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     f: Count | None = None
 
     @property
     def least(self) -> int:
-        """The least members of a round's group."""
+        """How many members a round's group must have."""
         return 3 if self.f is None else 2 * self.f + 3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights; ``weigh/withstands`` is how many bad updates the rule was applied for."""
+        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
         return _nearest(group, tolerated(len(group), self.f), 1)
 
 
 @dataclass(frozen=True)
-class MultiKrum(AggregatePart):
-    """Multi-Krum (Blanchard et al. 2017): the plain mean of the ``keep`` updates with the best scores of Krum (None: of
-    all but ``f``). Members as for Krum.
+class MultiKrum(Krum):
+    """Multi-Krum (Blanchard et al. 2017): the plain mean of the ``keep`` updates with the best scores of Krum.
+
+    It needs as many members as Krum does.
+
+    Attributes:
+        f: how many bad updates to withstand; None: as many as the members allow.
+        keep: how many updates to average; None: all but ``f``.
     """
 
-    kind = "again"
-    needs = GROUPS
-    f: Count | None = None
     keep: Positive | None = None
 
-    @property
-    def least(self) -> int:
-        """The least members of a round's group."""
-        return 3 if self.f is None else 2 * self.f + 3
-
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights; ``weigh/withstands`` as for Krum."""
+        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
         attackers = tolerated(len(group), self.f)
         return _nearest(group, attackers, self.keep or len(group) - attackers)
 
 
 def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
-    """Return equal weights on the ``keep`` updates with the lowest scores; on both of two."""
+    """Return equal weights on the ``keep`` updates with the best scores; of two or fewer updates, on all."""
     weights = np.zeros(len(group))
     if len(group) < 3:
         weights[:] = 1.0
@@ -192,34 +227,34 @@ def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
 
 
 def borrowed(part: AggregatePart, of: AggregatePart) -> None:
-    """Let a ``part`` that is made ``of`` another one have its needs. Raises UserError if it is no plain rule: if it
-    makes no aggregate, or has a memory or rows of its own.
+    """Let ``part``, which is made ``of`` another rule, have that rule's needs as well as its own.
+
+    Raises:
+        UserError: ``of`` makes no aggregate, or it has a memory or rows of its own, which nobody would keep for it.
     """
     name = type(of).__name__
     if not callable(getattr(of, "aggregate", None)):
         raise UserError(f"of: {name} makes no aggregate of a group: must be a rule such as 'samples' or 'gtflat'")
-    own = [f for f in ("learn", "init", "weigh") if hasattr(of, f) and getattr(type(of), f) is not _inherited(f)]
-    if own:
+    # a rule without memory or rows has these methods as every part inherits them, or not at all
+    if any(hasattr(of, f) and getattr(type(of), f) is not getattr(AggregatePart, f, None) for f in _MEMORY):
         raise UserError(f"of: {name} has a memory or rows of its own: must be a rule such as 'samples' or 'gtflat'")
     needs = of.needs if isinstance(of.needs, frozenset) else of.needs.get("weigh", frozenset())
-    object.__setattr__(part, "needs", GROUPS | needs)
-
-
-def _inherited(name: str) -> object:
-    """Return a method that parts have if they say nothing else."""
-    return getattr(AggregatePart, name, None)
+    object.__setattr__(part, "needs", GROUPED | needs)
 
 
 @dataclass(frozen=True)
 class Clipped(AggregatePart):
-    """Another rule ``of`` updates that are clipped (Sun et al. 2019): whose way from the old row is longer than
-    ``norm`` goes only so far on it. ``norm`` None is the median of the group's (so a coalition has its own).
+    """Applies another rule to updates that are clipped (Sun et al. 2019): none goes farther than ``norm``.
 
-    Ways are measured in the parameters, and shortened in all columns.
+    Lengths are measured over the parameters; clipping shortens the change in all columns.
+
+    Attributes:
+        of: the rule that averages the clipped updates.
+        norm: how far an update may go; None: the median of the group, so that a coalition has its own.
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     of: AggregatePart = BY_SAMPLES
     norm: Rate | None = None
 
@@ -232,8 +267,10 @@ class Clipped(AggregatePart):
         return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the rule's row; of its weights, those on the updates as they came and on the old row.
-        ``weigh/clipped`` is the share of updates that were clipped, ``weigh/norm`` where.
+        """Return the other rule's decision on the clipped updates.
+
+        Its weights are restated for the updates as they came: a clipped update is partly the old row, which gets the
+        rest. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
@@ -247,9 +284,14 @@ class Clipped(AggregatePart):
 
 
 def lengths(group: Group, along: Tensor | None = None) -> Floats:
-    """Return how long each update's way from the old row is, ``[m]``, in the parameters; with ``along [P]``, its inner
-    product with that way.
+    """Return how far each update went from the old row, ``[m]``, over the parameters.
+
+    Args:
+        group: the group.
+        along: a direction ``[P]``. With it, the result is the inner product of each update's change with this
+            direction.
     """
+    # in blocks of columns and in float64: exact enough for a cosine, without a second table
     total = torch.zeros(len(group), dtype=torch.float64, device=group.old.device)
     width = max(1, _BLOCK // len(group))
     for a in range(0, group.num_parameters, width):
@@ -261,18 +303,22 @@ def lengths(group: Group, along: Tensor | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class FLTrust(AggregatePart):
-    """FLTrust (Cao et al. 2021): the server trains the old row itself, on a root set of its own (``data.root``), and
-    trusts an update by the cosine between its way and the server's, ``TS_k = max(0, cos)``; each way is made as long
-    as the server's: ``w' = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4).
+    """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go the same way.
 
-    Where nobody is trusted the row stays. One member's way is followed, as long as the server's, if it is trusted.
+    The server trains the old row on its root set (``data.root``). Its trust in an update is ``TS_k = max(0, cos)``, by
+    the cosine between the update's change and its own. Every change is made as long as the server's: ``w' = w + sum_k
+    TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If nobody is trusted, the row stays. A single member's change is
+    followed, at the server's length, if it is trusted.
     """
 
     kind = "again"
-    needs = GROUPS | {"root"}
+    needs = GROUPED | {"root"}
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights; ``weigh/trust`` is the mean trust, ``weigh/norm`` how far the server went."""
+        """Return the weights on the updates and the old row.
+
+        Recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
+        """
         view = group.view
         root = view.judge.trained(group.old, view.round, group.row) - group.old
         norm, length = float(root[: group.num_parameters].double().norm()), lengths(group)

@@ -1,9 +1,9 @@
-"""SCAFFOLD (Karimireddy et al. 2020): one shared model, client drift corrected by control variates.
+"""SCAFFOLD (Karimireddy et al. 2020): one shared model, with client drift corrected by control variates.
 
-Alg. 1: every client trains from x with the step ``g_i(y) - c_i + c`` (line 10); option II of line 12 makes its next
-variate ``c_i+ = c_i - c + (x - y_i) / (K eta_l)``, and the server takes ``x + eta_g mean(y_i - x)`` and ``c + 1/N sum
-(c_i+ - c_i)`` (lines 16, 17). Here x is the row "server", c is "control", and the c_i are the private rows
-"own_control".
+In Alg. 1 every client trains from x with steps along ``g_i(y) - c_i + c`` (line 10). By option II of line 12 its next
+variate is ``c_i+ = c_i - c + (x - y_i) / (K eta_l)``. The server then takes ``x + eta_g mean(y_i - x)`` and ``c + 1/N
+sum (c_i+ - c_i)`` (lines 16 and 17). Here x is the row "server", c is the row "control", and the c_i are the private
+rows "own_control".
 """
 
 from __future__ import annotations
@@ -38,10 +38,15 @@ VARIATES = frozenset({"control", "own_control"})
 
 @dataclass(frozen=True)
 class Scaffold(TrainPart, AggregatePart, WeighPart):
-    """SCAFFOLD, in the slots train and weigh; ``global_lr`` is eta_g. Another part may aggregate the model.
+    """SCAFFOLD, in the slots train and weigh: steps corrected by control variates, which it keeps as rows of the table.
 
-    A client's variate follows from the update that it sends, so it does not send it as well: P numbers up, x and
-    ``c - c_i`` down. Under momentum the divisor counts how much each gradient moved the model (:func:`step_sum`).
+    A client's next variate follows from the update that it sends, so the variate need not be sent as well: P numbers go
+    up, x and ``c - c_i`` come down. With momentum, the divisor K counts how much each gradient moved the model
+    (:func:`step_sum`). Another part may stand in the slot weigh and aggregate the model; the variates stay as they are
+    here.
+
+    Attributes:
+        global_lr: the server's learning rate, eta_g.
     """
 
     needs = by_slot(train={"clients"}, weigh={"clients", "groups"})
@@ -53,7 +58,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
     global_lr: Rate = 1.0
 
     def blocks(self) -> Sequence[Block]:
-        """Return x, c and the private c_i; all variates start at zero."""
+        """Return the rows for x, for c, and for the private c_i. All variates start at zero."""
         return (
             Block("server"),
             Block("control", initial="zero"),
@@ -61,15 +66,19 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         )
 
     def init(self, context: Context) -> State:
-        """Keep nothing. Raises UserError for another optimiser than SGD, from whose steps gradients are read."""
+        """Return an empty state, since the variates are rows.
+
+        Raises UserError unless the clients use SGD with one learning rate for a whole round: gradients are read from
+        their steps.
+        """
         if context.recipe.optimizer != "sgd":
             raise UserError(f"train.optimizer: {context.recipe.optimizer!r}: control variates need 'sgd'")
         if context.recipe.lr_decay_by != "round":
-            raise UserError("train.lr_decay_by: 'last': control variates need one learning rate a round: 'round'")
+            raise UserError("train.lr_decay_by: 'last': control variates need one learning rate in a round ('round')")
         return {}
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at the model, tilted by ``c - c_i`` (Alg. 1 line 10)."""
+        """Return a seat for each chosen client at the model, its gradients tilted by ``c - c_i`` (Alg. 1 line 10)."""
         seats = chosen_seats(view)
         tilt = np.zeros((len(seats), view.table.size))
         tilt[:, view.at("control")] = 1.0
@@ -77,23 +86,27 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         return Seats(seats.client, seats.start, seats.target, L=tilt), state
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return ``x + global_lr mean_s (U_s - x)`` (Alg. 1 lines 16, 17)."""
+        """Return the weights of ``x + global_lr mean_s (U_s - x)`` (Alg. 1 lines 16, 17)."""
         return Aggregate(np.full(len(group), self.global_lr / len(group)), old=1.0 - self.global_lr)
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the variates: ``c_i' = c_i - c + (x - U_i) / h_i`` and ``c' = c + 1/N sum_s (c_i' - c_i)``, where h is
-        the sum of a seat's step lengths (Alg. 1 lines 12, 17).
+        """Return the new variates (Alg. 1 lines 12 and 17).
+
+        ``c_i' = c_i - c + (x - U_i) / h_i`` and ``c' = c + 1/N sum (c_i' - c_i)``, where h_i is the sum of a seat's
+        step lengths. Both are linear in updates and rows, so they are given as weights.
         """
         updates, recipe, n = view.trained, view.context.recipe, view.context.num_clients
         client, x, c = updates.seats.client, updates.seats.start, view.at("control")
         own, count, size = view.at("own_control", client), len(updates), view.table.size
         h = recipe.lr_at(view.round) * step_sum(updates.steps, recipe.momentum)
-        moved = h > 0  # who took no step has learned nothing about its gradient
+        moved = h > 0  # a client that took no step says nothing about its gradient, and keeps its variate
         inverse = np.divide(1.0, h, out=np.zeros(count), where=moved)
 
-        change = units(x, size) * inverse[:, None]  # c_i' - c_i, on M; on U it is -1/h_i at the client's own update
+        # c_i' - c_i in terms of the old rows; in terms of the updates it is -1/h_i at the client's own update
+        change = units(x, size) * inverse[:, None]
         change[moved, c] -= 1.0
         kept = units(own, size)
+        # c' in terms of the old rows: c less 1/N of it for each seat that moved, and the start rows over N h
         common = np.zeros((1, size))
         for row in np.unique(x).tolist():
             common[0, row] = inverse[x == row].sum() / n
@@ -103,9 +116,20 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
 
 
 def step_sum(steps: Ints, momentum: float) -> Floats:
-    """Return the sum of the weights that a run of ``steps`` gives its gradients, in units of the learning rate ``[S]``.
+    """Return how much the gradients of a local run count in total, ``[S]``, in units of the learning rate.
 
-    Without momentum it is the number of steps; with it gradient k of T counts ``(1 - b^(T-k+1)) / (1 - b)``.
+    Without momentum this is the number of steps. With momentum b, gradient k of T counts ``(1 - b^(T-k+1)) / (1 - b)``,
+    because it also moves the model in all later steps.
+
+    Args:
+        steps: the number of optimiser steps of each seat, ``[S]``.
+        momentum: SGD's momentum b, at least 0 and below 1.
+
+    Example:
+        >>> step_sum(np.array([1, 2, 3]), momentum=0.0)
+        array([1., 2., 3.])
+        >>> step_sum(np.array([1, 2, 3]), momentum=0.5)  # of three steps: 1.75 + 1.5 + 1
+        array([1.  , 2.5 , 4.25])
     """
     T = np.asarray(steps, np.float64)
     if momentum == 0:
@@ -114,6 +138,11 @@ def step_sum(steps: Ints, momentum: float) -> Floats:
 
 
 def scaffold(clients_per_round: Seated = None, global_lr: Rate = 1.0) -> Mechanism:
-    """SCAFFOLD (Karimireddy et al. 2020): one shared model, client drift corrected by control variates."""
+    """SCAFFOLD (Karimireddy et al. 2020): one shared model, with client drift corrected by control variates.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random; None: everyone.
+        global_lr: the server's learning rate.
+    """
     part = Scaffold(global_lr)
     return Mechanism("scaffold", who(clients_per_round), part, part, deploy=ServerModel())

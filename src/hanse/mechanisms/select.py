@@ -1,8 +1,11 @@
 """SELECT: who sits at a round's training.
 
-First the selectors that know nothing of what clients are worth (everyone, uniform, round-robin), then those by
-cumulative Shapley value (GreedyFed, UCB, S-FedAvg), and those by what clients lose (Power-of-Choice asks them, Oort
-remembers what they reported).
+The module has four groups of selectors: those that know nothing about clients' worth (everyone, uniform, round-robin);
+those by cumulative Shapley value (:class:`Greedy`, :class:`UCB`); one that draws by values (:class:`SFedAvg`); and
+those by clients' losses (:class:`PowerOfChoice` asks for them, :class:`Oort` remembers what was reported).
+
+To write a selector by value of your own, subclass :class:`ByValue` and say in ``ranked`` who comes first. The functions
+beside the classes are the published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
 """
 
 from __future__ import annotations
@@ -22,13 +25,28 @@ from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Floats, Ints
 from hanse.games.cumulative import update_cumulative
 
-Seated = Positive | None  # None: everyone
+Seated = Positive | None  # the option clients_per_round of personalised systems; None: everyone
 CLIENTS = frozenset({"clients"})
 
 
 def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
-    """Return the next block of ``m`` clients of ``order``: those still ``waiting`` (a mask by client id) first, then
-    filled up from the start of the order (papers.md G1).
+    """Return the next block of ``m`` clients: those still waiting, in order, filled up from the start of the order.
+
+    The fill keeps every block at size m (papers.md G1). If there are fewer than m clients, the block is all of them.
+
+    Args:
+        order: client ids ``[n]``.
+        waiting: a mask by client id, ``[N]``.
+        m: how many clients a block has.
+
+    Example:
+        Five clients in blocks of two; the last block is filled from the start of the order:
+
+        >>> order = np.array([3, 0, 4, 1, 2])
+        >>> round_robin(order, np.array([False, True, True, False, True]), 2)
+        array([4, 1])
+        >>> round_robin(order, np.array([False, False, True, False, False]), 2)
+        array([2, 3])
     """
     first = order[waiting[order]][:m]
     fill = order[~np.isin(order, first)][: m - len(first)]
@@ -36,19 +54,24 @@ def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
 
 
 def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
-    """Return the length of the round-robin phase, ceil(N / M) rounds (GreedyFed Alg. 1 line 2)."""
+    """Return the length of the round-robin phase in rounds, ceil(N / M) (GreedyFed Alg. 1 line 2)."""
     return math.ceil(num_clients / clients_per_round)
 
 
 def run_order(view: View) -> Ints:
-    """Return the present clients ``[n]`` in the run's random order, which is the same in every round."""
+    """Return the present clients ``[n]`` in a random order that is the same in every round of a run."""
     context = view.context
     order = stream(context.seed, "round-robin").permutation(context.num_clients)
     return order[np.isin(order, view.present)] if len(view.present) < len(order) else order
 
 
 def count_sat(outcome: View, sat: Ints) -> Ints:
-    """Return how often each client has been seated ``[N]``, this round included."""
+    """Return how often each client has been seated, ``[N]``, this round included.
+
+    Args:
+        outcome: the finished round.
+        sat: the counts before it, ``[N]``.
+    """
     if outcome.choice is None:
         return sat
     sat = sat.copy()
@@ -58,7 +81,7 @@ def count_sat(outcome: View, sat: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Everyone(SelectPart):
-    """Everyone who is present trains."""
+    """Every client that is present trains."""
 
     needs = CLIENTS
 
@@ -69,7 +92,7 @@ class Everyone(SelectPart):
 
 @dataclass(frozen=True)
 class TheOne(SelectPart):
-    """The one client that holds all data trains (centralised training)."""
+    """The only client trains, which holds all data: centralised training."""
 
     needs = frozenset({"pooled"})
 
@@ -80,7 +103,7 @@ class TheOne(SelectPart):
 
 @dataclass(frozen=True)
 class Uniform(SelectPart):
-    """FedAvg: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
+    """FedAvg's selection: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
 
     needs = CLIENTS
     clients_per_round: Positive = 10
@@ -93,29 +116,30 @@ class Uniform(SelectPart):
 
 @dataclass(frozen=True)
 class RoundRobin(SelectPart):
-    """Blocks of a random order, again and again, so that everyone sits equally often."""
+    """Blocks of a random order, over and over, so that all clients sit equally often."""
 
     needs = CLIENTS
     clients_per_round: Positive = 10
 
     def init(self, context: Context) -> State:
-        """Nobody has sat yet."""
+        """Return the state in which no client has sat."""
         return {"sat": np.zeros(context.num_clients, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next block of those who sat least often."""
+        """Return the next block of those who have sat least often."""
         order = run_order(view)
         sat = state["sat"]
         return Choice(round_robin(order, sat == sat[order].min(), self.clients_per_round)), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Count who was asked."""
+        """Count the clients of this round."""
         return {"sat": count_sat(outcome, state["sat"])}
 
 
 def who(clients_per_round: int | None) -> SelectPart:
-    """Return the selector of so many clients a round, at random; None: of everyone, as the comparisons of personalised
-    systems do.
+    """Return the selector of ``clients_per_round`` clients at random, or of everyone for None.
+
+    Everyone is the default of the personalised systems, as in their published comparisons.
     """
     return Everyone() if clients_per_round is None else Uniform(clients_per_round)
 
@@ -124,13 +148,26 @@ VALUES = CLIENTS | {"values"}
 
 
 def greedy(values: np.ndarray, m: int) -> Ints:
-    """Return the positions ``[m]`` of the largest values, best first; ties go to the lower one (papers.md G8)."""
+    """Return the positions ``[m]`` of the largest values, largest first; of equals the lower first (papers.md G8)."""
     return np.argsort(-np.asarray(values, np.float64), kind="stable")[:m].astype(np.int64)
 
 
 def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floats:
-    """Return ``SV_k + beta sqrt(ln t / N_k)`` ``[n]`` after t finished rounds, infinite for clients never valued
-    (papers.md G9).
+    """Return UCB's scores ``SV_k + beta sqrt(ln t / N_k)``, ``[n]``; infinite where never valued.
+
+    How the formula was read: papers.md G9.
+
+    Args:
+        values: cumulative values, ``[n]``.
+        counts: in how many rounds each client was valued, ``[n]``.
+        finished: t, the number of finished rounds.
+        beta: weight of the bonus.
+
+    Example:
+        The second client has been valued less often, which outweighs its lower value:
+
+        >>> ucb_scores(np.array([0.3, 0.2, 0.0]), np.array([8, 2, 0]), finished=10, beta=0.5).round(2)
+        array([0.57, 0.74,  inf])
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         bonus = beta * np.sqrt(np.log(max(finished, 1)) / counts)
@@ -138,35 +175,48 @@ def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floa
 
 
 def softmax(values: Floats, temperature: float = 1.0) -> Floats:
-    """Return ``exp(v / temperature)`` ``[n]``, normalised."""
+    """Return ``exp(v / temperature)``, ``[n]``, scaled to sum to 1."""
     shifted = np.exp((values - values.max()) / temperature)
     return np.asarray(shifted / shifted.sum())
 
 
 def without_replacement(probabilities: Floats, m: int, draw: np.random.Generator) -> Ints:
-    """Return positions ``[m]`` drawn one after another without replacement (Gumbel's trick has exactly this law)."""
+    """Return ``m`` different positions, drawn one after another in proportion to ``probabilities [n]``.
+
+    Adding Gumbel noise to the logarithms and taking the largest has exactly this distribution.
+    """
     with np.errstate(divide="ignore"):
         keys = np.log(probabilities) + draw.gumbel(size=len(probabilities))
     return np.argsort(-keys, kind="stable")[:m].astype(np.int64)
 
 
+# options of the selectors by value: see ByValue
 Averaging = Literal["mean"] | Annotated[float, Field(ge=0, lt=1)]
 Start = Literal["first", "zero"]
 Order = Literal["random", "id", "never"]
 
 
 def no_values(context: Context) -> State:
-    """Return the state of a selector by cumulative values before round 0: how often each client sat, was valued, and
-    how.
+    """Return the state of a selector by cumulative values before round 0.
+
+    Its keys are ``sat [N]``, how often each client was seated, ``counts [N]``, how often it was valued, and
+    ``cumulative [N]``, its value so far.
     """
     n = context.num_clients
     return {"sat": np.zeros(n, np.int64), "counts": np.zeros(n, np.int64), "cumulative": np.zeros(n)}
 
 
 def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choice | None:
-    """Return the next round-robin block while a present client has never sat (GreedyFed Alg. 1 lines 2-3), else
-    None. In the run's random ``order``, or by "id", the last block filled at random, as the authors' code does;
-    "never": there is no such phase.
+    """Return the next block of the first phase, in which every client sits once; None after that phase.
+
+    The phase is that of GreedyFed Alg. 1 lines 2 and 3. It goes on as long as a present client has never sat.
+
+    Args:
+        view: the round, before selection.
+        state: has the key ``sat``.
+        m: how many clients a block has.
+        order: "random" is the run's random order. "id" is the order of ids, with the last block filled at random, as in
+            the authors' code. "never": there is no such phase.
     """
     if order == "never" or (state["sat"][view.present] > 0).all():
         return None
@@ -179,7 +229,16 @@ def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choic
 
 
 def average_in(outcome: View, state: State, averaging: Averaging, start: Start) -> State:
-    """Return the state with this round's values averaged in (GreedyFed Alg. 1 lines 11-13); a client's seats add up."""
+    """Return the next state, with this round's values averaged in (GreedyFed Alg. 1 lines 11-13).
+
+    The value of a client in a round is the sum over its seats.
+
+    Args:
+        outcome: the finished round.
+        state: has the keys of :func:`no_values`.
+        averaging: "mean", or the weight of the past in an exponential average.
+        start: "first": a client's first value is taken as it is. "zero": it is averaged with zero.
+    """
     counts, cumulative = state["counts"], state["cumulative"]
     if outcome.values is not None and len(outcome.trained):
         clients, values = outcome.values.by_client(outcome)
@@ -192,12 +251,17 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
 
 @dataclass(frozen=True)
 class ByValue(SelectPart):
-    """Everyone once in random order, then the ``clients_per_round`` that rank first; subclasses say by what.
+    """Everyone once in random order, then the ``clients_per_round`` clients that rank first; subclasses say by what.
 
-    ``averaging`` is "mean" (GreedyFed Alg. 1 line 12) or the alpha of line 13; ``start`` says whether the first value
-    is taken as it is ("first", papers.md G7) or averaged with zero as printed ("zero"). ``meets``: in which order
-    everyone is met first (:func:`meet_all`); "never": nobody is, and all start at the value 0. ``ties`` go to the lower
-    id, or at random.
+    Attributes:
+        clients_per_round: how many clients train in a round.
+        averaging: how a client's values of several rounds are combined: "mean" (GreedyFed Alg. 1 line 12), or the alpha
+            of line 13, the weight of the past, at least 0 and below 1.
+        start: whether an exponential average takes the first value as it is ("first", papers.md G7) or averages it with
+            zero, as printed ("zero").
+        meets: in which order everyone sits once at first (:func:`meet_all`). With "never" there is no such phase, and
+            all clients start with the value 0.
+        ties: go to the lower "id" or are broken at "random".
     """
 
     needs = VALUES
@@ -213,15 +277,15 @@ class ByValue(SelectPart):
         raise NotImplementedError
 
     def in_order(self, view: View) -> Ints:
-        """Return the present clients ``[n]`` in the order that ties go by."""
+        """Return the present clients ``[n]`` in the order by which ties are broken."""
         return view.present if self.ties == "id" else view.draw("ties").permutation(view.present)
 
     def init(self, context: Context) -> State:
-        """No values yet."""
+        """Return the state before any values."""
         return no_values(context)
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next round-robin block while somebody was never met, then the first."""
+        """Return the next block of the first phase, and after it the clients that rank first."""
         meeting = meet_all(view, state, self.clients_per_round, self.meets)
         if meeting is not None:
             return meeting, state
@@ -232,19 +296,19 @@ class ByValue(SelectPart):
         return average_in(outcome, state, self.averaging, self.start)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """Return each client's cumulative value."""
+        """Return each client's cumulative value, ``[N]``."""
         return {"cumulative_value": state["cumulative"]}
 
 
 @dataclass(frozen=True)
 class Greedy(ByValue):
-    """GreedyFed Alg. 1: the largest cumulative Shapley values.
+    """GreedyFed Alg. 1: the clients with the largest cumulative Shapley values.
 
-    A client that was asked and never gave a value ranks last.
+    A client that has sat but was never valued, because its updates were refused, ranks last.
     """
 
     def ranked(self, view: View, state: State) -> Ints:
-        """Return the present clients ``[n]`` by cumulative value."""
+        """Return the present clients ``[n]`` by cumulative value, the largest first."""
         present = self.in_order(view)
         unknown = 0.0 if self.meets == "never" else -np.inf
         score = np.where(state["counts"] > 0, state["cumulative"], unknown)[present]
@@ -253,17 +317,20 @@ class Greedy(ByValue):
 
 @dataclass(frozen=True)
 class UCB(ByValue):
-    """As GreedyFed, with a bonus for clients that sat rarely: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
+    """Like GreedyFed, with a bonus for clients that sat rarely: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
 
-    A client that was asked and never gave a value has an infinite score only until it has sat; then it ranks last.
-    ``t`` counts finished rounds, or this one too (``this_round``, as the code of GreedyFed's authors does).
+    A client that has sat but was never valued ranks last; before it has sat, the first phase seats it anyway.
+
+    Attributes:
+        beta: weight of the bonus.
+        this_round: whether t counts this round too, as in the code of GreedyFed's authors, or only finished rounds.
     """
 
     beta: Weight = 0.01
     this_round: bool = False
 
     def ranked(self, view: View, state: State) -> Ints:
-        """Return the present clients ``[n]`` by upper bound."""
+        """Return the present clients ``[n]`` by upper confidence bound, the largest first."""
         present = self.in_order(view)
         scores = ucb_scores(state["cumulative"], state["counts"], view.round + self.this_round, self.beta)
         scores = np.where(state["counts"] > 0, scores, -np.inf)[present]
@@ -272,17 +339,28 @@ class UCB(ByValue):
 
 @dataclass(frozen=True)
 class Probabilities:
-    """With which probability a selector by lot takes each client first, ``by_client [N]`` (0: not present)."""
+    """Tells later parts the probability with which a selector by lot takes each client first.
+
+    Attributes:
+        by_client: ``[N]``; 0 for clients that are not present.
+    """
 
     by_client: Floats
 
 
 @dataclass(frozen=True)
 class SFedAvg(SelectPart):
-    """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax over an averaged value vector.
+    """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax over an averaged vector of values.
 
-    After each round ``phi_k <- alpha phi_k + beta SV_k`` for those who were valued; phi starts at ``start``, by default
-    1/N. The authors of GreedyFed ran it with temperature 0.01 (a factor 100) and start 0.03.
+    After each round ``phi_k <- alpha phi_k + beta SV_k`` for the clients that were valued. The authors of GreedyFed ran
+    it with temperature 0.01 (a factor of 100) and start 0.03.
+
+    Attributes:
+        clients_per_round: how many clients train in a round.
+        alpha: what is kept of the old phi.
+        beta: weight of the new value.
+        temperature: of the softmax, above 0; the lower, the more the best clients are preferred.
+        start: phi before the first value; None: 1/N.
     """
 
     needs = VALUES
@@ -294,12 +372,12 @@ class SFedAvg(SelectPart):
     start: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
     def init(self, context: Context) -> State:
-        """Everybody is worth the same."""
+        """Return the same phi for every client, ``[N]``."""
         n = context.num_clients
         return {"phi": np.full(n, 1 / n if self.start is None else self.start)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return M clients drawn without replacement."""
+        """Return clients drawn without replacement, and hand on their probabilities."""
         probabilities = softmax(state["phi"][view.present], self.temperature)
         drawn = without_replacement(probabilities, self.clients_per_round, view.draw("select"))
         by_client = np.zeros(len(state["phi"]))
@@ -307,7 +385,7 @@ class SFedAvg(SelectPart):
         return Choice(np.sort(view.present[drawn]), found=(Probabilities(by_client),)), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Move the values of those who sat."""
+        """Update phi of the clients that were valued."""
         phi = state["phi"].copy()
         if outcome.values is not None and len(outcome.trained):
             clients, values = outcome.values.by_client(outcome)
@@ -319,19 +397,32 @@ QUESTION = "power-of-choice"
 
 
 def next_query_size(size: int, m: int, decay: float) -> int:
-    """Return how many clients Power-of-Choice asks next: the last number decayed, never fewer than m (papers.md G9)."""
+    """Return how many clients Power-of-Choice asks next: the last number decayed, but at least m.
+
+    How the rule was read: papers.md G9.
+
+    Example:
+        >>> next_query_size(100, m=10, decay=0.9)
+        90
+        >>> next_query_size(11, m=10, decay=0.9)
+        10
+    """
     return max(m, math.ceil(decay * size)) if size > m else size
 
 
 @dataclass(frozen=True)
 class PowerOfChoice(SelectPart):
-    """Power-of-Choice (Cho et al. 2022): ask some clients for the loss of the model on their data, seat the largest.
+    """Power-of-Choice (Cho et al. 2022): ask some clients for the model's loss, and seat the largest.
 
-    Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, ``d_{-1} = N``, drawn in proportion to their reported
-    samples; each scores at most ``score_samples`` of its training samples (None: all). Ties go to the lower id.
+    Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, beginning with ``d_{-1} = N``. They are drawn in
+    proportion to their reported samples. Ties go to the lower id.
 
-    ``pick = "random"``: nobody is asked and who sits is a uniform draw. That is what the code of GreedyFed's authors
-    comes to: it lists the losses by id and reads the choice from a shuffled list.
+    Attributes:
+        clients_per_round: M, how many clients train in a round.
+        decay: factor per round of how many are asked.
+        score_samples: on how many training samples a client measures the loss at most; None: on all.
+        pick: "losses" as above. "random": nobody is asked, and a uniform draw decides. That is what the code of
+            GreedyFed's authors comes to, since it lists the losses by id but reads its choice from a shuffled list.
     """
 
     needs = CLIENTS
@@ -341,11 +432,11 @@ class PowerOfChoice(SelectPart):
     pick: Literal["losses", "random"] = "losses"
 
     def init(self, context: Context) -> State:
-        """Nobody has been asked."""
+        """Return the number of all clients, from which the number asked decays."""
         return {"size": context.num_clients}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask this round's candidates for the loss of their home model."""
+        """Ask this round's candidates for the loss of the model that they would start from."""
         if view.stage != "open" or self.pick == "random":
             return ()
         return [
@@ -354,7 +445,7 @@ class PowerOfChoice(SelectPart):
         ]
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the candidates with the largest losses; who did not answer, or has just left, is not seated."""
+        """Return the candidates with the largest losses. One that did not answer, or has just left, is not seated."""
         if self.pick == "random":
             m = min(self.clients_per_round, len(view.present))
             return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state
@@ -364,10 +455,11 @@ class PowerOfChoice(SelectPart):
         return Choice(clients[best], metrics={"select/asked": len(found)}), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Ask fewer next time."""
+        """Let the number of clients asked decay."""
         return {"size": next_query_size(state["size"], self.clients_per_round, self.decay)}
 
     def _candidates(self, view: View, state: State) -> Ints:
+        """Return the clients to ask, in ascending order: the same ones whenever it is called in a round."""
         size = min(next_query_size(state["size"], self.clients_per_round, self.decay), len(view.present))
         weights = np.maximum(view.roster.num_samples, 1).astype(np.float64)
         drawn = without_replacement(weights / weights.sum(), size, view.draw("candidates"))
@@ -376,14 +468,19 @@ class PowerOfChoice(SelectPart):
 
 @dataclass(frozen=True)
 class Oort(SelectPart):
-    """Oort's statistical utility (Lai et al. 2021, sec. 4): samples times training loss, with a bonus for clients not
-    heard of for long; part of the seats explore clients that never sat.
+    """Oort's selection (Lai et al. 2021, sec. 4): clients of high statistical utility, and some new ones.
 
-    ``utility = n_k loss_k + sqrt(0.1 ln t / t_k)``: utilities are clipped at the 95th percentile and scaled to the
-    largest, and t_k is the round k last sat in. Exploring seats start as ``exploration`` of all and decay by 0.98 a
-    round to 0.2; the others are drawn by utility among clients within ``cutoff`` of the last one that would be chosen.
-    Its system speed term is left out: hanse's clients report no durations. The loss is the mean that the client
-    reported, not a root mean square.
+    The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last sat. Its first
+    term is clipped at the 95th percentile and scaled to the largest. A share of the seats explores clients that have
+    never sat. The others are drawn by utility from the clients within ``cutoff`` of the last one that would be chosen.
+
+    Two things differ from the paper. The term for system speed is left out, because hanse's clients report no
+    durations. The loss is the mean that the client reported, not a root mean square.
+
+    Attributes:
+        clients_per_round: how many clients train in a round.
+        exploration: the share of exploring seats in round 0; it decays by 0.98 a round, down to 0.2.
+        cutoff: a client is in the pool if its utility is at least this share of that of the last client in the top M.
     """
 
     needs = CLIENTS | {"losses"}
@@ -392,23 +489,25 @@ class Oort(SelectPart):
     cutoff: Annotated[float, Field(gt=0, le=1)] = 0.95
 
     def init(self, context: Context) -> State:
-        """Nobody has sat."""
+        """Return the state in which nobody has sat."""
         n = context.num_clients
         return {"utility": np.zeros(n), "last": np.full(n, -1), "sat": np.zeros(n, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return exploring and exploiting clients in ascending order."""
+        """Return exploring and exploiting clients together, in ascending order."""
         present, draw = view.present, view.draw("select")
         m = min(self.clients_per_round, len(present))
         fresh = present[state["sat"][present] == 0]
         known = present[state["sat"][present] > 0]
         share = max(0.2, self.exploration * 0.98**view.round)
+        # at least as many as the known clients leave seats for, and never more than there are new clients
         exploring = min(len(fresh), max(round(share * m), m - len(known)))
         new = draw.choice(fresh, exploring, replace=False) if exploring else fresh[:0]
         old = self._exploit(view, state, known, m - exploring, draw)
         return Choice(np.sort(np.concatenate([new, old])), metrics={"select/exploring": exploring}), state
 
     def _exploit(self, view: View, state: State, known: Ints, m: int, draw: np.random.Generator) -> Ints:
+        """Return ``m`` of the known clients, drawn by their scores from the best ones."""
         if m == 0:
             return known[:0]
         score = self._scores(view.round, state, known)
@@ -419,18 +518,18 @@ class Oort(SelectPart):
 
     @staticmethod
     def _scores(round: int, state: State, known: Ints) -> Floats:
+        """Return the known clients' scores: clipped and scaled utility, and a bonus for not having sat for long."""
         utility = np.minimum(state["utility"][known], np.percentile(state["utility"][known], 95))
         largest = utility.max()
         stale = np.sqrt(0.1 * np.log(round + 1) / (state["last"][known] + 1))
         return np.asarray((utility / largest if largest > 0 else utility) + stale)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember what each client reported, and when."""
+        """Remember what each client reported, and when it sat."""
         updates = outcome.trained
-        utility, last, sat = state["utility"].copy(), state["last"].copy(), state["sat"].copy()
+        utility, last = state["utility"].copy(), state["last"].copy()
         if outcome.choice is not None:
-            sat[outcome.choice.clients] += 1
             last[outcome.choice.clients] = outcome.round
             utility[outcome.choice.clients] = 0.0
-        utility[updates.seats.client] = updates.num_samples * np.nan_to_num(updates.loss)  # who does not say: none
-        return {"utility": utility, "last": last, "sat": sat}
+        utility[updates.seats.client] = updates.num_samples * np.nan_to_num(updates.loss)  # no loss reported: 0
+        return {"utility": utility, "last": last, "sat": count_sat(outcome, state["sat"])}

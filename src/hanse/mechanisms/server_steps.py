@@ -1,8 +1,9 @@
-"""WEIGH, rules in which the server takes a step of its own from the old row towards what the clients made.
+"""WEIGH, rules in which the server takes a step of its own, from the old row towards what the clients made.
 
-``fednova`` and ``q_fedavg`` are affine: weights on the updates, and the rest on the old row. The others are of the kind
-"again": they have moments for each server row, which are those from before the round in every coalition that is valued,
-and go on only in ``learn``, if the row stood.
+:class:`FedNova` and :class:`QFedAvg` are affine: weights on the updates, with the rest on the old row. The others are
+subclasses of :class:`ServerStep`, which is also the place to start for a server optimiser of your own. These are of the
+kind "again". They keep moments for each server row. Every coalition that is valued gets the moments from before the
+round; new moments are kept only in ``learn``, once it is known that the row stands.
 """
 
 from __future__ import annotations
@@ -19,23 +20,45 @@ from torch import Tensor
 from hanse.base.factories import Rate, Weight
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Context, Group, State, View
 from hanse.core.port import Request, Score, Scored
-from hanse.mechanisms.robust import BY_SAMPLES, GROUPS, borrowed, lengths
+from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
-from hanse.mechanisms.weigh import sample_shares
+from hanse.mechanisms.weigh import GROUPED, sample_shares
 
-Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # its square is a float32 that is not 0
+Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so that its square is not 0 in float32
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class ServerStep(AggregatePart):
-    """A step of the server's along the change ``of`` another rule, in the parameters; buffers are the other rule's.
+    """A step of the server along the change that another rule makes; subclasses say which step.
 
-    Subclasses say which, from the moments of the row. These are copied when a row splits.
+    The step concerns the parameters; buffers are the other rule's. A subclass keeps what it must remember of a row (a
+    velocity, say) in named moments, which ``first`` makes and ``step`` updates. When a row splits, its moments are
+    copied.
+
+    Attributes:
+        of: the rule whose change the step follows; it must have no memory of its own.
+
+    Example:
+        A server that moves every parameter by the same small amount, in the direction of the averaged change:
+
+        >>> from dataclasses import dataclass, replace
+        >>> from hanse.mechanisms.baselines import fedavg
+        >>> @dataclass(frozen=True)
+        ... class SignStep(ServerStep):
+        ...     lr: float = 0.25
+        ...     def first(self, size):
+        ...         return {}  # nothing to remember
+        ...     def step(self, change, moments):
+        ...         return self.lr * change.sign(), {}
+        >>> SignStep().step(torch.tensor([0.3, -2.0, 0.0]), {})[0].tolist()
+        [0.25, -0.25, 0.0]
+        >>> replace(fedavg(5), name="signs", weigh=SignStep(lr=0.5)).weigh.lr
+        0.5
     """
 
     kind = "again"
-    needs = GROUPS
+    needs = GROUPED
     of: AggregatePart = BY_SAMPLES
 
     def __post_init__(self) -> None:
@@ -43,15 +66,23 @@ class ServerStep(AggregatePart):
         borrowed(self, self.of)
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return the moments ``[size]`` of a row that has not moved yet, by name."""
+        """Return the moments ``[size]`` of a row that has not moved yet, by name; {} if nothing need be remembered."""
         raise NotImplementedError
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the step ``[size]`` for a change ``[size]``, and the moments after it."""
+        """Return the step ``[size]`` and the moments after it.
+
+        Args:
+            change: the other rule's change of the row's parameters, ``[size]``.
+            moments: the row's moments, by the names that :meth:`first` gives them.
+        """
         raise NotImplementedError
 
     def init(self, context: Context) -> State:
-        """No row has moved: ``rows [R]`` are those that have, and each moment is ``[R, parameters]``."""
+        """Return the state in which no row has moved.
+
+        ``rows [R]`` are the rows that have moved, and each moment is ``[R, parameters]``.
+        """
         empty = {name: moment[None][:0] for name, moment in self.first(context.layout.num_parameters).items()}
         return {"rows": np.zeros(0, np.int64), **empty}
 
@@ -60,21 +91,20 @@ class ServerStep(AggregatePart):
         return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the stepped row, with the moments after it to keep."""
+        """Return the row after the step, and the moments to keep if it stands."""
         said, width = self.of.aggregate(group, {}), group.num_parameters
         row = group.made(said) if said.row is None else said.row.clone()
         old = group.old[:width]
         at = np.flatnonzero(state["rows"] == group.row)
         fresh = self.first(width)
         moments = {name: (state[name][at[0]] if len(at) else fresh[name]).to(old.device) for name in fresh}
+        # row is a new tensor, so that its parameters may be written in place
         step, after = self.step(row[:width] - old, moments)
         row[:width] = old + step
         return Aggregate(row=row, metrics=said.metrics, keeps=after)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the moments of the rows that were made and stood, and give a row that is new those of the row that it is
-        made of.
-        """
+        """Keep the moments of rows that stand, and give each new row those of the row that it comes from."""
         told = outcome.get(Aggregated)
         if told is None:
             return state
@@ -82,7 +112,7 @@ class ServerStep(AggregatePart):
         names = [name for name in state if name != "rows"]
         known = {int(row): {name: state[name][k] for name in names} for k, row in enumerate(state["rows"])}
         for row in outcome.mixed.made:
-            if row in told.said and row not in withheld:
+            if row in told.said and row not in withheld:  # a row that was withheld stays as it was
                 known[row] = dict(told.said[row].keeps)
         for row in range(outcome.table.size, len(outcome.mixed.W)):
             if (parent := _parent(outcome, row)) in known:
@@ -93,8 +123,9 @@ class ServerStep(AggregatePart):
 
 
 def _parent(outcome: View, row: int) -> int:
-    """Return the row of the table that a new row comes from: that of the largest weight, or, if it is made of updates
-    alone, the one that the update of the largest weight was to go to.
+    """Return the row that a new row comes from: of all old rows, the one with the largest weight in it.
+
+    If it is made of updates alone, it is the row for which the update with the largest weight was trained.
     """
     W, count = np.abs(outcome.mixed.W[row]), len(outcome.trained)
     if W[count:].any():
@@ -104,27 +135,39 @@ def _parent(outcome: View, row: int) -> int:
 
 @dataclass(frozen=True)
 class FedAvgM(ServerStep):
-    """FedAvgM (Hsu, Qi, Brown 2019): ``v = momentum v + change``, and the row moves by ``lr v``. With no momentum and a
-    learning rate of 1 it is the other rule itself.
+    """FedAvgM (Hsu, Qi, Brown 2019): momentum at the server, ``v = momentum v + change``; the row moves by ``lr v``.
+
+    Without momentum and with a learning rate of 1 it is the other rule itself.
+
+    Attributes:
+        lr: the server's learning rate, above 0.
+        momentum: at least 0 and below 1.
     """
 
     lr: Rate = 1.0
     momentum: Decay = 0.9
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return a velocity of 0."""
+        """Return a velocity of 0, ``[size]``."""
         return {"velocity": torch.zeros(size)}
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the step along the velocity."""
+        """Return the step ``[size]`` along the velocity, and the new velocity."""
         velocity = self.momentum * moments["velocity"] + change
         return self.lr * velocity, {"velocity": velocity}
 
 
 @dataclass(frozen=True)
 class Adaptive(ServerStep):
-    """Reddi et al. 2021, Alg. 2: ``m = beta1 m + (1 - beta1) change``, and the row moves by ``lr m / (sqrt(v) + tau)``.
-    Subclasses say what becomes of ``v``, which begins as ``tau^2``; nothing is corrected for the start.
+    """Adaptive server optimisers (Reddi et al. 2021, Alg. 2): the row moves by ``lr m / (sqrt(v) + tau)``.
+
+    The first moment is ``m = beta1 m + (1 - beta1) change``. Subclasses say how ``v`` follows the squared change; it
+    starts as ``tau^2``. There is no correction for the start.
+
+    Attributes:
+        lr: the server's learning rate, above 0.
+        beta1: decay of the first moment, at least 0 and below 1.
+        tau: bounds the step where v is small; at least 1e-12.
     """
 
     lr: Rate = 0.03
@@ -132,15 +175,15 @@ class Adaptive(ServerStep):
     tau: Floor = 1e-3
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return moments of 0 and of ``tau^2``."""
+        """Return a first moment of 0 and a second one of ``tau^2``, ``[size]`` each."""
         return {"m": torch.zeros(size), "v": torch.full((size,), self.tau**2)}
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the next ``v`` from the change squared."""
+        """Return the next ``v [size]`` from the squared change ``[size]``."""
         raise NotImplementedError
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the step along ``m``, over the root of ``v``."""
+        """Return the step ``[size]`` along ``m``, divided by the root of ``v``, and the new moments."""
         m = self.beta1 * moments["m"] + (1 - self.beta1) * change
         v = self.second(moments["v"], change.square())
         return self.lr * m / (v.sqrt() + self.tau), {"m": m, "v": v}
@@ -148,49 +191,63 @@ class Adaptive(ServerStep):
 
 @dataclass(frozen=True)
 class FedAdam(Adaptive):
-    """FedAdam (Reddi et al. 2021): ``v = beta2 v + (1 - beta2) change^2``."""
+    """FedAdam (Reddi et al. 2021): steps of ``lr m / (sqrt(v) + tau)`` with ``v = beta2 v + (1 - beta2) change^2``.
+
+    Attributes:
+        beta2: decay of the second moment, at least 0 and below 1; the other options are those of :class:`Adaptive`.
+    """
 
     beta2: Decay = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the moving mean of squares."""
+        """Return the moving average of the squares, ``[size]``."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """FedYogi (Reddi et al. 2021): ``v = v - (1 - beta2) change^2 sign(v - change^2)``."""
+    """FedYogi (Reddi et al. 2021): like FedAdam, with ``v = v - (1 - beta2) change^2 sign(v - change^2)``.
+
+    Attributes:
+        beta2: 1 less the share of the square by which v changes at most, at least 0 and below 1.
+    """
 
     beta2: Decay = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return ``v`` moved towards the square by a share of the square."""
+        """Return ``v [size]`` moved towards the square, by a share of the square."""
         return v - (1 - self.beta2) * square * (v - square).sign()
 
 
 @dataclass(frozen=True)
 class FedAdagrad(Adaptive):
-    """FedAdagrad (Reddi et al. 2021): ``v = v + change^2``; as in the paper, without a first moment (``beta1 = 0``)."""
+    """FedAdagrad (Reddi et al. 2021): like FedAdam, with ``v = v + change^2`` and no first moment.
+
+    Attributes:
+        beta1: decay of the first moment; 0 as in the paper.
+    """
 
     beta1: Decay = 0.0
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the sum of squares."""
+        """Return the sum of the squares, ``[size]``."""
         return v + square
 
 
 @dataclass(frozen=True)
 class FedNova(AggregatePart):
-    """FedNova (Wang et al. 2020): each client's way counts by how many steps it took. ``d_k = (w - U_k) / a_k`` and
-    ``w' = w - (sum_k p_k a_k) sum_k p_k d_k``, with ``p`` the sample shares and ``a_k`` the sum of the weights that the
-    run of client k gives its gradients: its number of steps, without momentum.
+    """FedNova (Wang et al. 2020): each client's change is divided by its number of steps before it is averaged.
+
+    ``d_k = (w - U_k) / a_k`` and ``w' = w - (sum_k p_k a_k) sum_k p_k d_k``, where p are the sample shares. Without
+    momentum a_k is the number of client k's steps; with it, a_k is how much its gradients count in total
+    (:func:`hanse.mechanisms.scaffold.step_sum`).
     """
 
-    needs = GROUPS
+    needs = GROUPED
     reads_steps = True
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights; ``weigh/steps`` is the effective number of steps."""
+        """Return the weights on the updates and the old row; ``weigh/steps`` records the effective number of steps."""
         shares = sample_shares(group.num_samples)
         sums = step_sum(np.maximum(group.steps, 1), group.view.context.recipe.momentum)
         effective = float(shares @ sums)
@@ -200,15 +257,18 @@ class FedNova(AggregatePart):
 
 @dataclass(frozen=True)
 class QFedAvg(AggregatePart):
-    """q-FedAvg (Li et al. 2020, Alg. 2): who loses more counts more. With ``F_k`` the loss of the start model on client
-    k's data and ``Dw_k = L (w - U_k)``: ``w' = w - sum_k F_k^q Dw_k / sum_k h_k``, ``h_k = q F_k^(q-1) |Dw_k|^2 + L
-    F_k^q``. With ``q = 0`` it is the plain mean.
+    """q-FedAvg (Li et al. 2020, Alg. 2): the updates of clients with larger losses count more.
 
-    ``L`` is ``lipschitz``, or one over the clients' learning rate. Clients are asked for ``F_k`` beside training; for
-    one that does not say, or says no finite number, the loss that it trained at stands.
+    With ``F_k`` the loss of the start model on client k's data and ``Dw_k = L (w - U_k)`` the new row is ``w' = w -
+    sum_k F_k^q Dw_k / sum_k h_k``, where ``h_k = q F_k^(q-1) |Dw_k|^2 + L F_k^q``. Clients are asked for ``F_k`` beside
+    training. For one that does not answer, or with no finite number, its training loss stands in.
+
+    Attributes:
+        q: how much more large losses count; with 0 it is the plain mean.
+        lipschitz: L; None: one over the clients' learning rate.
     """
 
-    needs = GROUPS
+    needs = GROUPED
     reads_steps = True
     q: Weight = 1.0
     lipschitz: Rate | None = None
@@ -227,18 +287,19 @@ class QFedAvg(AggregatePart):
         ]
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights; ``weigh/start_loss`` is the mean of ``F``."""
+        """Return the weights on the updates and the old row; ``weigh/start_loss`` records the mean of ``F``."""
         view, loss = group.view, group.loss.copy()
         for k, client in enumerate(view.trained.seats.client[group.at].tolist()):
             if isinstance(said := view.answers.get((client, _question(group.row))), Scored):
                 loss[k] = float(said.loss[0]) if bool(said.loss[0].isfinite()) else loss[k]
         L = self.lipschitz or 1.0 / view.context.recipe.lr_at(view.round)
-        loss = np.maximum(np.nan_to_num(loss, nan=0.0), 1e-10)  # as the authors' code: F^(q-1) at a loss of 0
-        powers = (loss / loss.max()) ** self.q  # F^q, of which only ratios count: a claimed loss must not overflow
+        loss = np.maximum(np.nan_to_num(loss, nan=0.0), 1e-10)  # as in the authors' code: F^(q-1) exists at a loss of 0
+        powers = (loss / loss.max()) ** self.q  # only ratios of F^q matter, and a claimed loss must not overflow
         h = self.q * powers / loss * np.square(L * lengths(group)) + L * powers
         weights = L * powers / h.sum()
         return Aggregate(weights, 1.0 - float(weights.sum()), {"weigh/start_loss": float(loss.mean())})
 
 
 def _question(row: int) -> str:
+    """Return the name of the question for the loss of the model from which a row's group starts."""
     return f"start loss {row}"

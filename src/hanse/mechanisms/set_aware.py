@@ -1,17 +1,18 @@
-"""A selector of our own: it chooses the combination, not the individuals.
+"""A selector of our own that chooses a combination of clients, not the best individuals.
 
-Where every client holds one class no client is valuable by itself, and purely greedy choice fails; where some clients
-hold everything, choosing by value finds them. This one finds out what each client's data are like, and seats clients
-whose data *together* are what the model lacks.
+Where every client holds a single class, no client is valuable by itself, and greedy choice by value fails. Where some
+clients hold everything, choosing by value finds them. This selector estimates what each client's data are like, and
+seats clients whose data *together* are what the model lacks.
 
-A client's update is nearly a combination of the directions in which the loss of each class falls, and the server knows
-those directions: they are gradients on its validation set, class by class. The non-negative combination that is nearest
-to the update tells what the client holds. Unlike a gradient, it stays true when the model moves on, so a few numbers a
-client are all that is kept.
+The estimate works as follows (:func:`mixtures`). A client's update is nearly a combination of the directions in which
+the loss of each class falls. The server knows these directions: they are gradients on its validation set, class by
+class. The non-negative combination nearest to the update tells what the client holds. Unlike a gradient, this mixture
+stays true when the model moves on, so a few numbers for each client are all that is kept.
 
-What no class explains of an update is either the detail that its own samples teach, which is short, or noise, which may
-be longer than all that anybody learns in a round: then the best combination of mixtures is worth nothing. So noise
-counts as a distance, too, and an update that goes nowhere (a free rider's) is no mixture of anything.
+The part of an update that no class explains is either the detail of the client's own samples, which is short, or noise.
+Noise may be longer than all that anybody learns in a round, and then the best combination of mixtures is worth nothing.
+So noise counts as a distance too (:func:`noise_of`), and an update that goes nowhere, a free rider's, is no mixture of
+anything. :func:`best_set` makes the choice, and :class:`SetAware` is the part.
 """
 
 from __future__ import annotations
@@ -29,17 +30,34 @@ from hanse.core.part import Choice, Context, SelectPart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values
 
-_STILL = 0.01  # who went less than this share of the median client's way has done nothing
-_PASSES = 10  # at most so many passes over the seats, each of which may change hands
+_STILL = 0.01  # a client that went less than this share of the median client's way has done nothing
+_PASSES = 10  # at most this many passes over the seats, in each of which every seat may be given to another client
 
 
 def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
-    """Return what clients hold, from their updates' moves ``[S, P]`` and the loss gradients of the classes ``[G, P]``:
-    the mixtures ``[S, G]`` with rows summing to 1, how far each went in that ``[S]``, and the squared length of what no
-    class explains of its move ``[S]``.
+    """Return what clients hold, estimated from their updates.
 
-    ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``; a mixture is ``p`` over its sum, and that sum
-    is how far it went. A move that descends for no class is taken for an even mixture that went nowhere.
+    ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``. A client's mixture is ``p`` over its sum, and
+    that sum is how far the client went. A move that descends for no class is taken for an even mixture that went
+    nowhere.
+
+    Args:
+        moves: how each update moved the model, ``[S, P]``.
+        gradients: the loss gradient of each class, ``[G, P]``.
+
+    Returns:
+        the mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of what
+        no class explains of its move ``[S]``.
+
+    Example:
+        Two classes with orthogonal gradients. The first client descends for both, the second does nothing:
+
+        >>> import torch
+        >>> gradients = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        >>> moves = torch.tensor([[-3.0, -1.0, 2.0], [0.0, 0.0, 0.0]])
+        >>> mixture, went, unexplained = mixtures(moves, gradients)
+        >>> mixture.round(3).tolist(), went.round(3).tolist(), unexplained.round(3).tolist()
+        ([[0.75, 0.25], [0.5, 0.5]], [4.0, 0.0], [4.0, 0.0])
     """
     from scipy.optimize import nnls
 
@@ -48,7 +66,8 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
     gram = (directions @ directions.T).double().cpu().numpy()
     inner = (directions @ moves.T).double().cpu().numpy().T
     unexplained = moves.double().square().sum(1).cpu().numpy()
-    values, vectors = np.linalg.eigh(gram)  # least squares in the few dimensions that the directions span
+    # Least squares in the few dimensions that the directions span, not in P: from the Gram matrix of the directions.
+    values, vectors = np.linalg.eigh(gram)
     keep = values > 1e-6 * max(float(values[-1]), 1e-12)
     root = np.sqrt(values[keep])
     factor = root[:, None] * vectors[:, keep].T
@@ -57,7 +76,7 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
         target = (vectors[:, keep].T @ b) / root
         size = float(np.linalg.norm(target))
         if size > 0 and np.isfinite(size):
-            p, _ = nnls(factor, target / size)
+            p, _ = nnls(factor, target / size)  # scaled to length 1 for the solver
             if p.sum() > 0:
                 found[k], went[k] = p / p.sum(), p.sum() * size
                 unexplained[k] = max(0.0, unexplained[k] - np.square(factor @ p * size).sum())
@@ -65,24 +84,45 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
 
 
 def noise_of(unexplained: Floats, went: Floats) -> Floats:
-    """Return the squared length ``[n]`` of the noise in clients' updates, in squares of the median client's way: what
-    is ``unexplained [n]`` beyond one such square, for an honest client's own detail stays below it.
+    """Return the squared length of the noise in clients' updates, ``[n]``, in squares of the median client's way.
+
+    An honest client's own detail stays below one such square, so only what exceeds it counts as noise.
+
+    Args:
+        unexplained: squared length of what no class explains, ``[n]``.
+        went: how far each client went, ``[n]``.
     """
     step = max(float(np.median(went)), 1e-12)
     return np.asarray(np.maximum(unexplained / step**2 - 1.0, 0.0))
 
 
 def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m: int, noise: Floats) -> Ints:
-    """Return ``m`` rows of ``mixture [n, G]`` whose mean, weighted by ``samples [n]``, is nearest to ``target [G]``:
-    they minimise ``|mean - target|^2 + sum w^2 noise`` (``w``: their weights in that mean; ``noise [n]``: the squared
-    length of what is in their updates besides) less the mean of their ``bonus [n]``.
+    """Return ``m`` rows of ``mixture [n, G]`` whose weighted mean is nearest to a target.
 
-    Seats are filled one by one and then changed one by one while that helps; ties go to the lower position.
+    They minimise ``|mean - target|^2 + sum w^2 noise`` less the mean of their bonus, where w are their weights in the
+    mean. Seats are filled one by one and then given to other clients one by one while that helps. Ties go to the lower
+    position.
+
+    Args:
+        mixture: what each client holds, ``[n, G]``.
+        samples: the clients' weights in a mean, ``[n]``, above 0.
+        target: the wanted mixture, ``[G]``.
+        bonus: in favour of single clients, ``[n]``.
+        m: how many to choose; all, if there are fewer.
+        noise: squared length of the noise in each client's update, ``[n]``.
+
+    Example:
+        Two specialists together match an even target better than two clients that are half right:
+
+        >>> mixture = np.array([[1.0, 0.0], [0.7, 0.3], [0.8, 0.2], [0.0, 1.0]])
+        >>> best_set(mixture, np.ones(4), np.array([0.5, 0.5]), np.zeros(4), 2, np.zeros(4)).tolist()
+        [0, 3]
     """
     chosen: list[int] = []
     spread = np.square(samples) * noise
 
     def best(others: list[int]) -> tuple[int, Floats]:
+        """Return the best row to add to these ``others``, and what each row would cost, ``[n]``."""
         total = samples[others].sum() + samples
         mean = ((samples[others] @ mixture[others]) + samples[:, None] * mixture) / total[:, None]
         cost = np.square(mean - target).sum(1) + (spread[others].sum() + spread) / np.square(total)
@@ -105,18 +145,25 @@ def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m:
 
 @dataclass(frozen=True)
 class SetAware(SelectPart):
-    """Everyone once, then the M clients whose data together are nearest to what the model needs: classes in proportion
-    to the model's validation losses on them, to the power ``emphasis``.
+    """Everyone once, then the clients whose data together are nearest to what the model needs.
 
-    What classes do not explain of a client's updates counts as noise as far as it is longer than the way that the
-    median client goes: its square, in squares of that way, is what the client alone would add to the squared distance,
-    times ``caution`` (0: noise does not count). Who goes less than a hundredth of that way is not seated again.
+    What the model needs are classes in proportion to its validation losses on them, to the power ``emphasis``. What
+    classes do not explain of a client's update counts as noise where it is longer than the way of the median client:
+    its square, in squares of that way, is what the client alone would add to the squared distance, times ``caution``. A
+    client that goes less than a hundredth of that way is not seated again.
 
-    Two bonuses decide among sets that are about as near (squared distances, in which 0 is a perfect match and 2 the
-    worst): up to ``rest`` for clients that have not sat for N / M rounds, and up to ``worth`` for those of large
-    cumulative Shapley value (as much less for small ones), so that who sends noise is left out. ``memory`` is the share
-    of the old estimate that a client keeps when it sits again; ``class_samples`` bounds the validation samples of a
-    class that its direction is taken from. Regression has tenths by target for classes.
+    Two bonuses decide between sets that are about equally near. They are in units of the squared distance, in which 0
+    is a perfect match and 2 the worst. In regression, tenths of the samples by target take the place of classes.
+
+    Attributes:
+        clients_per_round: how many clients train in a round.
+        emphasis: 0 asks for all classes alike; the larger, the more the classes with large losses count.
+        rest: the bonus of a client that has not sat for N / M rounds; less for one that sat later.
+        worth: the bonus of a client with a large cumulative Shapley value, and as much against one with a small value,
+            so that clients that send noise are left out.
+        memory: the share of the old estimate that a client keeps when it sits again, below 1.
+        caution: weight of the noise; 0: noise does not count.
+        class_samples: how many validation samples of a class its direction is computed from at most.
     """
 
     needs = VALUES | {"validation"}
@@ -130,7 +177,11 @@ class SetAware(SelectPart):
     class_samples: Positive = 100
 
     def init(self, context: Context) -> State:
-        """Nobody is known."""
+        """Return the state in which nothing is known of any client.
+
+        ``went``, ``unexplained`` and ``samples`` are ``[N]``, ``mixture [N, G]`` gets its width with the first update,
+        and ``last [N]`` is the round in which each client last sat (-1: never).
+        """
         n = context.num_clients
         return {
             **no_values(context),
@@ -142,7 +193,10 @@ class SetAware(SelectPart):
         }
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next round-robin block while somebody was never met, then the best set."""
+        """Return the next block of the first phase, in which everyone sits once, and after it the best set.
+
+        ``select/distance`` records the squared distance between the set's mixture and the target.
+        """
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
             return meeting, state
@@ -157,7 +211,7 @@ class SetAware(SelectPart):
         return Choice(known[seats], metrics={"select/exploring": 0, "select/distance": distance}), state
 
     def _known(self, view: View, state: State) -> Ints:
-        """Return who of those present has sat and moved the model at all; all who have sat if nobody moved it."""
+        """Return the present clients that have sat and moved the model; if nobody moved it, all that have sat."""
         sat: Ints = view.present[state["last"][view.present] >= 0]
         if len(sat) == 0:
             return sat
@@ -167,18 +221,21 @@ class SetAware(SelectPart):
     def _target(self, view: View) -> Floats:
         """Return how much of each class the model needs, ``[G]``, summing to 1."""
         losses = view.judge.class_losses(view.table.rows[int(view.home[view.present[0]])])
+        # bounds: a class is never left out entirely, and one whose loss is not finite is what the model needs most
         finite = np.where(np.isfinite(losses), np.maximum(losses, 1e-6), 1e6)
         wanted = finite**self.emphasis
         return np.asarray(wanted / wanted.sum())
 
     def _bonus(self, view: View, state: State, known: Ints) -> Floats:
+        """Return the bonuses ``[n]`` of known clients, for having rested and for their cumulative value."""
         away = (view.round - state["last"][known]) * self.clients_per_round / len(known)
+        # percentiles, so that a single extreme value does not set the scale
         low, middle, high = np.percentile(state["cumulative"][known], [5, 50, 95])
         value = np.clip((state["cumulative"][known] - middle) / max(high - low, 1e-12), -1, 1)
         return np.asarray(self.rest * np.minimum(away, 1.0) + self.worth * value)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Average the values in and find out what those who sat hold."""
+        """Average this round's values in, and estimate what the clients that sat hold."""
         after = {**state, **average_in(outcome, state, "mean", "first")}
         updates, width = outcome.trained, outcome.context.layout.num_parameters
         if not len(updates):
@@ -189,7 +246,7 @@ class SetAware(SelectPart):
         who, n = updates.seats.client, len(state["last"])
         old = np.where(state["last"][who] >= 0, self.memory, 0.0)
         for name, new in zip(("mixture", "went", "unexplained"), found, strict=True):
-            fits = state[name].shape[1:] == new.shape[1:]  # not before the first update: how many classes there are
+            fits = state[name].shape[1:] == new.shape[1:]  # before the first update the number of classes is unknown
             after[name] = state[name].copy() if fits else np.zeros((n, *new.shape[1:]))
             after[name][who] = (old * after[name][who].T + (1 - old) * new.T).T
         after["samples"], after["last"] = state["samples"].copy(), state["last"].copy()
@@ -197,5 +254,5 @@ class SetAware(SelectPart):
         return after
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """Return each client's cumulative value."""
+        """Return each client's cumulative value, ``[N]``."""
         return {"cumulative_value": state["cumulative"]}

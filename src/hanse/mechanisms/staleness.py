@@ -1,7 +1,7 @@
-"""WEIGH by staleness: updates that come rounds late count less, as in FedBuff and FedAsync.
+"""WEIGH by staleness: updates that arrive rounds late count less, as in FedBuff and FedAsync.
 
-Both papers let the server go on while clients still train. Here that is what a run does whose rounds do not wait for
-all (``[federation] enough`` and ``late = "next"``); this part only says what a late update counts.
+In both papers the server goes on while clients are still training. A run does that if its rounds do not wait for all
+clients (``[federation] enough`` and ``late = "next"``). The part here only decides how much a late update counts.
 """
 
 from __future__ import annotations
@@ -14,22 +14,32 @@ from pydantic import Field
 
 from hanse.core.part import Aggregate, AggregatePart, Group, State
 from hanse.core.table import Floats, Ints
+from hanse.mechanisms.weigh import GROUPED
 
 
 @dataclass(frozen=True)
 class ByStaleness(AggregatePart):
-    """The row moves by ``rate`` times the mean of its m updates, each shrunk by its staleness tau (in rounds):
-    ``M' = M + rate / m sum_s s(tau_s) (U_s - M)``, where updates are rebased.
+    """The row moves by ``rate`` times the mean change, each change shrunk by how late its update is.
 
-    ``rule``: "fedbuff", ``s = 1 / sqrt(1 + tau)`` (Nguyen et al. 2022, "Federated learning with buffered asynchronous
-    aggregation", Algorithm 1 with the scaling of section 5; ``rate`` is its server learning rate). The others are
-    FedAsync's (Xie, Koyejo and Gupta 2019, "Asynchronous federated optimization", section 5.2), ``rate`` its alpha:
-    "constant", 1; "polynomial", ``(1 + tau)^-a``; "hinge", 1 until ``tau = b``, and then ``1 / (a (tau - b) + 1)``.
-    FedAsync mixes every update as it comes, Algorithm 1: ``x_t = (1 - alpha s) x_(t-1) + alpha s x_new``; of several in
-    a round this is the mean, and x_new is rebased.
+    With m updates of staleness tau (in rounds) the new row is ``M' = M + rate / m sum_s s(tau_s) (U_s - M)``. Late
+    updates are rebased: their change is applied to the present row.
+
+    FedAsync's Algorithm 1 mixes in every update as it arrives, ``x_t = (1 - alpha s) x_(t-1) + alpha s x_new``. Of
+    several updates in one round, this part takes the mean of these steps.
+
+    Attributes:
+        rule: how s falls with the staleness.
+            "fedbuff": ``1 / sqrt(1 + tau)`` (Nguyen et al. 2022, "Federated learning with buffered asynchronous
+            aggregation", Algorithm 1 with the scaling of section 5).
+            The others are FedAsync's (Xie, Koyejo and Gupta 2019, "Asynchronous federated optimization", section 5.2).
+            "constant": 1. "polynomial": ``(1 + tau) ** -a``. "hinge": 1 up to ``tau = b``, then ``1 / (a (tau - b) +
+            1)``.
+        rate: FedBuff's server learning rate, FedAsync's alpha.
+        a: for "polynomial" and "hinge", above 0.
+        b: for "hinge": the staleness in rounds up to which an update counts in full.
     """
 
-    needs = frozenset({"clients", "groups"})
+    needs = GROUPED
     takes = frozenset({"late"})
     rule: Literal["fedbuff", "constant", "polynomial", "hinge"] = "fedbuff"
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -37,14 +47,19 @@ class ByStaleness(AggregatePart):
     b: Annotated[int, Field(ge=0)] = 4
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights, and what is left to the old row; ``weigh/staleness`` records the mean staleness."""
+        """Return the weights on the updates and on the old row; ``weigh/staleness`` records the mean staleness."""
         weights = self.rate * self.scale(group.staleness) / len(group)
         old = 1.0 - float(weights.sum())
-        old = 0.0 if abs(old) < 1e-12 else old  # what the sum's rounding leaves
+        old = 0.0 if abs(old) < 1e-12 else old  # rounding of the sum; 0 lets the old row be left out
         return Aggregate(weights, old, {"weigh/staleness": float(group.staleness.mean())})
 
     def scale(self, staleness: Ints) -> Floats:
-        """Return ``s(tau)`` for each ``staleness [m]``."""
+        """Return the factor ``s(tau)`` for each ``staleness [m]`` in rounds.
+
+        Example:
+            >>> ByStaleness(rule="hinge", a=1.0, b=1).scale(np.array([0, 1, 2, 4]))
+            array([1.  , 1.  , 0.5 , 0.25])
+        """
         tau = staleness.astype(np.float64)
         if self.rule == "fedbuff":
             return 1.0 / np.sqrt(1.0 + tau)

@@ -1,5 +1,9 @@
-"""TRAIN: how the model table is laid out, and what each seat minimises; here for one shared model, and for a private
-model a client."""
+"""TRAIN: how the model table is laid out, and what each seat minimises.
+
+Here are the train parts for one shared model (:class:`SharedModel`, :class:`Proximal`) and for one private model per
+client (:class:`OwnModels`). Systems with other rows have train parts in modules of their own. :func:`chosen_seats` and
+:func:`units` are what a new train part usually needs: seats as they were chosen, and the rows that they are pulled to.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,13 @@ from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
 
 def chosen_seats(view: View) -> Seats:
-    """Return a seat for each chosen client: at the row that the choice names, or its home, and for the row that the
-    choice names, or where it starts. Raises RuntimeError before SELECT.
+    """Return a seat for each chosen client, without pulls or tilts.
+
+    A seat starts at the row that the choice names, or at the client's home row. Its update goes to the row that the
+    choice names, or to the one where it starts.
+
+    Raises:
+        RuntimeError: no clients were chosen yet.
     """
     if view.choice is None:
         raise RuntimeError("no choice yet: seats were asked for before SELECT")
@@ -27,7 +36,12 @@ def chosen_seats(view: View) -> Seats:
 
 
 def units(rows: Ints, size: int) -> Floats:
-    """Return the unit rows ``[S, size]`` of these columns: a pull to, or a tilt by, one row of the table each."""
+    """Return unit rows ``[S, size]``, each with a 1 in one column: pulls to, or tilts by, one row of the table each.
+
+    Args:
+        rows: the column of each 1, ``[S]``.
+        size: the number of rows of the table.
+    """
     found = np.zeros((len(rows), size))
     found[np.arange(len(rows)), rows] = 1.0
     return found
@@ -35,28 +49,32 @@ def units(rows: Ints, size: int) -> Floats:
 
 @dataclass(frozen=True)
 class SharedModel(TrainPart):
-    """FedAvg: one row "server"; everybody starts there and minimises its own loss."""
+    """FedAvg: one row "server", from which every client starts, minimising its own loss."""
 
     gives = frozenset({"groups"})
 
     def blocks(self) -> Sequence[Block]:
-        """Return the one server row."""
+        """Return the single row "server"."""
         return (Block("server"),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its home row."""
+        """Return a seat for each chosen client at its home row."""
         return chosen_seats(view), state
 
 
 @dataclass(frozen=True)
 class Proximal(SharedModel):
-    """FedProx: as FedAvg, with the pull ``mu/2 |theta - start|^2`` (Li et al. 2020, eq. 2)."""
+    """FedProx: like FedAvg, with the pull ``mu/2 |theta - start|^2`` in each client's loss (Li et al. 2020, eq. 2).
+
+    Attributes:
+        mu: strength of the pull.
+    """
 
     pulls = True
     mu: Annotated[float, Field(ge=0)] = 0.1
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its home row, pulled towards it."""
+        """Return a seat for each chosen client at its home row, pulled towards that row."""
         seats = chosen_seats(view)
         mu = np.full(len(seats), self.mu)
         return Seats(seats.client, seats.start, seats.target, R=units(seats.start, view.table.size), mu=mu), state
@@ -64,14 +82,14 @@ class Proximal(SharedModel):
 
 @dataclass(frozen=True)
 class OwnModels(TrainPart):
-    """Local training: a private row "own" a client, all from the same initial model."""
+    """Local training: a private row "own" for each client; all start from the same initial model."""
 
     needs = frozenset({"clients"})
 
     def blocks(self) -> Sequence[Block]:
-        """Return a private row a client."""
+        """Return a private row for each client."""
         return (Block("own", PER_CLIENT, private=True),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Seat each chosen client at its own row."""
+        """Return a seat for each chosen client at its own row."""
         return chosen_seats(view), state

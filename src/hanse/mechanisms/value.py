@@ -1,9 +1,15 @@
 """VALUE: what each update was worth to the row that it trained.
 
-Each group of seats with one target row plays its own game: a coalition's worth is the server's validation utility of
-the mix restricted to it (the weights of its members, scaled to the sum of all; the old row keeps its weight), and of
-the old row if it is empty. Where the weigh part's rule is of the kind "again", it is applied to the members' updates
-instead, with its state from before the round.
+Each group of seats with one target row plays its own cooperative game, whose players are the seats. A coalition's worth
+is the server's validation utility of the model that its members make: the round's mix restricted to them, with their
+weights scaled to the sum of all, while the old row keeps its weight. The empty coalition's model is the old row. If the
+rule in the slot weigh is of the kind "again", it is applied to the members' updates instead, with its state from before
+the round.
+
+:class:`GameValue` sets up these games. Its subclasses solve them: :class:`GTG`, :class:`Mixture` and
+:class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute their
+values exactly. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they follow a gradient, at the server
+or at the clients.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from hanse.mechanisms.weigh import sample_shares
 
 
 def _utility(name: str) -> str:
+    """Return the name if it is a utility, or may be an import path. Raises ValueError."""
     if name not in (*WEIGHED, *METRICS) and ":" not in name:
         raise ValueError(f"no such utility{nearest(name, {*WEIGHED, *METRICS})}")
     return name
@@ -39,7 +46,7 @@ def _utility(name: str) -> str:
 
 Utility = Annotated[str, AfterValidator(_utility)]
 """What coalitions are judged by: "loss", "accuracy", "balanced", or a metric by name or import path."""
-MOST_CHECKED = 8  # seats: the exact value takes 2^n models
+MOST_CHECKED = 8  # seats of a group for which exact values are computed as a check, which takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
 ALONG = "weights on the updates, along which it goes down the gradient"
@@ -47,9 +54,16 @@ ALONG = "weights on the updates, along which it goes down the gradient"
 
 @dataclass(frozen=True)
 class Solved:
-    """One group's solution: ``values [m]``, the same without each block of validation samples ``[m, B]``, standard
-    errors and exact values ``[m]`` or None, what to record, and if they are asked for the interactions and their
-    errors, ``[m, m]`` each, and by budget the values and errors ``[2, m]`` that smaller budgets would have given.
+    """The solution of one group's game, with m players.
+
+    Attributes:
+        values: ``[m]``.
+        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
+        errors: standard errors ``[m]``; None for exact values.
+        exact: exact values ``[m]`` beside the estimate, if they were computed.
+        metrics: what to record; summed over the groups of a round.
+        interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
+        beside: by smaller budget, the values and errors ``[2, m]`` that it would have given.
     """
 
     values: Floats
@@ -62,8 +76,8 @@ class Solved:
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
-    """Return ``[m, B]``: what ``solve`` makes of the utilities ``[evaluated]`` without each block in turn."""
-    # a block may hold all samples of a class, and a metric has no value without it: nor have the values
+    """Return what ``solve`` makes of the utilities with each block left out in turn, ``[m, B]``."""
+    # A block may hold all samples of a class, without which a metric has no value. Then the players have none either.
     none = np.full(game.players, np.nan)
     found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
@@ -94,7 +108,11 @@ FIRST_ORDER = Measure(
 
 @dataclass(frozen=True)
 class GameValue(ValuePart):
-    """Plays each group's game in units of ``utility``; subclasses say how a game is solved."""
+    """Sets up each group's game in units of ``utility``; subclasses say in ``solve`` how a game is solved.
+
+    Attributes:
+        utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
+    """
 
     needs = VALIDATION
     gives = GIVES
@@ -102,19 +120,29 @@ class GameValue(ValuePart):
     utility: Utility = field(default="loss", kw_only=True)
 
     def measure(self) -> Measure:
-        """Return what a value of this part is."""
+        """Return what a value of this part is called and means, for reports."""
         return SHAPLEY
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Say what is measured."""
+        """Return the telling with this part's measure."""
         return Telling(measures=self.measure())
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return what each of the ``n`` players of a game is worth, ``[n]``."""
+        """Return the values of a game with ``n`` players.
+
+        Args:
+            game: returns the utilities of many coalitions at once.
+            n: number of players.
+            view: the round; use its random streams.
+        """
         raise NotImplementedError
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return every seat's value ``[S]``; metrics are summed over the groups."""
+        """Return the value of every seat, ``[S]``; metrics are summed over the groups.
+
+        ``value/not_averages`` counts the groups whose new row is not made of their weights alone, so that the game,
+        which averages their updates, is not quite about it.
+        """
         updates = view.trained
         per_seat = np.zeros(len(updates))
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
@@ -134,7 +162,7 @@ class GameValue(ValuePart):
             if solved.interactions is not None:
                 pairs = pairs or (np.full((S, S), np.nan), np.full((S, S), np.nan))
                 for whole, part in zip(pairs, solved.interactions, strict=True):
-                    whole[np.ix_(group, group)] = part
+                    whole[np.ix_(group, group)] = part  # seats of different groups play no game: NaN
             for budget, less in solved.beside.items():
                 beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
@@ -150,9 +178,7 @@ class GameValue(ValuePart):
 
 
 def _game(view: View, row: int, group: Ints, utility: str) -> Coalitions:
-    """Return the game of the seats at positions ``group [m]`` that train a row: of the rule that made it, if that is
-    applied again to coalitions, and else of their weights.
-    """
+    """Return the game of the seats at positions ``group [m]``, which train the table's row ``row``."""
     told = view.get(Aggregated)
     again = None if told is None else told.again.get(row)
     updates, old, weights = view.trained.rows[group], view.table.rows[row], view.mixed.W[row, group]
@@ -163,26 +189,27 @@ def _game(view: View, row: int, group: Ints, utility: str) -> Coalitions:
 
 
 def _affine(mixed: Mix, row: int, group: Ints, seats: int) -> tuple[float, float] | None:
-    """Return what the group's weights in a new row sum to, and the old row's weight: exactly (1, 0) for an average.
-    None if the row is made of more than that, or of weights below 0: then no game of its coalitions is about it.
+    """Return the sum of the group's weights in a new row, and the old row's weight; exactly (1, 0) for an average.
+
+    Return None if anything else went into the row, or a weight is below 0: then the group's coalitions say nothing
+    about it.
     """
     ours, others = mixed.W[row, group], mixed.W[row].copy()
     total, old = float(ours.sum()), float(others[seats + row]) if seats + row < len(others) else 0.0
     others[group] = 0.0
-    others[seats + row : seats + row + 1] = 0.0
+    others[seats + row : seats + row + 1] = 0.0  # a slice: a row that is new in this round has no old row
     if (ours < 0).any() or (np.abs(others) >= 1e-6).any():
         return None
     return (1.0, 0.0) if abs(total - 1) < 1e-6 and abs(old) < 1e-6 else (total, old)
 
 
 def _known(numbers: Floats) -> Floats | None:
+    """Return the numbers, or None if all are NaN."""
     return None if np.isnan(numbers).all() else numbers
 
 
 def _along(found: shapley.Estimate, game: Coalitions) -> Floats:
-    """Return ``[m, B]``: the sampled values without each block, along the permutations that were walked; NaN if none
-    was.
-    """
+    """Return the sampled values without each block, ``[m, B]``, on the same permutations; NaN if none was sampled."""
     worth = game.without_block
     if found.walks is None:
         return np.full((len(found.values), worth.shape[1]), np.nan)
@@ -190,6 +217,7 @@ def _along(found: shapley.Estimate, game: Coalitions) -> Floats:
 
 
 def _seed(view: View) -> int:
+    """Return the seed of this round's draws."""
     return int(view.draw("value").integers(2**62))
 
 
@@ -197,9 +225,13 @@ def _seed(view: View) -> int:
 class GTG(GameValue):
     """GTG-Shapley (GreedyFed Alg. 2): guided permutations, truncated between and within rounds.
 
-    ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (papers.md
-    G4). It stops when "every" seat's estimate has settled, or their "mean", as the authors' code does after about 20
-    permutations. With ``check`` the exact values stand beside the estimate, for groups of at most 8 seats.
+    Attributes:
+        eps: the truncation threshold in units of the utility. If a round changes the utility by less, all values are 0
+            without sampling. A permutation ends once its coalition's utility is nearer than this to that of all seats.
+        max_permutations: None: 50 for each seat (papers.md G4).
+        check: compute the exact values beside the estimate, for groups of at most 8 seats.
+        stop: sampling ends when "every" seat's estimate has settled, or their "mean", as in the authors' code (after
+            about 20 permutations).
     """
 
     eps: Annotated[float, Field(ge=0)] = 1e-4
@@ -208,7 +240,10 @@ class GTG(GameValue):
     stop: Stop = "every"
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated Shapley values ``[n]`` with their standard errors."""
+        """Return estimated Shapley values ``[n]`` with their standard errors.
+
+        Recorded: requests for a utility, permutations, and whether the round was truncated as a whole.
+        """
         found = shapley.gtg(game, n, self.eps, self.max_permutations, seed=_seed(view), stop=self.stop)
         counts = {
             "value/requests": float(found.evaluations),
@@ -222,13 +257,13 @@ class GTG(GameValue):
 
 @dataclass(frozen=True)
 class _Among:
-    """The game among some ``players [m]`` of a larger one, numbered 0 to m - 1."""
+    """The game among some ``players [m]`` of a larger one, who are numbered 0 to m - 1 in it."""
 
     game: shapley.Memo
     players: Ints
 
     def named(self, coalitions: Sequence[shapley.Coalition]) -> list[shapley.Coalition]:
-        """Return the coalitions by the numbers that their players have in the larger game."""
+        """Return coalitions with the numbers that their players have in the larger game."""
         return [frozenset(self.players[list(one)].tolist()) for one in coalitions]
 
     def __call__(self, coalition: shapley.Coalition) -> float:
@@ -240,16 +275,24 @@ class _Among:
 
 @dataclass(frozen=True)
 class Mixture(GameValue):
-    """A surrogate in the mixture of the updates (:mod:`hanse.games.mixture`), from ``budget`` models a group (default:
-    10 a seat; all coalitions if they fit).
+    """Semivalues from a surrogate of the utility in the mixture of the updates (:mod:`hanse.games.mixture`).
 
-    ``semivalue`` is "shapley", "banzhaf" or "beta", which takes ``alpha`` (default 4) and ``beta`` (1). With ``stop``
-    it may end with fewer models: at "top", when the intervals part the ``top`` best seats (default 1) from the others,
-    at "payout", when every interval is within ``precision`` (default 0.01) of the sum of the positive values. With
-    ``interactions`` it is recorded which seats complement and which duplicate each other. ``also`` are smaller budgets:
-    what the values would have been with them stands beside, at no further model. ``check``: as for GTG-Shapley.
+    A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. Seats whose own
+    model has no finite loss leave the game first, and each is worth what such a model is to the whole.
 
-    Seats whose own model has no finite loss leave the game first; each is worth what such a model is to the whole.
+    Attributes:
+        budget: how many models of a group are evaluated at most; None: 10 for each seat. If all coalitions fit, the
+            values are exact. A budget that is too small for the number of seats is raised to the least that works.
+        semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
+        alpha: of the beta-Shapley value; None: 4.
+        beta: of the beta-Shapley value; None: 1.
+        stop: "budget" uses all models. "top" stops early, when the intervals part the ``top`` best seats from the
+            others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
+        top: how many best seats for "top"; None: 1.
+        precision: for "payout"; None: 0.01.
+        interactions: record which seats complement each other and which duplicate each other.
+        also: smaller budgets. The values that they would have given are recorded as well, and cost no further model.
+        check: compute the exact values beside the estimate, for groups of at most 8 seats.
     """
 
     takes = frozenset()  # the surrogate is one of mixtures
@@ -280,7 +323,7 @@ class Mixture(GameValue):
                 )
 
     def measure(self) -> Measure:
-        """Return what a value of this part is."""
+        """Return what a value is called and means, by the kind of semivalue."""
         if self.semivalue == "banzhaf":
             return BANZHAF
         if self.semivalue == "shapley":
@@ -294,10 +337,8 @@ class Mixture(GameValue):
         )
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated semivalues ``[n]`` with their standard errors; a budget that is too small for so many seats
-        is raised to the least that does.
-        """
-        game.keep_outputs = True
+        """Return estimated semivalues ``[n]`` with their standard errors."""
+        game.keep_outputs = True  # of single players' models: their likeness guides the surrogate (output_gram)
         memo = shapley.Memo(game)
         alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
         sound = np.flatnonzero(alone > WORST)
@@ -327,7 +368,7 @@ class Mixture(GameValue):
         return Solved(values, without, errors, exact, metrics, pairs, beside)
 
     def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.MixtureEstimate:
-        """Return the Shapley values of the game among these players ``[m]``, numbered 0 to m - 1 in it."""
+        """Return the Shapley values of the game among the players ``sound [m]``, who are numbered 0 to m - 1 in it."""
 
         def grams() -> list[Floats]:
             both = (game.update_gram(), game.output_gram())
@@ -339,14 +380,17 @@ class Mixture(GameValue):
         return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough())
 
     def _alpha_beta(self) -> tuple[float, float]:
+        """Return the parameters of the beta-Shapley value, with their defaults."""
         return 4.0 if self.alpha is None else self.alpha, 1.0 if self.beta is None else self.beta
 
     def _semivalue(self, n: int) -> Semivalue:
+        """Return the chosen semivalue of a game with ``n`` players."""
         if self.semivalue == "beta":
             return Semivalue.beta_shapley(n, *self._alpha_beta())
         return Semivalue.banzhaf() if self.semivalue == "banzhaf" else Semivalue.shapley(n)
 
     def _enough(self) -> Callable[[Floats, Floats], bool] | None:
+        """Return the rule that ends the evaluation early, if one was chosen: it gets values and errors ``[n]``."""
         if self.stop == "top":
             return mixture.top_settled(self.top or 1)
         return mixture.shares_settled(self.precision or 0.01) if self.stop == "payout" else None
@@ -354,7 +398,11 @@ class Mixture(GameValue):
 
 @dataclass(frozen=True)
 class MonteCarlo(GameValue):
-    """Mean marginal utility over random permutations."""
+    """Shapley values as mean marginal utilities over random permutations.
+
+    Attributes:
+        permutations: how many to draw; each takes at most as many models as there are seats.
+    """
 
     permutations: Positive = 100
 
@@ -366,7 +414,7 @@ class MonteCarlo(GameValue):
 
 @dataclass(frozen=True)
 class Exact(GameValue):
-    """The Shapley value over all 2^m coalitions of a group."""
+    """The exact Shapley value, over all 2^m coalitions of a group."""
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return exact Shapley values ``[n]``."""
@@ -376,24 +424,24 @@ class Exact(GameValue):
 
 @dataclass(frozen=True)
 class LeaveOneOut(GameValue):
-    """What the whole group loses without the seat."""
+    """The leave-one-out value: what the whole group loses without the seat. It takes m + 1 models."""
 
     def measure(self) -> Measure:
-        """Return what a value of this part is."""
+        """Return what a leave-one-out value is."""
         return LEAVE_ONE_OUT
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return ``v(N) - v(N without i)`` ``[n]``."""
+        """Return ``v(N) - v(N without i)``, ``[n]``."""
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
 
 
 @dataclass(frozen=True)
 class Banzhaf(GameValue):
-    """The mean marginal utility over all coalitions of the others."""
+    """The exact Banzhaf value: the mean marginal utility over all coalitions of the others, by 2^m models."""
 
     def measure(self) -> Measure:
-        """Return what a value of this part is."""
+        """Return what a Banzhaf value is."""
         return BANZHAF
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -406,8 +454,11 @@ class Banzhaf(GameValue):
 class FirstOrder(ValuePart):
     """PI-FL's first-order Shapley value: the validation gradient at the mixed model times what each update moved it.
 
-    One gradient instead of 2^m models. ``normalised`` is eq. (2), which sums to zero and ranks well; otherwise eq. (1),
-    which depends on the origin of the parameters.
+    It takes one gradient instead of 2^m models.
+
+    Attributes:
+        normalised: True for eq. (2), whose values sum to zero and rank well. False for eq. (1), whose values depend on
+            the origin of the parameters.
     """
 
     needs = VALIDATION
@@ -416,12 +467,13 @@ class FirstOrder(ValuePart):
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Say what is measured."""
+        """Return the telling with what a first-order value is."""
         return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return first-order values; parameters only, buffers have no gradient. They are 0 where the mixed model is so
-        far off that it has no finite gradient.
+        """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
+
+        They are 0 in a group whose mixed model is so far off that it has no finite gradient.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
@@ -443,15 +495,19 @@ class FirstOrder(ValuePart):
 
 @dataclass(frozen=True)
 class FirstOrderAtClients(ValuePart):
-    """PI-FL's first-order Shapley values (Alg. 2, eq. 2, or eq. 1 unless ``normalised``) on the own data of the clients
-    that trained: each sends the loss gradient of its group's mean update, from ``samples`` of its ``share`` (none:
-    all).
+    """PI-FL's first-order Shapley values (Alg. 2) on the data of the clients that trained.
 
-    The gradient of a group is the mean over its clients, weighted by samples. It is taken at the mean weighted by
-    reported samples, which is the new model itself unless WEIGH averages in another way.
+    Each client sends the loss gradient of its group's mean update on its own data. The gradient of a group is the mean
+    over its clients, weighted by samples. It is taken at the mean of the updates weighted by reported samples, which is
+    the new model itself unless another part averages.
 
-    With ``judges = "others"`` a client's own gradient is left out of its own value: a client whose data fit the tier
-    badly has the steepest gradient, and its update moves along it, so that "all" favours it.
+    Attributes:
+        normalised: True for eq. (2), False for eq. (1).
+        share: on which share of their data clients compute the gradient.
+        samples: on how many samples at most; None: on all.
+        judges: "all": a group's values use the gradient of all its clients. "others": a client's own gradient is left
+            out of its own value. A client whose data fit the tier badly has the steepest gradient, and its update moves
+            along it, so that "all" favours it.
     """
 
     needs = frozenset({"groups"})
@@ -463,11 +519,11 @@ class FirstOrderAtClients(ValuePart):
     judges: Literal["all", "others"] = "all"
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Say what is measured."""
+        """Return the telling with what a first-order value is."""
         return Telling(measures=FIRST_ORDER)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask each group's clients for the gradient of their mean update."""
+        """Ask the clients of each group for the gradient of the group's mean update."""
         if view.stage != "close":
             return ()
         updates = view.trained
@@ -480,7 +536,7 @@ class FirstOrderAtClients(ValuePart):
         return found
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return first-order values; 0 in a group whose clients all sent no gradient."""
+        """Return first-order values ``[S]``; 0 in a group none of whose clients sent a gradient."""
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard = np.zeros(len(updates)), 0
         for row, group in updates.seats.groups().items():
@@ -498,11 +554,12 @@ class FirstOrderAtClients(ValuePart):
 
 
 def _question(row: int) -> str:
+    """Return the name of the question for the gradient of a row's group."""
     return f"gradient {row}"
 
 
 def _gradients(view: View, row: int, clients: Sequence[int], width: int) -> dict[int, tuple[Tensor, int]]:
-    """Return the gradients that came, with their numbers of samples, by client; one that is not finite is left out."""
+    """Return the gradients that came and are finite, by client, each with its number of samples."""
     found = {}
     for c in clients:
         answer = view.answers.get((c, _question(row)))
@@ -514,7 +571,7 @@ def _gradients(view: View, row: int, clients: Sequence[int], width: int) -> dict
 
 
 def _mean(gradients: Mapping[int, tuple[Tensor, int]]) -> Tensor:
-    """Return the mean of gradients, weighted by samples."""
+    """Return the mean of the gradients, weighted by samples."""
     total = sum(samples for _, samples in gradients.values())
     first, *rest = ((samples / total) * gradient for gradient, samples in gradients.values())
     return sum(rest, start=first)

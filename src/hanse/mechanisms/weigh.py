@@ -1,7 +1,11 @@
-"""WEIGH: how the updates of a group of seats become the server row that they train, or rows for each client.
+"""WEIGH: how the updates of a group of seats become the server row that they train, or rows for single clients.
 
-Centres are a row "centre" for each client that mixes the models of others, whatever the rule. A part that fills these
-rows says so with :class:`Centres`, for seats that are only pulled to what was delivered.
+The averages are here: by samples, uniform, by inverse distance. Rules that withstand bad updates are in ``robust.py``,
+and rules with a step of the server's own are in ``server_steps.py``.
+
+Several personalised systems give each client a *centre*, a row "centre" that mixes the models of others.
+:func:`mixed_centres` returns such rows. A part that fills them hands on :class:`Centres`, so that other parts know
+whose centre is new; :class:`Received` says which models were sent to whom.
 """
 
 from __future__ import annotations
@@ -18,17 +22,27 @@ from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
 from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
-from hanse.mechanisms.select import Probabilities
+from hanse.mechanisms.select import CLIENTS, Probabilities
+
+# the needs of rules that average the updates of a group of seats
+GROUPED = CLIENTS | {"groups"}
 
 
 def addable(num_samples: Floats) -> Floats:
-    """Return sizes ``[S]`` in proportions whose sum a float can hold; as they are, unless one is beyond 2^53."""
+    """Return the sizes ``[S]``, scaled down if one is so large that their sum might overflow.
+
+    Sizes are what clients report. Sizes up to 2^53 are returned as they are, larger ones relative to the largest.
+    """
     largest = num_samples.max(initial=0.0)
     return num_samples / largest if largest > LARGEST_COUNT else num_samples
 
 
 def sample_shares(num_samples: Floats) -> Floats:
-    """Return ``n_k / sum n`` ``[S]``; uniform if nobody reports a sample. Sizes may be any finite numbers from 0 on."""
+    """Return the shares ``n_k / sum n``, ``[S]``; they are uniform if all sizes are 0.
+
+    Args:
+        num_samples: finite numbers from 0 on, ``[S]``.
+    """
     num_samples = addable(num_samples)
     total = float(num_samples.sum())
     return num_samples / total if total > 0 else np.full(len(num_samples), 1.0 / len(num_samples))
@@ -36,47 +50,54 @@ def sample_shares(num_samples: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class BySamples(AggregatePart):
-    """FedAvg: weights in proportion to the reported number of samples (McMahan et al. 2017)."""
+    """FedAvg's average: weights in proportion to the reported numbers of samples (McMahan et al. 2017)."""
 
     kind = "average"
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the sample shares."""
+        """Return the sample shares ``[m]``."""
         return Aggregate(sample_shares(group.num_samples))
 
 
 @dataclass(frozen=True)
 class SamplesOverProbability(AggregatePart):
-    """Weights in proportion to the reported samples over the probability with which the client was drawn, as the code
-    of GreedyFed's authors weighs S-FedAvg's models (and the coalitions that are valued).
+    """Weights in proportion to the reported samples over the probability with which the client was drawn.
+
+    The code of GreedyFed's authors weighs the models of S-FedAvg like this, and the coalitions whose values it
+    estimates. It needs a selector that draws by lot and hands on its :class:`hanse.mechanisms.select.Probabilities`.
     """
 
     kind = "average"
     needs = frozenset({"probabilities"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the shares of samples over probability."""
+        """Return the shares of samples over probability, ``[m]``."""
         drawn = group.view.get(Probabilities)
-        assert drawn is not None  # a selector by lot gives it: see needs
+        assert drawn is not None  # guaranteed by the need "probabilities"
         clients = group.view.trained.seats.client[group.at]
         return Aggregate(sample_shares(group.num_samples / np.maximum(drawn.by_client[clients], 1e-12)))
 
 
 @dataclass(frozen=True)
 class UniformWeights(AggregatePart):
-    """Every update of a group counts the same."""
+    """The plain mean: every update of a group counts the same."""
 
     kind = "average"
-    needs = frozenset({"clients", "groups"})
+    needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return equal weights."""
+        """Return equal weights ``[m]``."""
         return Aggregate(np.full(len(group), 1.0 / len(group)))
 
 
 @dataclass(frozen=True)
 class Centres:
-    """Whose centre was made anew: ``clients [m]``, and which of them ``imports [m]`` others' models."""
+    """Tells later parts whose centre was made anew in this round.
+
+    Attributes:
+        clients: the clients, ``[m]``.
+        imports: which of them have others' models in their centre, ``[m]``.
+    """
 
     clients: Ints
     imports: NDArray[np.bool_]
@@ -84,13 +105,18 @@ class Centres:
 
 @dataclass(frozen=True)
 class Received:
-    """Who was sent whose model in a round: ``sent[i, j]`` is 1 if ``clients[i]`` was sent that of ``clients[j]``."""
+    """Tells later parts who was sent whose model in this round.
+
+    Attributes:
+        clients: the clients, ``[m]``.
+        sent: ``[m, m]``; ``sent[i, j]`` is 1 if ``clients[i]`` was sent the model of ``clients[j]``.
+    """
 
     clients: Ints
     sent: NDArray[np.int8]
 
     def among(self, clients: Ints) -> NDArray[np.int8]:
-        """Return it over ``clients [n]``, ``[n, n]``: 0 for those of whom nothing is said, and on the diagonal."""
+        """Return the same for other clients ``[n]``, as ``[n, n]``: 0 where nothing is known, and on the diagonal."""
         found = np.zeros((len(clients), len(clients)), np.int8)
         at = {c: i for i, c in enumerate(self.clients.tolist())}
         known = [k for k, c in enumerate(clients.tolist()) if c in at]
@@ -101,7 +127,13 @@ class Received:
 
 
 def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
-    """Return that each seat's client has the centre ``A [S, S]`` times all updates."""
+    """Return the decision that each seat's client gets a new centre, mixed from all updates.
+
+    Args:
+        view: the round, after training.
+        A: the weights ``[S, S]``; row s makes the centre of seat s's client.
+        metrics: recorded beside ``weigh/self_weight``, the mean weight of a client's own update.
+    """
     client = view.trained.seats.client
     own = float(np.diag(A).mean())
     return Weighed(
@@ -112,26 +144,33 @@ def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
 
 
 def way_cosines(view: View, origin: Tensor) -> Floats:
-    """Return the cosines ``[m, m]`` between the ways that the models have come from the row ``origin [P]``."""
+    """Return the cosines ``[m, m]`` between the ways that the models have come from a common origin.
+
+    Args:
+        view: the round, after training.
+        origin: the row ``[P]`` to start from, usually the initial model. Only parameters count, not buffers.
+    """
     rows = view.trained.rows[:, : view.context.layout.num_parameters]
     return cosines(rows - origin[: rows.shape[1]].to(rows.device))
 
 
 @dataclass(frozen=True)
 class InverseDistance(AggregatePart):
-    """IDA (Yeganeh et al. 2020): weights in proportion to ``1 / |U_s - mean U|``, inside each group of seats.
+    """IDA (Yeganeh et al. 2020): weights in proportion to ``1 / |U_s - mean U|`` inside each group of seats.
 
-    ``norm``: "l2" or "l1", over the parameters. ``epsilon`` keeps an update that is the mean itself from taking all: it
-    is added to the distances in units of their mean, so that the weights do not depend on the scale of the models.
+    Attributes:
+        norm: "l2" or "l1", over the parameters.
+        epsilon: added to the distances, in units of their mean, so that an update that happens to be the mean does not
+            get all the weight. Being relative, it makes the weights independent of the scale of the models.
     """
 
     kind = "average"
-    needs = frozenset({"clients", "groups"})
+    needs = GROUPED
     norm: Literal["l2", "l1"] = "l2"
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the inverse-distance weights; ``weigh/distance`` records the mean distance to the mean."""
+        """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean."""
         if len(group) == 1:
             return Aggregate(np.ones(1))
         found = distances_to_mean(group.parameters, 1 if self.norm == "l1" else 2)

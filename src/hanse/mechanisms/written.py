@@ -1,8 +1,9 @@
-"""A mechanism that was put together in Python, written as an experiment's ``[mechanism]`` table.
+"""Writes a mechanism that was put together in Python as an experiment's ``[mechanism]`` table.
 
-So it stands in ``config.toml`` like one that came from a file, and its run can be resumed: the published mechanism that
-it was made from (or is nearest to), its options, and the parts that differ, each by its name, or by its import path if
-it is the user's own.
+With that table in ``config.toml``, its run can be resumed and repeated like one that came from a file. The table names
+the published mechanism that it was made from (or the nearest one), its options, and the parts that differ, each by its
+name or, if it is the user's own, by its import path. :func:`table_of` is the inverse of
+:func:`hanse.mechanisms.registry.build_mechanism`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,20 @@ from hanse.mechanisms.registry import MECHANISMS, PARTS, PUBLISHED, SLOTS, build
 def table_of(mechanism: Mechanism) -> dict[str, Any]:
     """Return the ``[mechanism]`` table from which the registry builds this mechanism again.
 
-    Raises UserError with a line for each part that no file could name: of a class inside a function, or with an option
-    that is no plain value.
+    Raises:
+        UserError: with a line for each part that no file can name: one whose class is defined inside a function, or
+            with an option that is not a plain value.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from hanse.mechanisms.baselines import fedavg
+        >>> from hanse.mechanisms.robust import Krum
+        >>> table_of(replace(fedavg(clients_per_round=5), weigh=Krum(f=1)))
+        {'name': 'fedavg', 'clients_per_round': 5, 'weigh': {'name': 'krum', 'f': 1}}
     """
     if mechanism.deploy is None:  # which hands out the same models
         mechanism = replace(mechanism, deploy=ServerModel())
+    # The name says where it came from, unless it is a name of the user's own. Then all published ones are tried.
     named = MECHANISMS.get(mechanism.name)
     near = [(make, _options(make, mechanism)) for make in (PUBLISHED if named is None else (named,))]
     make, options = max(near, key=lambda one: _alike(one[0], one[1], mechanism))
@@ -53,8 +63,10 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _options(make: Callable[..., Mechanism], mechanism: Mechanism) -> dict[str, Any]:
-    """Return the options of a published mechanism that make its parts most like these: those that a part has under the
-    same name.
+    """Return the options of a published mechanism with which its parts are most like the given ones.
+
+    An option takes its value from the first part that has a field of the same name and is of the same class in both
+    mechanisms.
     """
     own, given = make().slots(), mechanism.slots()
     found = {}
@@ -65,20 +77,20 @@ def _options(make: Callable[..., Mechanism], mechanism: Mechanism) -> dict[str, 
                 break
     try:
         make(**found)
-    except (UserError, ValueError, TypeError):  # options of the same name that mean something else there
+    except (UserError, ValueError, TypeError):  # an option of the same name means something else in this mechanism
         return {}
     return found
 
 
 def _alike(make: Callable[..., Mechanism], options: Mapping[str, Any], mechanism: Mechanism) -> tuple[int, int]:
-    """Return how many slots have an equal part, and how many one of the same kind."""
+    """Return in how many slots the parts are equal, and in how many they are of the same class."""
     own, given = make(**options).slots(), mechanism.slots()
     pairs = [(own.get(slot), given.get(slot)) for slot in SLOTS]
     return sum(_same(*pair) for pair in pairs), sum(type(a) is type(b) for a, b in pairs)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Say whether two parts are of one kind with equal options."""
+    """Say whether two parts are of the same class with equal options."""
     if type(one) is not type(other):
         return False
     try:
@@ -88,8 +100,16 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def part_table(slot: str, part: Any) -> dict[str, Any]:
-    """Return a part as a table with its name or import path and all its options, another part among them as a table of
-    its own. Raises UserError.
+    """Return a part as a table: its name or import path, and all its options.
+
+    An option that is itself a part becomes a table of its own.
+
+    Args:
+        slot: the slot in which the part stands.
+        part: the part.
+
+    Raises:
+        UserError: the part's class is not at the top of a module, or an option is not a plain value.
     """
     kind, where = type(part), f"mechanism.{slot}"
     name = next((known for known, make in PARTS[slot].items() if make is kind), None)
@@ -116,14 +136,14 @@ def part_table(slot: str, part: Any) -> dict[str, Any]:
 
 
 def _plain(option: Any) -> Any:
-    """Return an option as a file has it."""
+    """Return an option as a TOML file can hold it: "none" for None, and plain numbers for those of numpy."""
     if option is None:
         return "none"
     return option.item() if isinstance(option, np.generic) else option
 
 
 def _differences(table: Mapping[str, Any], mechanism: Mechanism) -> list[str]:
-    """Return a line for each slot in which the table, once written and read again, gives another part."""
+    """Return a line for each slot in which the table, written to a file and read again, gives another part."""
     built = build_mechanism(tomllib.loads(toml.dumps({"mechanism": table}))["mechanism"])
     found, given = built.slots(), mechanism.slots()
     lines = []

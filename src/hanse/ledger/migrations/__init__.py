@@ -1,1 +1,4 @@
-"""Versions of the ledger's schema, for alembic."""
+"""The versions of the ledger's schema, in the layout that alembic expects.
+
+:mod:`hanse.ledger.connect` runs them when a ledger is opened for writing.
+"""

@@ -1,4 +1,7 @@
-"""Runs the migrations on the connection that it is given, inside that connection's transaction."""
+"""Alembic's entry point: runs the migrations on the connection that it is given, inside that connection's transaction.
+
+Since the caller's transaction spans all migrations, a database is never left between two versions.
+"""
 
 from __future__ import annotations
 

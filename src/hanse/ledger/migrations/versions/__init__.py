@@ -1,1 +1,1 @@
-"""One module a version; each is frozen once released."""
+"""The migrations, one module for each version of the schema. A released migration never changes."""

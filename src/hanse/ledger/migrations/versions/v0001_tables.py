@@ -1,4 +1,4 @@
-"""The tables: books, accounts, transactions, postings."""
+"""Version 0001: creates the tables for books, accounts, transactions and postings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make the four tables. No later migration has changed them; one that does writes them down here as they were."""
+    """Create the four tables.
+
+    They are those of :mod:`hanse.ledger.tables`, because no later migration has changed them. The first migration that
+    changes a table must copy the old definitions here.
+    """
     metadata.create_all(op.get_bind())
 
 
 def downgrade() -> None:
-    """Refuse: books are not thrown away."""
+    """Refuse to go back, since that would throw the books away."""
     raise NotImplementedError("the ledger has no way back to an older schema; restore a backup")
