@@ -8,15 +8,16 @@ if TYPE_CHECKING:
     from hanse.deployment.valued.valued import valued
     from hanse.learning.valuing import value
     from hanse.runs.config import Experiment
-    from hanse.runs.experiment import Run, resume, run
+    from hanse.runs.experiment import resume, run
     from hanse.runs.reading import load
+    from hanse.runs.run import Run
 
 __all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "value", "valued"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Experiment": "hanse.runs.config",
-    "Run": "hanse.runs.experiment",
+    "Run": "hanse.runs.run",
     "UserError": "hanse.base.errors",
     "load": "hanse.runs.reading",
     "resume": "hanse.runs.experiment",

@@ -22,8 +22,8 @@ from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run
 from hanse.runs.record import figure_of
+from hanse.runs.run import Observer, Run
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 

@@ -23,9 +23,9 @@ from hanse.runs.budget import Budget
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Run
 from hanse.runs.names import client_names
 from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
+from hanse.runs.run import Run
 from hanse.runs.shape import read_shape, same_frozen
 
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
