@@ -325,7 +325,7 @@ class Seat:
         client: the client's number.
         staleness: how many rounds after it was asked the update came; 0 in its own round.
         value: what the update was worth.
-        error: the value's standard error from the sampling of coalitions; infinite where it is not known.
+        error: the value's standard error from the sampling of coalitions; infinite: not known; None: not recorded.
         drawn: the value's standard error from the draw of the validation samples.
         exact: the exact value, where the run computed it beside an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
