@@ -1,4 +1,4 @@
-"""The ``hanse crate`` command."""
+"""``hanse crate``: a run as a research object that other tools can read."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ def crate(
     license: Annotated[str | None, typer.Option("--license", help="Of the record: an address or a name.")] = None,
 ) -> None:
     """Write ro-crate-metadata.json into a run directory, by the Federated Learning RO-Crate profile.
+
+    The file says in linked data what was run, with which software, data and settings, and what came out, so that an
+    archive such as Zenodo or WorkflowHub can index the run. Nothing else in the directory is changed.
 
     Needs the library rocrate: pip install 'hanse[crate]'.
     """

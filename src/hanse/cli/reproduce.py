@@ -1,4 +1,4 @@
-"""The ``hanse reproduce`` command."""
+"""``hanse reproduce``: the tables of papers, played again. The work is done in :mod:`hanse.lab.papers`."""
 
 from __future__ import annotations
 
@@ -70,9 +70,15 @@ def reproduce(
 ) -> None:
     """Run a paper's experiments and put the published numbers beside ours.
 
-    A finished run is kept under --out and not run again: the same command goes on with a table that was stopped.
+    Without a paper and a table it lists what there is, the data that each table needs, and whether they are here.
 
-    Without a paper and a table it lists what there is.
+    --scale smoke only shows in a minute that everything runs, small plays a stated part of the paper's settings, and
+    paper all of them, which may take days. Where the text of a paper and its authors' code differ, --recipe chooses
+    between them.
+
+    Finished runs are kept under --out and not played again: the same command goes on with a table that was stopped, and
+    a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON, CSV and
+    Markdown.
     """
     if paper is None or table is None:
         return _print_papers(paper, as_json)
@@ -99,7 +105,7 @@ def reproduce(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise UserError if nothing can be written there, before a run of half an hour ends and cannot be kept."""
+    """Raise UserError if nothing can be written to the folder, before half an hour of runs that could not be kept."""
     for place in (folder, folder / "jobs"):
         there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
         if not there.is_dir():
@@ -109,8 +115,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str) -> PaperTable:
-    """Return the table with this many seeds and on this device. Raises UserError for a device that is not here, before
-    anything starts.
+    """Return the table with this many seeds (None: as many as its scale says) and on this device.
+
+    Raises:
+        UserError: the device is not here. It is looked for before anything starts.
     """
     from hanse.lab.papers.tables import on_device, with_seeds
     from hanse.learning.engines import pick_device
@@ -136,6 +144,7 @@ def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool
 
 
 def _print_papers(paper: str | None, as_json: bool) -> None:
+    """Print what can be reproduced: all papers, or the tables of one."""
     from hanse.lab.papers.catalogue import list_papers, printed_papers
 
     papers = list_papers(paper)

@@ -1,4 +1,4 @@
-"""The ``hanse statement`` command."""
+"""``hanse statement``: what a run means for one participant. The figures are made in :mod:`hanse.reports.statement`."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ def statement(
 ) -> None:
     """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
 
+    To say whether joining paid, its model is compared with one that it trained alone: --alone names such a run, and
+    --train-alone plays it first. --all writes a page for each participant.
+
+    Before joining, --dry-run takes an experiment instead of a run and says what the client could pay at most, what it
+    stands to gain, and what it gives.
+
+    After a run, --check-receipts holds the books against the receipts that the participant kept, and exits with 1 if
+    they differ.
+
     --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.
     """
     if dry_run and (alone is not None or train_alone or check_receipts or receipts is not None):
@@ -86,6 +95,7 @@ def statement(
 def _made(
     folder: Path, client: str, alone: Path | None, train_alone: bool, ledger_url: str | None
 ) -> tuple[int, Statement]:
+    """Return the client's number and its statement, after training it alone if that is asked for."""
     from hanse.reports.statement import statement as make
     from hanse.runs.record import load_run
 
@@ -98,7 +108,7 @@ def _made(
 
 
 def _alone(folder: Path) -> Path:
-    """Train every client by itself, and return where."""
+    """Train every client by itself on the same data, unless that was done already, and return where that run is."""
     from hanse.reports.statement import train_alone
     from hanse.runs.observers import ProgressBar
 
@@ -106,7 +116,7 @@ def _alone(folder: Path) -> Path:
 
 
 def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, ledger_url: str | None) -> None:
-    """Write a page for each participant, and print the verdict of each."""
+    """Write a page for each participant, and print a table with the verdict of each."""
     from hanse.reports.statement import statement as make
     from hanse.reports.statement_page import render
     from hanse.runs.record import load_run
@@ -144,6 +154,7 @@ def _figures(fit: Fit) -> tuple[str, str]:
 
 
 def _kept(page: Path, text: str) -> None:
+    """Write a page. Raises UserError if its place cannot be written."""
     try:
         write_whole(page, text)
     except OSError as wrong:
@@ -151,6 +162,7 @@ def _kept(page: Path, text: str) -> None:
 
 
 def _write(found: Statement, page: Path | None) -> None:
+    """Write the page and print the verdict with its reasons; without a page print JSON alone."""
     from hanse.reports.statement_page import render
 
     if page is None:
@@ -164,7 +176,7 @@ def _write(found: Statement, page: Path | None) -> None:
 
 
 def _worth(found: Statement) -> str:
-    """Return what the client's updates were worth, as its page has it; nothing if they were not valued."""
+    """Return in a sentence what the client's updates were worth, as its page has it; empty if they were not valued."""
     given = found.contributed
     if given.value is None:
         return ""
@@ -177,6 +189,7 @@ def _worth(found: Statement) -> str:
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:
+    """Print what an experiment may cost and bring a client, before anything is played."""
     from hanse.reports.prospect import prospect
     from hanse.runs.config import Experiment
 
@@ -191,6 +204,7 @@ def _before(file: Path, client: str, as_json: bool) -> None:
 
 
 def _told(found: Prospect) -> Sequence[str]:
+    """Return the lines of that: the money first, then what it pays, gains and gives, and what is not known."""
     from hanse.ledger.export import tokens
 
     lines = [f"Client {found.client} in {found.rounds} rounds of {found.mechanism}, before joining", ""]
@@ -209,6 +223,9 @@ def _told(found: Prospect) -> Sequence[str]:
 
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
+    """Hold a participant's receipts against the books and print each difference. Raises typer.Exit with 1 if there
+    is one.
+    """
     from hanse.reports.disputes import replay
     from hanse.runs.record import load_run
 
@@ -226,6 +243,7 @@ def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url:
 
 
 def _print(found: Replay, folder: Path, receipts: Path) -> None:
+    """Print what was compared, and every difference as a row of a table."""
     if found.book:
         say(f"The book itself does not hold: {found.book}", wrap=True)
     if found.disputes:

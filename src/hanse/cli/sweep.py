@@ -1,4 +1,4 @@
-"""The ``hanse sweep`` command."""
+"""``hanse sweep``: an experiment at many settings. The work is done in :mod:`hanse.lab.sweep`."""
 
 from __future__ import annotations
 
@@ -50,13 +50,22 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left."""
+    """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left.
+
+    Every --grid gives the values of one key; several of them are combined, and --seeds plays each combination with that
+    many seeds. The table (table.csv in the folder of the sweep) has a row for each run with its settings and its last
+    figures; with several seeds the means and standard deviations are printed as well.
+
+    Runs are played in parallel, one thread each. With --part several machines that share a folder divide a sweep among
+    them, and with --ray a cluster plays it. A run that fails does not stop the others; the exit code is then 1.
+    """
     from hanse.lab.player import cores
     from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
+    # the same note concerns many points, and is told once
     for line in dict.fromkeys(line for point in points for line in point.notes):
         say(line, err, style="yellow")
     if share is not None:
@@ -95,7 +104,7 @@ def sweep(
 
 
 def _check(varied: bool, ray: str | None, workers: int | None, gpus: float | None) -> None:
-    """Raise UserError for options that do not go together."""
+    """Raise UserError for a sweep that varies nothing, or for options that do not go together."""
     if not varied:
         raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
     if ray is not None and workers is not None:
