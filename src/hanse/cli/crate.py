@@ -18,8 +18,8 @@ def crate(
 ) -> None:
     """Write ro-crate-metadata.json into a run directory, by the Federated Learning RO-Crate profile.
 
-    The file says in linked data what was run, with which software, data and settings, and what came out, so that an
-    archive such as Zenodo or WorkflowHub can index the run. Nothing else in the directory is changed.
+    The file says in linked data what was run, with which software, data and settings, and what came out, so that
+    archives and other tools can read it. Nothing else in the directory is changed.
 
     Needs the library rocrate: pip install 'hanse[crate]'.
     """

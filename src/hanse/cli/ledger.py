@@ -1,4 +1,11 @@
-"""``hanse ledger``: look at the books of a run, check them, take them elsewhere."""
+"""``hanse ledger``: look at the books of a run, check them, take them elsewhere.
+
+The books are a database (by default ``ledger.db`` in the run directory). Every command here opens the one that belongs
+to the run, prints for people by default, and for programs with ``--json`` or ``--csv``. The work is done in
+:mod:`hanse.ledger`.
+
+Tables show tokens; JSON has units, whole numbers of which a million are a token.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +41,11 @@ Account = Annotated[
 
 @app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
 def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
-    """Show what every account holds."""
+    """Show what every account holds.
+
+    Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, from which grants
+    come and which is therefore below zero. Their sum is always zero.
+    """
     from hanse.ledger.export import tokens
     from hanse.ledger.place import reading
     from hanse.reports.chart import natural
@@ -59,7 +70,11 @@ def history(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show the transactions, in order."""
+    """Show the transactions, in order.
+
+    A transaction moves tokens between two accounts or more, and its amounts sum to zero. Each has the round and the
+    step of the round that made it, and a kind such as "grant" or "market".
+    """
     from hanse.ledger.export import as_dict, tokens, write_csv
     from hanse.ledger.place import reading
 
@@ -95,8 +110,13 @@ def verify(
     ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute balances, sums and the hash chain, and what each delivered model of a market cost; exit with 1 and name
-    the first wrong row if they do not hold.
+    """Check that the books of a run hold: balances, sums, the chain of hashes, and what each model of a market cost.
+
+    Everything is computed anew from the transactions and the rounds' records. If something does not hold, the first
+    wrong row is named and the exit code is 1.
+
+    With --receipts the books are also held against receipts that participants kept. They find a book that was rewritten
+    as a whole, which no look at the book alone can find.
     """
     from hanse.core.book import LedgerError
     from hanse.ledger import verify as verifying
@@ -142,7 +162,11 @@ def export(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines."""
+    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines.
+
+    hledger and other programs for plain-text accounting can then make balances and reports of it. Without --out it is
+    printed.
+    """
     from hanse.ledger.export import FORMATS
     from hanse.ledger.place import reading
 
@@ -159,7 +183,11 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
     ledger_url: LedgerUrl = None,
 ) -> None:
-    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile."""
+    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile.
+
+    'hanse ledger restore' unpacks it. The line that is printed ends with the head: the hash of the last transaction in
+    the copy, by which you can later tell that a restored book is this one.
+    """
     from hanse.ledger import archive
 
     head = archive.backup(folder, file, ledger_url)
@@ -181,7 +209,12 @@ def restore(
     ] = None,
     most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
 ) -> None:
-    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'."""
+    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'.
+
+    The books become a file in that directory, or go to --ledger-url. What the archive says of other databases is not
+    believed: config.toml is changed, and a line says so. An archive that would unpack to more than --most bytes is
+    refused.
+    """
     from hanse.ledger import archive
 
     verdict = archive.restore(file, folder, ledger_url, most=most, said=print)
@@ -190,7 +223,11 @@ def restore(
 
 @app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
 def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
+    """Write a lost or damaged ledger anew from transactions.jsonl.
+
+    That is done only if these transactions lead to the head of the last checkpoint, so a journal that was changed is
+    refused. Books that hold are left as they are.
+    """
     from hanse.ledger.recover import rebuild_run
 
     for line in rebuild_run(folder, ledger_url) or ["The books hold; nothing was changed."]:
@@ -199,7 +236,10 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
 
 @app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
 def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
+    """Bring the ledger of an older hanse to the present schema (resuming the run does this too).
+
+    It is verified afterwards; the exit code is 1 if it does not hold.
+    """
     from hanse.ledger.place import open_ledger
     from hanse.ledger.tables import SCHEMA
 
@@ -213,6 +253,7 @@ def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
 
 @contextmanager
 def _written(path: Path | None) -> Iterator[TextIO]:
+    """Give a text to write into: the standard output, or a file that appears as a whole once all is written."""
     if path is None:
         yield sys.stdout
         return
@@ -225,6 +266,7 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table whose amounts stand point below point."""
     table = RichTable(*(column for column in columns))
     for column in table.columns:
         if column.header in ("number", "round"):
@@ -236,7 +278,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a table with whose each account is after it, if the run's clients have names."""
+    """Return a table with a column that says whose each account is, if the run's clients have names."""
     from hanse.runs.names import client_names
 
     names = {str(client): name for client, name in client_names(folder).items()}
@@ -250,8 +292,10 @@ def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tupl
 
 
 def _account_named(account: str | None, folder: Path) -> str | None:
-    """Return the account that a person means: its name in the book, or a client's name alone or after "client/" or
-    "escrow/".
+    """Return the account that a person means.
+
+    That is its name in the book, or a client's name, alone or after "client/" or "escrow/". What fits nothing is
+    returned as it is, for the book to say that it has no such account.
     """
     from hanse.runs.names import client_names
 
@@ -263,13 +307,14 @@ def _account_named(account: str | None, folder: Path) -> str | None:
 
 
 def _points_aligned(amounts: list[str]) -> list[str]:
-    """Pad amounts on both sides, so that their points stand below each other."""
+    """Return amounts padded on both sides, so that their decimal points stand below each other."""
     parts = [amount.partition(".") for amount in amounts]
     before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
     return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]
 
 
 def _csv(header: list[str], rows: list[list[str | int]]) -> None:
+    """Print rows as CSV."""
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")

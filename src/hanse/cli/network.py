@@ -1,4 +1,11 @@
-"""``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network."""
+"""``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network.
+
+``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. ``admit`` and ``join`` are for real
+participants, the first at the operator's, the second at the participant's. ``pause``, ``go-on``, ``expel`` and
+``orders`` write into a run directory, where the server reads them before its next exchange.
+
+The work is done in :mod:`hanse.deployment`, most of it in ``loopback.py``.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +59,16 @@ def up(
         typer.Option("--import", metavar="MODULE", help="What the nodes' warm process has ready beside hanse."),
     ] = None,
 ) -> None:
-    """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
+    """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
+
+    Certificates and keys are made once and kept in the project. Flower's SuperLink listens on 127.0.0.1 alone; an nginx
+    in front of it passes what nodes may ask and nothing else. Then --nodes SuperNodes are registered and started.
+
+    For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
+    --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
+
+    'hanse network run' plays, 'hanse network down' stops everything.
+    """
     from hanse.deployment import walls
     from hanse.deployment.loopback import Loopback
     from hanse.deployment.walls import nginx, split
@@ -84,7 +100,11 @@ def admit(
     key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="The participant's public key.", show_default=False)],
     name: Annotated[str, typer.Option("--name", help="What to call it.", show_default=False)],
 ) -> None:
-    """Admit a participant's node to the federation that 'up' started here."""
+    """Admit a participant's node to the federation that 'up' started here.
+
+    The participant sends you its public key (KEY.pub) and keeps the private one; it then joins with 'hanse network
+    join'. Its account and its number belong to the key, whatever name you give it here.
+    """
     from hanse.deployment.loopback import Loopback
 
     network = Loopback.read(folder.resolve())
@@ -102,7 +122,11 @@ def join(
     config: Annotated[str, typer.Option("--node-config", help="What load_data finds in context.node_config.")] = "",
     port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="Its own, on 127.0.0.1.")] = 9094,
 ) -> None:
-    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read."""
+    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
+
+    The operator gives you the address and ca.crt, and must have admitted your public key. Data stay here: the node
+    trains when the server asks, and sends models and answers alone.
+    """
     from hanse.deployment import walls
     from hanse.deployment.walls import split
 
@@ -111,6 +135,7 @@ def join(
         if not path.is_file():
             raise UserError(f"{option}: {path}: is not there")
     walls.command("flower-supernode")
+    # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
@@ -122,7 +147,7 @@ def join(
 def run(folder: Folder = Path()) -> None:
     """Play the project's experiment with the nodes that are up, or go on with the run that is there.
 
-    Shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
+    It shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
     """
     from hanse.deployment.loopback import Loopback
 
@@ -132,7 +157,10 @@ def run(folder: Folder = Path()) -> None:
 
 @app.command(epilog="Example:\n\nhanse network down harvest")
 def down(folder: Folder = Path()) -> None:
-    """Stop what 'up' started, by process id."""
+    """Stop what 'up' started, by process id.
+
+    Run directories, keys and logs stay; 'up' starts the same federation again.
+    """
     from hanse.deployment.loopback import Loopback
 
     for name in Loopback.read(folder.resolve()).down():
@@ -141,7 +169,10 @@ def down(folder: Folder = Path()) -> None:
 
 @app.command(epilog="Example:\n\nhanse network pause run --reason 'node 3 is being repaired'")
 def pause(folder: RunDir, reason: Reason) -> None:
-    """Let the server wait before its next exchange, until 'go-on'."""
+    """Let the server wait before its next exchange, until 'go-on'.
+
+    The order and its reason are recorded in the run directory.
+    """
     from hanse.deployment.members import give
 
     give(folder, "pause", reason)
@@ -149,7 +180,10 @@ def pause(folder: RunDir, reason: Reason) -> None:
 
 @app.command(name="go-on", epilog="Example:\n\nhanse network go-on run --reason 'repaired'")
 def go_on(folder: RunDir, reason: Reason) -> None:
-    """End a pause."""
+    """End a pause.
+
+    The server goes on with the exchange before which it waited.
+    """
     from hanse.deployment.members import give
 
     give(folder, "go-on", reason)
@@ -161,10 +195,15 @@ def expel(
     client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
     reason: Reason,
 ) -> None:
-    """Keep a participant out from the next exchange on; its account stays."""
+    """Keep a participant out from the next exchange on; its account stays.
+
+    The order and its reason are recorded in the run directory, where the participant's statement can be held against
+    them.
+    """
     from hanse.deployment.members import give
     from hanse.runs.names import client_names, client_of
 
+    # client_of takes the names as a list by number, so numbers without a name stand for themselves
     names = client_names(folder)
     labels = [names.get(c, str(c)) for c in range(max(names, default=-1) + 1)]
     give(folder, "expel", reason, client_of(client, labels))
@@ -172,7 +211,10 @@ def expel(
 
 @app.command(epilog="Example:\n\nhanse network orders run")
 def orders(folder: RunDir) -> None:
-    """Show the orders given so far, with their reasons."""
+    """Show the orders given so far, with their reasons.
+
+    There is a line for each pause, go-on and expulsion, oldest first.
+    """
     from hanse.deployment.members import FILE
 
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:

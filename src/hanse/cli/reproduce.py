@@ -73,12 +73,11 @@ def reproduce(
     Without a paper and a table it lists what there is, the data that each table needs, and whether they are here.
 
     --scale smoke only shows in a minute that everything runs, small plays a stated part of the paper's settings, and
-    paper all of them, which may take days. Where the text of a paper and its authors' code differ, --recipe chooses
-    between them.
+    paper all of them. Where the text of a paper and its authors' code differ, --recipe chooses between them.
 
     Finished runs are kept under --out and not played again: the same command goes on with a table that was stopped, and
-    a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON, CSV and
-    Markdown.
+    a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON and Markdown,
+    with its pictures.
     """
     if paper is None or table is None:
         return _print_papers(paper, as_json)

@@ -53,7 +53,7 @@ def serve(
     """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key.
 
     By default the page is for this machine alone (127.0.0.1) and asks for no key. For others to reach it, give --host
-    and a file of keys with --auth ('hanse token new' makes both): operators then see everything, participants their own
+    and, with --auth, a file of keys made by 'hanse token new': operators then see everything, participants their own
     statements. Give --cert and --cert-key too, or keys travel unencrypted.
 
     The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install

@@ -86,7 +86,7 @@ def _print_gains(gained: np.ndarray, as_json: bool) -> None:
     """Print how much the clients of a run gained over training alone, as a share, a mean and quantiles.
 
     Args:
-        gained: ``[N]``, each client's gain in accuracy (0 to 1); NaN: not known.
+        gained: ``[N]``, each client's gain, in accuracy (0 to 1) or in the run's main metric; NaN: not known.
     """
     known = gained[np.isfinite(gained)]
     summary = {"clients": len(known), "mean": float(known.mean()), "gained": float((known > 0).mean())}
