@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hanse.reports.lies import Counterfactual, Fared
     from hanse.runs.record import RunRecord
 
-EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --client 3 --story 'cost x0.5' --story alone"
-
 
 def audit(
     folder: RunFolder,
@@ -45,6 +43,10 @@ def audit(
     With --client the run is played again for each lie that this client might have told (a false size, cost or
     eagerness, an attack, or staying alone), to see whether any of them would have paid. That needs --trust if the run's
     file has import paths. --story plays only some of these lies.
+
+    Examples:
+        hanse audit runs/market
+        hanse audit runs/market --client 3 --story 'cost x0.5' --story alone
     """
     from hanse.base.errors import UserError
     from hanse.reports.audit import audit_run

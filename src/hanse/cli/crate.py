@@ -8,8 +8,6 @@ import typer
 
 from hanse.cli.options import RunFolder, say
 
-EPILOG = "Example:\n\nhanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0"
-
 
 def crate(
     folder: RunFolder,
@@ -22,6 +20,9 @@ def crate(
     archives and other tools can read it. Nothing else in the directory is changed.
 
     Needs the library rocrate: pip install 'hanse[crate]'.
+
+    Examples:
+        hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
     from hanse.reports.crate import write_crate
 

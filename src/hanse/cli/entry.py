@@ -74,7 +74,7 @@ def _version(on: bool) -> None:
         raise typer.Exit
 
 
-@app.command(rich_help_panel=START, epilog="Example:\n\nhanse demo --out runs/demo")
+@app.command(rich_help_panel=START)
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
         "runs/demo"
@@ -88,13 +88,16 @@ def demo(
     participants trade models in a market, which is audited.
 
     Everything lies in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
+
+    Examples:
+        hanse demo --out runs/demo
     """
     from hanse.cli.demo import run_demo
 
     run_demo(out_dir, seeds, out)
 
 
-@app.command(name="list", rich_help_panel=START, epilog="Examples:\n\nhanse list\n\nhanse list greedyfed")
+@app.command(name="list", rich_help_panel=START)
 def list_(
     mechanism: Annotated[
         str | None,
@@ -106,16 +109,17 @@ def list_(
 
     Each is a name that an experiment's file may use. With the name of a mechanism it shows instead which of its parts
     could be replaced by which others, and why some do not fit.
+
+    Examples:
+        hanse list
+        hanse list greedyfed
     """
     from hanse.cli.listing import combination_table, name_table
 
     out.print(combination_table(mechanism) if combinations or mechanism is not None else name_table())
 
 
-@app.command(
-    rich_help_panel=RUN,
-    epilog="Examples:\n\nhanse run exp.toml\n\nhanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform",
-)
+@app.command(rich_help_panel=RUN)
 def run(
     file: ExperimentFile,
     set_: Changes = None,
@@ -134,6 +138,10 @@ def run(
     Ctrl-C ends the run after the round that is being played; 'hanse resume' goes on from there. All mistakes in the
     file are listed before anything is trained. An experiment's file can name functions to import, so run only files
     that you trust.
+
+    Examples:
+        hanse run exp.toml
+        hanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform
     """
     from hanse.runs import experiment as running
     from hanse.runs.config import Experiment
@@ -147,7 +155,7 @@ def run(
     _finish(result)
 
 
-@app.command(rich_help_panel=RUN, epilog="Examples:\n\nhanse resume runs/exp\n\nhanse resume runs/exp --rounds 60")
+@app.command(rich_help_panel=RUN)
 def resume(
     folder: RunFolder,
     explain: Annotated[
@@ -166,6 +174,10 @@ def resume(
     The rounds that follow are, bit for bit, those that an uninterrupted run would have had. Data that have changed
     since are refused, unless --other-data allows them. A run of a mechanism that pays cannot be prolonged once its last
     round was settled.
+
+    Examples:
+        hanse resume runs/exp
+        hanse resume runs/exp --rounds 60
     """
     from hanse.runs import experiment as running
     from hanse.runs.observers import ProgressBar, make_trackers
@@ -203,7 +215,7 @@ def _finish(result: object) -> None:
     say(f"in {result.path}; a picture of it: hanse report {result.path}")
 
 
-@app.command(rich_help_panel=LOOK, epilog="Example:\n\nhanse compare runs/greedyfed runs/fedavg")
+@app.command(rich_help_panel=LOOK)
 def compare(
     dirs: Dirs,
     epsilon: Annotated[
@@ -216,6 +228,9 @@ def compare(
     For each run it prints the final and the best accuracy, how many rounds it took to be as good as the first one at
     its best, seconds a round, and megabytes. Runs that differ only in their seeds are taken together; then it adds the
     differences from the first experiment over the seeds that both have, with confidence intervals.
+
+    Examples:
+        hanse compare runs/greedyfed runs/fedavg
     """
     from hanse.reports.compare import compare_runs, compare_tables, difference_rows
     from hanse.reports.groups import group_runs
@@ -230,7 +245,7 @@ def compare(
         out.print(table)
 
 
-@app.command(rich_help_panel=LOOK, epilog="Examples:\n\nhanse report runs/exp\n\nhanse report runs/a runs/b --out both")
+@app.command(rich_help_panel=LOOK)
 def report(
     dirs: Dirs,
     out_dir: Annotated[
@@ -243,6 +258,10 @@ def report(
 
     Of one run it shows accuracy, who took part, what each client contributed, and the money if there is any. Of several
     runs it compares them as well. A run that still goes on can be reported on; the page has the rounds so far.
+
+    Examples:
+        hanse report runs/exp
+        hanse report runs/a runs/b --out both
     """
     from hanse.reports.report import write_report
 
@@ -251,14 +270,14 @@ def report(
     say(f"wrote {page}")
 
 
-app.command(rich_help_panel=RUN, epilog=reproduce.EPILOG)(reproduce.reproduce)
-app.command(rich_help_panel=RUN, epilog=sweep.EPILOG)(sweep.sweep)
-app.command(rich_help_panel=RUN, epilog=theory.EPILOG)(theory.theory)
-app.command(rich_help_panel=LOOK, epilog=statement.EPILOG)(statement.statement)
-app.command(rich_help_panel=LOOK, epilog=serve.EPILOG)(serve.serve)
+app.command(rich_help_panel=RUN)(reproduce.reproduce)
+app.command(rich_help_panel=RUN)(sweep.sweep)
+app.command(rich_help_panel=RUN)(theory.theory)
+app.command(rich_help_panel=LOOK)(statement.statement)
+app.command(rich_help_panel=LOOK)(serve.serve)
 app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK, epilog=audit.EPILOG)(audit.audit)
-app.command(rich_help_panel=LOOK, epilog=crate.EPILOG)(crate.crate)
+app.command(rich_help_panel=LOOK)(audit.audit)
+app.command(rich_help_panel=LOOK)(crate.crate)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
 app.add_typer(network.app, name="network", rich_help_panel=NETWORK)

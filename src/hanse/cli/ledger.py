@@ -39,12 +39,15 @@ Account = Annotated[
 ]
 
 
-@app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
+@app.command()
 def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds.
 
     Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, from which grants
     come and which is therefore below zero. Their sum is always zero.
+
+    Examples:
+        hanse ledger balances runs/exp
     """
     from hanse.ledger.export import tokens
     from hanse.ledger.place import reading
@@ -61,7 +64,7 @@ def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = 
         _table(*_with_names(["account", "tokens"], rows, folder))
 
 
-@app.command(epilog="Examples:\n\nhanse ledger history runs/exp\n\nhanse ledger history runs/exp -a client/3 --csv")
+@app.command()
 def history(
     folder: RunFolder,
     account: Account = None,
@@ -74,6 +77,10 @@ def history(
 
     A transaction moves tokens between two accounts or more, and its amounts sum to zero. Each has the round and the
     step of the round that made it, and a kind such as "grant" or "market".
+
+    Examples:
+        hanse ledger history runs/exp
+        hanse ledger history runs/exp -a client/3 --csv
     """
     from hanse.ledger.export import as_dict, tokens, write_csv
     from hanse.ledger.place import reading
@@ -101,7 +108,7 @@ def history(
             _table(*_with_names(columns, rows, folder))
 
 
-@app.command(epilog="Example:\n\nhanse ledger verify runs/exp --receipts receipts")
+@app.command()
 def verify(
     folder: RunFolder,
     receipts: Annotated[
@@ -117,6 +124,9 @@ def verify(
 
     With --receipts the books are also held against receipts that participants kept. They find a book that was rewritten
     as a whole, which no look at the book alone can find.
+
+    Examples:
+        hanse ledger verify runs/exp --receipts receipts
     """
     from hanse.core.book import LedgerError
     from hanse.ledger import verify as verifying
@@ -153,7 +163,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Examples:\n\nhanse ledger export runs/exp -o all.journal\n\nhanse ledger export runs/exp -f csv")
+@app.command()
 def export(
     folder: RunFolder,
     form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
@@ -166,6 +176,10 @@ def export(
 
     hledger and other programs for plain-text accounting can then make balances and reports of it. Without --out it is
     printed.
+
+    Examples:
+        hanse ledger export runs/exp -o all.journal
+        hanse ledger export runs/exp -f csv
     """
     from hanse.ledger.export import FORMATS
     from hanse.ledger.place import reading
@@ -177,7 +191,7 @@ def export(
         FORMATS[form](ledger, ledger.history(), file)
 
 
-@app.command(epilog="Example:\n\nhanse ledger backup runs/exp exp-backup.tar.gz")
+@app.command()
 def backup(
     folder: RunFolder,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
@@ -187,6 +201,9 @@ def backup(
 
     'hanse ledger restore' unpacks it. The line that is printed ends with the head: the hash of the last transaction in
     the copy, by which you can later tell that a restored book is this one.
+
+    Examples:
+        hanse ledger backup runs/exp exp-backup.tar.gz
     """
     from hanse.ledger import archive
 
@@ -194,7 +211,7 @@ def backup(
     print(f"wrote {file}; head {head}")
 
 
-@app.command(epilog="Example:\n\nhanse ledger restore exp-backup.tar.gz runs/restored")
+@app.command()
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
@@ -214,6 +231,9 @@ def restore(
     The books become a file in that directory, or go to --ledger-url. What the archive says of other databases is not
     believed: config.toml is changed, and a line says so. An archive that would unpack to more than --most bytes is
     refused.
+
+    Examples:
+        hanse ledger restore exp-backup.tar.gz runs/restored
     """
     from hanse.ledger import archive
 
@@ -221,12 +241,15 @@ def restore(
     print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
 
 
-@app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
+@app.command()
 def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
     """Write a lost or damaged ledger anew from transactions.jsonl.
 
     That is done only if these transactions lead to the head of the last checkpoint, so a journal that was changed is
     refused. Books that hold are left as they are.
+
+    Examples:
+        hanse ledger rebuild runs/exp
     """
     from hanse.ledger.recover import rebuild_run
 
@@ -234,11 +257,14 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         print(line)
 
 
-@app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
+@app.command()
 def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
     """Bring the ledger of an older hanse to the present schema (resuming the run does this too).
 
     It is verified afterwards; the exit code is 1 if it does not hold.
+
+    Examples:
+        hanse ledger migrate runs/old
     """
     from hanse.ledger.place import open_ledger
     from hanse.ledger.tables import SCHEMA

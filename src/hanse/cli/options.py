@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -53,13 +53,17 @@ Workers = Annotated[
 
 
 def flowing(app: typer.Typer) -> None:
-    """Let the help of an app's commands, and of those below it, flow to the width of the terminal.
+    """Make the help of an app's commands, and of those below it, of their docstrings.
 
-    Typer would show the docstrings' line ends as they stand, and take words in brackets for rich's markup.
+    Paragraphs flow to the width of the terminal, and the section "Examples:" comes last, a line each. Typer itself
+    would show the docstrings' line ends as they stand, and take words in brackets for rich's markup.
     """
-    for command in filter(None, (app.registered_callback, *app.registered_commands)):
-        paragraphs = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(escape(" ".join(text.split())) for text in paragraphs.split("\n\n"))
+    commands: list[Any] = [*app.registered_commands, app.registered_callback]
+    for command in filter(None, commands):
+        text, _, examples = (inspect.getdoc(command.callback) or "").partition("\n\nExamples:\n")
+        command.help = "\n\n".join(escape(" ".join(one.split())) for one in text.split("\n\n"))
+        if lines := [escape(line.strip()) for line in examples.splitlines()]:
+            command.epilog = "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
     for group in app.registered_groups:
         if group.typer_instance is not None:
             flowing(group.typer_instance)

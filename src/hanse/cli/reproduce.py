@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from hanse.lab.papers.runner import TableOutcome
     from hanse.lab.papers.tables import PaperTable
 
-EPILOG = (
-    "Examples:\n\nhanse reproduce\n\nhanse reproduce greedyfed table1\n\n"
-    "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
-)
-
 
 def reproduce(
     paper: Annotated[
@@ -30,8 +25,7 @@ def reproduce(
         str | None,
         typer.Argument(
             metavar="TABLE",
-            help="A table or figure of the paper, such as table1 or figure2. Without it, or without a paper: what "
-            "there is, the data that each needs, and whether they are here.",
+            help="A table or figure of the paper, such as table1 or figure2.",
             show_default=False,
         ),
     ] = None,
@@ -61,8 +55,8 @@ def reproduce(
         typer.Option(
             "--only",
             metavar="WORDS",
-            help="Only cells that have all these words of rows, columns and data: 'mnist alpha=0.1 fedavg'. "
-            "Given again: cells of either. The table's files are written with these cells alone.",
+            help="Only cells with all these words, such as 'mnist alpha=0.1 fedavg'; may be repeated. The files of the "
+            "table are written with these cells alone.",
         ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
@@ -75,9 +69,17 @@ def reproduce(
     --scale smoke only shows in a minute that everything runs, small plays a stated part of the paper's settings, and
     paper all of them. Where the text of a paper and its authors' code differ, --recipe chooses between them.
 
+    --only plays some cells of a table: those that have all of these words in their row, column or data. Given again, it
+    adds others.
+
     Finished runs are kept under --out and not played again: the same command goes on with a table that was stopped, and
     a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON and Markdown,
     with its pictures.
+
+    Examples:
+        hanse reproduce
+        hanse reproduce greedyfed table1
+        hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4
     """
     if paper is None or table is None:
         return _print_papers(paper, as_json)
@@ -87,6 +89,7 @@ def reproduce(
     from hanse.lab.player import cores
 
     chosen = filtered(find_table(paper, table, scale, recipe), only or [])
+    # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
     chosen = _changed(chosen, full, seeds, device)
     folder = out_dir or Path("runs") / "reproduce" / paper
@@ -143,7 +146,12 @@ def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool
 
 
 def _print_papers(paper: str | None, as_json: bool) -> None:
-    """Print what can be reproduced: all papers, or the tables of one."""
+    """Print what can be reproduced: the tables of all papers, or of one, with the data that each needs.
+
+    Args:
+        paper: its name; None: all papers.
+        as_json: print JSON alone, for other programs.
+    """
     from hanse.lab.papers.catalogue import list_papers, printed_papers
 
     papers = list_papers(paper)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hanse.web.app import Page
     from hanse.web.connections import Connections
 
-EPILOG = "Examples:\n\nhanse serve runs/exp\n\nhanse serve runs --auth keys.json"
 app = typer.Typer(
     help="The keys to the live page: who may log in.",
     epilog="Example:\n\nhanse token new keys.json --role operator && hanse serve runs --auth keys.json",
@@ -58,6 +57,10 @@ def serve(
 
     The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
     'hanse[web]'.
+
+    Examples:
+        hanse serve runs/exp
+        hanse serve runs --auth keys.json
     """
     logging_to(log)
     server, shown = prepare(folder, host, port, auth, cert=cert, cert_key=cert_key, ledger_url=ledger_url)
@@ -178,7 +181,7 @@ def logging_to(file: Path | None) -> None:
         log.addHandler(handler)
 
 
-@app.command(epilog="Example:\n\nhanse token new keys.json --role participant --client 3")
+@app.command()
 def new(
     file: File,
     role: Annotated[str, typer.Option("--role", help="operator or participant.", show_default=False)],
@@ -192,6 +195,9 @@ def new(
     An operator's key opens everything, a participant's the statement of one client. The key itself goes to standard
     output, so that it can be piped to where it is needed; what is said about it goes to standard error. The file is
     made if it is not there.
+
+    Examples:
+        hanse token new keys.json --role participant --client 3
     """
     from hanse.web.keys import make_key, read_keys, write_keys
 
@@ -202,11 +208,14 @@ def new(
     print(secret)
 
 
-@app.command("list", epilog="Example:\n\nhanse token list keys.json")
+@app.command("list")
 def list_(file: File) -> None:
     """Show who has a key: numbers, roles, clients.
 
     The keys themselves are not in the file, and cannot be shown again.
+
+    Examples:
+        hanse token list keys.json
     """
     from hanse.web.keys import read_keys
 
@@ -216,7 +225,7 @@ def list_(file: File) -> None:
     say(table, wrap=True)
 
 
-@app.command(epilog="Example:\n\nhanse token revoke keys.json 1a2b3c4d")
+@app.command()
 def revoke(
     file: File,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key's number, as list shows it.", show_default=False)],
@@ -224,6 +233,9 @@ def revoke(
     """Take a key out of the file, by its number.
 
     A page that is being served ends its holder's sessions and lets nobody in with it from then on.
+
+    Examples:
+        hanse token revoke keys.json 1a2b3c4d
     """
     from hanse.web.keys import read_keys, write_keys
 

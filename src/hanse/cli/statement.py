@@ -1,4 +1,9 @@
-"""``hanse statement``: what a run means for one participant. The figures are made in :mod:`hanse.reports.statement`."""
+"""``hanse statement``: what a run means for one participant.
+
+This module chooses what is asked for and prints it in short. The figures are made in :mod:`hanse.reports.statement`,
+the page in ``statement_page.py``, what is said before joining in ``prospect.py``, and receipts are compared in
+``disputes.py``, all of :mod:`hanse.reports`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,6 @@ if TYPE_CHECKING:
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Fit, Statement
 
-EPILOG = (
-    "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement runs/market --all\n\n"
-    "hanse statement market.toml --dry-run --client 3\n\n"
-    "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"
-)
-
 
 def statement(
     place: Annotated[
@@ -35,7 +34,7 @@ def statement(
     ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="A page for each participant.")] = False,
     out_file: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page; default DIR/statements/client-N.html.")
+        Path | None, typer.Option("--out", "-o", help="File of the page; default DIR/statements/client-N.html.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and write no page; money is in units.")] = False,
     alone: Annotated[
@@ -58,6 +57,9 @@ def statement(
 ) -> None:
     """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
 
+    The page is one HTML file that works offline. It says how good the participant's model is on its own test data, what
+    its updates were worth and how sure that is, where its models went, and every payment if the mechanism pays.
+
     To say whether joining paid, its model is compared with one that it trained alone: --alone names such a run, and
     --train-alone plays it first. --all writes a page for each participant.
 
@@ -68,11 +70,18 @@ def statement(
     they differ.
 
     --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.
+
+    Examples:
+        hanse statement runs/market --client 3
+        hanse statement runs/market --all
+        hanse statement market.toml --dry-run --client 3
+        hanse statement runs/market --client 3 --check-receipts --receipts my/receipts
     """
-    if dry_run and (alone is not None or train_alone or check_receipts or receipts is not None):
-        raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
+    if dry_run and (alone or train_alone or check_receipts or receipts or out_file):
+        raise UserError("--dry-run: goes with --client and --json only: nothing has been played yet")
     if everyone and (dry_run or check_receipts or receipts is not None or out_file is not None):
         raise UserError("--all: goes with --json, --alone and --train-alone only; pages go to DIR/statements")
+    # one of the two must be given, and not both
     if everyone == (client is not None):
         raise UserError("--client: give one, as in --client 3, or --all for a page each" + (", not both" * everyone))
     if place.is_file() and not dry_run:
@@ -141,8 +150,9 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, led
 
 
 def _figures(fit: Fit) -> tuple[str, str]:
-    """Return the main metric of a client's model on its own test data, with its 95 % interval, and that of the model
-    that it trained alone; "-" where they are not known.
+    """Return the main metric of a client's model on its own test data, and that of the model that it trained alone.
+
+    The first has its 95 % interval behind it, if that is known. What is not known is "-".
     """
     from hanse.learning.metrics import ACCURACY
     from hanse.reports.statement import MainFit
@@ -254,6 +264,7 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
     what = f"{found.receipts} receipts ({found.signed} signed) and {found.records} records of rounds"
     verdict = "agree with the book" if found.holds else f"were compared: {len(found.disputes)} differences"
     say(f"{what} {verdict}.", wrap=True)
+    # whoever rewrites the books can rewrite the receipts beside them
     if receipts.resolve() == (folder / "receipts").resolve():
         told = "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."
         say(told, wrap=True)

@@ -1,4 +1,8 @@
-"""``hanse sweep``: an experiment at many settings. The work is done in :mod:`hanse.lab.sweep`."""
+"""``hanse sweep``: an experiment at many settings.
+
+This module checks the options and prints the table; grids, seeds and rows are in :mod:`hanse.lab.sweep`, and what plays
+many runs at the same time is in :mod:`hanse.lab.player`.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,19 @@ import typer
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
 
-EPILOG = (
-    "Examples:\n\nhanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3\n\n"
-    "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4\n\n"
-    "hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8"
-)
-
 
 def sweep(
     file: ExperimentFile,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="KEY=A,B,C", help="Values of section.key; several of these are combined."),
+        typer.Option(
+            "--grid",
+            metavar="KEY=A,B,C",
+            help="Values of section.key, one each; may be repeated, then every combination is played.",
+        ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Seeds 0..N-1 of the split and of everything else.")
+        int | None, typer.Option("--seeds", help="Play everything with seeds 0 to N - 1, of the split and of all else.")
     ] = None,
     set_: Changes = None,
     workers: Workers = None,
@@ -58,6 +60,14 @@ def sweep(
 
     Runs are played in parallel, one thread each. With --part several machines that share a folder divide a sweep among
     them, and with --ray a cluster plays it. A run that fails does not stop the others; the exit code is then 1.
+
+    Each run leaves a run directory, which can be reported on and resumed. Thousands of short runs take less room with
+    --rows-only. Look at what would be played with --dry-run first.
+
+    Examples:
+        hanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3
+        hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4
+        hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
     from hanse.lab.player import cores
     from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, means_table, printed_rows, rows_of, run_sweep

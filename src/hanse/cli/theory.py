@@ -1,4 +1,8 @@
-"""``hanse theory``: a paper's theory, plotted against simulation. The formulas are in :mod:`hanse.lab.theory`."""
+"""``hanse theory``: a paper's theory, plotted against simulation.
+
+The formulas and the simulation are in :mod:`hanse.lab.theory`; which printed formulas are wrong, and why, is in
+``docs/papers.md``.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,6 @@ import typer
 
 from hanse.base.errors import UserError, nearest
 from hanse.lab.theory import TheoryPoint, crossings, gains, pifl_points
-
-EPILOG = (
-    "Examples:\n\nhanse theory pifl --clients 50 --samples 20\n\nhanse theory pifl --run runs/pifl --alone runs/local"
-)
 
 
 def theory(
@@ -32,7 +32,7 @@ def theory(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     run: Annotated[
-        Path | None, typer.Option("--run", help="A run directory: what did its clients gain (with --alone)?")
+        Path | None, typer.Option("--run", help="A run directory: what did its clients gain? Goes with --alone.")
     ] = None,
     alone: Annotated[Path | None, typer.Option("--alone", help="The run of local training to compare with.")] = None,
 ) -> None:
@@ -44,6 +44,10 @@ def theory(
     --out.
 
     With --run and --alone it says instead how many clients of a real run gained over training by themselves.
+
+    Examples:
+        hanse theory pifl --clients 50 --samples 20
+        hanse theory pifl --run runs/pifl --alone runs/local
     """
     from rich.console import Console
     from rich.table import Table
