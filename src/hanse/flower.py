@@ -1,7 +1,8 @@
 """Hanse on Flower: the names that a Flower app of one's own imports.
 
-* For a project of ``hanse new``, whose participants hold their data: ``server_app`` and ``client_app`` make its two apps
-  of an experiment and a ``load_data``, which returns ``ClientData``; ``instructions`` reads texts for language models.
+* For a project of ``hanse new``, whose participants hold their data: ``server_app`` makes its server's app of an
+  experiment, ``client_app`` a participant's of a ``load_data``, which returns ``ClientData``; ``instructions`` reads
+  texts for language models.
 * For a Flower app that stays as it is: ``strategy`` plays a mechanism over its client app, whose messages ``Keys``
   describes, and ``speaks`` is the line in that client app with which it answers what a mechanism asks beside training.
 
