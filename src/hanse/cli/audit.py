@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from hanse.base.errors import UserError
 from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def audit(
         hanse audit runs/market
         hanse audit runs/market --client 3 --story 'cost x0.5' --story alone
     """
-    from hanse.base.errors import UserError
     from hanse.reports.audit import audit_run
     from hanse.reports.lies import counterfactuals, verdict
     from hanse.runs.record import load_run

@@ -502,13 +502,6 @@ class Experiment(BaseModel):
         return toml.dumps(self.sections())
 
 
-def read_sections(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a TOML file says with overrides applied, not yet checked. Raises UserError for a file that is no
-    TOML.
-    """
-    return apply(read_file(path), overrides)[0]
-
-
 def read_file(path: str | Path) -> dict[str, Any]:
     """Return what a TOML file says, as nested dictionaries. Raises UserError for a file that is missing or no TOML."""
     path = Path(path)

@@ -597,7 +597,7 @@ def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
     select, rounds, clients = blueprint.mechanism.select, experiment.run.rounds, blueprint.data.num_clients
     if not getattr(select, "meets_everyone", False):
         return []
-    seats = min(getattr(select, "clients_per_round", clients), clients)
+    seats = _seats(blueprint.mechanism, blueprint.data)
     needed = rounds_to_meet_all(clients, seats)
     if rounds > needed:
         return []
@@ -653,7 +653,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         blueprint.initial,
         recipe,
         pool.take(index[0][:4]),
-        seats=min(getattr(blueprint.mechanism.select, "clients_per_round", data.num_clients), data.num_clients),
+        seats=_seats(blueprint.mechanism, data),
         batch=min(size, int(data.sizes.max())),
         train=section.train,
         threads=section.threads,

@@ -96,7 +96,10 @@ def ask_tests(
     public = rows[table.owner[rows] == SERVER] if remote else rows
     roster = federation.present(round) if remote and len(clients) else Roster()
     here = np.intersect1d(roster.ids, clients) if remote else clients
-    requests = [_in_place(r, trained.get(r.client)) for r in _requests(table, held, here, remote)]
+    requests = [
+        Request(r.client, (Test("test", trained[r.client]),)) if r.client in trained else r
+        for r in _requests(table, held, here, remote)
+    ]
     if history is not None:
         requests = [replace(r, tasks=tuple(_kept(r.client, t, history) for t in r.tasks)) for r in requests]
     replies = federation.exchange(round, requests, None, None) if requests else ()
@@ -147,11 +150,6 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
         if len(own) == 1:
             found[client] = updates.rows[int(own[0])]
     return found
-
-
-def _in_place(request: Request, model: Tensor | None) -> Request:
-    """Return the test of another model; with None the request as it is."""
-    return request if model is None else Request(request.client, (Test("test", model),))
 
 
 def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
