@@ -73,8 +73,9 @@ def up(
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 
-    Certificates and keys are made once and kept in the project. Flower's SuperLink listens on 127.0.0.1 alone; an nginx
-    in front of it passes what nodes may ask and nothing else. Then --nodes SuperNodes are registered and started.
+    Certificates and keys are made once and kept in the project. Flower's SuperLink listens on 127.0.0.1 alone. Where
+    nginx is installed, one stands in front of it that passes what nodes may ask and nothing else. Then --nodes
+    SuperNodes are registered and started.
 
     For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
