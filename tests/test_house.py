@@ -36,6 +36,10 @@ def test_most_files_are_short_and_nothing_is_said_twice(figures: dict[str, float
     assert figures["repeated in mechanisms, %"] < 5
 
 
+def test_no_modules_import_each_other(figures: dict[str, float]) -> None:
+    assert figures["circles of modules"] == 0
+
+
 def test_the_public_names_are_few_and_documented() -> None:
     reference = (PLACE.parents[1] / "docs" / "reference" / "run.md").read_text()
     assert sorted(hanse.__all__) == ["Experiment", "Run", "UserError", "load", "resume", "run", "value", "valued"]

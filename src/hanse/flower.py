@@ -1,5 +1,10 @@
-"""Hanse on Flower: ``server_app`` and ``client_app`` for a consortium's own project, ``instructions`` for its texts;
-``strategy`` for a mechanism over a client app that stays as it is, ``speaks`` for what that app is asked beside.
+"""Hanse on Flower: the names that a Flower app of one's own imports.
+
+* For a project of ``hanse new``, whose participants hold their data: ``server_app`` makes its server's app of an
+  experiment, ``client_app`` a participant's of a ``load_data``, which returns ``ClientData``; ``instructions`` reads
+  texts for language models.
+* For a Flower app that stays as it is: ``strategy`` plays a mechanism over its client app, whose messages ``Keys``
+  describes, and ``speaks`` is the line in that client app with which it answers what a mechanism asks beside training.
 
 Needs the extra ``flower`` (``pip install 'hanse[flower]'``).
 """

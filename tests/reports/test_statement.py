@@ -383,6 +383,7 @@ def test_a_page_for_everybody(auction: Path, tmp_path: Path) -> None:
             "--client 9: no such client; this experiment has clients 0 to 5",
         ),
         (["{run}/config.toml", "-c", "9", "--dry-run", "--check-receipts"], "nothing has been played yet"),
+        (["{run}/config.toml", "-c", "9", "--dry-run", "--out", "page.html"], "goes with --client and --json only"),
         (["{run}", "-c", "1", "--receipts", "{run}/none"], "there is no such folder"),
         (["{run}", "-c", "1", "--alone", "{run}", "--train-alone"], "not together with --alone"),
         (["{run}", "-c", "1", "--alone", "{run}"], "its mechanism is 'pifl'"),

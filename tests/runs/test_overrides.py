@@ -9,7 +9,7 @@ import pytest
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.runs.config import read_sections
+from hanse.runs.config import read_file
 from hanse.runs.overrides import apply
 
 FILE: dict[str, Any] = {
@@ -101,5 +101,5 @@ def test_names_alone(tmp_path: Path) -> None:
     file.write_text('mechanism = "local"\nmodel = "logistic"\n')
     found = hanse.Experiment.read(file)
     assert (found.mechanism.name, found.model.name) == ("local", "logistic")
-    assert read_sections(file, ["mechanism.name=fedavg"])["mechanism"] == {"name": "fedavg"}
+    assert apply(read_file(file), ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg"}
     assert hanse.Experiment(mechanism="fedavg").mechanism.name == "fedavg"

@@ -1,4 +1,6 @@
-"""The ``hanse audit`` command."""
+"""``hanse audit``: whether a market did what it promises. The checks are in :mod:`hanse.reports.audit` and
+:mod:`hanse.reports.lies`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from hanse.base.errors import UserError
 from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
     from hanse.reports.audit import Audit
     from hanse.reports.lies import Counterfactual, Fared
     from hanse.runs.record import RunRecord
-
-EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --client 3 --story 'cost x0.5' --story alone"
 
 
 def audit(
@@ -36,9 +37,18 @@ def audit(
 ) -> None:
     """Check a run of a market: did everyone gain, do the books hold, who was isolated, and does a lie pay?
 
-    --client plays the run again, and needs --trust if its file has import paths.
+    Every round is replayed from its record: the prices, who was delivered what, and what the ledger moved. It needs
+    nothing but the run directory, and prints a line for each check and a row for each client. It exits with 1 if a
+    check fails.
+
+    With --client the run is played again for each lie that this client might have told (a false size, cost or
+    eagerness, an attack, or staying alone), to see whether any of them would have paid. That needs --trust if the run's
+    file has import paths. --story plays only some of these lies.
+
+    Examples:
+        hanse audit runs/market
+        hanse audit runs/market --client 3 --story 'cost x0.5' --story alone
     """
-    from hanse.base.errors import UserError
     from hanse.reports.audit import audit_run
     from hanse.reports.lies import counterfactuals, verdict
     from hanse.runs.record import load_run
@@ -68,6 +78,7 @@ def audit(
 
 
 def _print(found: Audit, run: RunRecord) -> None:
+    """Print the checks, and each client's sums over all markets in tokens."""
     title = f"{found.markets} markets of {run.name}" if found.markets else run.name
     table = RichTable("", "check", "", title=title, title_justify="left")
     for check in found.checks:
@@ -83,6 +94,10 @@ def _print(found: Audit, run: RunRecord) -> None:
 
 
 def _lies(client: str, honest: Fared, lies: Sequence[Counterfactual]) -> RichTable:
+    """Return a table of how the client fared by honesty and would have fared by each lie.
+
+    Its last column is what a lie that pays would still gain if prices were critical ones.
+    """
     table = RichTable(f"client {escape(client)}", "utility", "gain", "accuracy %", "gain, critical prices")
 
     def percent(accuracy: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The ``hanse crate`` command."""
+"""``hanse crate``: a run as a research object that other tools can read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import typer
 
 from hanse.cli.options import RunFolder, say
 
-EPILOG = "Example:\n\nhanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0"
-
 
 def crate(
     folder: RunFolder,
@@ -18,7 +16,13 @@ def crate(
 ) -> None:
     """Write ro-crate-metadata.json into a run directory, by the Federated Learning RO-Crate profile.
 
+    The file says in linked data what was run, with which software, data and settings, and what came out, so that
+    archives and other tools can read it. Nothing else in the directory is changed.
+
     Needs the library rocrate: pip install 'hanse[crate]'.
+
+    Examples:
+        hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
     from hanse.reports.crate import write_crate
 

@@ -1,4 +1,10 @@
-"""The main job in small: a federation on real handwritten digits, valued, compared and reported; then a market."""
+"""``hanse demo``: the main job in small, on real handwritten digits.
+
+It has three acts. Six ways to choose clients race each other (:func:`demo_experiments`), all values of a round are
+estimated from few models (:func:`values_experiment`), and a market of models is played and audited (:func:`scene`). The
+experiments are ordinary ones; read them as examples of what a file may say. Benchmarks and the documentation play some
+of them again.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,13 @@ LEAD = (
 
 
 def demo_experiments(seed: int) -> dict[str, Experiment]:
-    """Return the demo's experiments for one seed, by name: same data, same model, same local training."""
+    """Return the experiments of the race, by name: same data, same model, same local training, another mechanism each.
+
+    Two of them are there to compare with: each client alone, and all data at one place.
+
+    Args:
+        seed: of the split and of everything else.
+    """
     shared: dict[str, Any] = {
         "data": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": CLIENTS, "seed": seed},
         "model": {"name": "mlp", "hidden": [50, 25]},
@@ -71,7 +83,17 @@ def demo_experiments(seed: int) -> dict[str, Experiment]:
 
 
 def run_demo(folder: Path, seeds: int, console: Console) -> None:
-    """Run the demo into ``folder`` (replacing an earlier demo there), print the table and write the report."""
+    """Play the demo, print its tables and write its reports.
+
+    Args:
+        folder: where runs and reports go; an earlier demo there is replaced.
+        seeds: how many seeds each mechanism of the race is played with.
+        console: where it prints.
+
+    Raises:
+        UserError: the folder holds something else than an earlier demo.
+        SystemExit: Ctrl-C stopped a run.
+    """
     _clear(folder)
     console.print(LEAD, "\n", sep="")
     runs: dict[str, list[Run]] = {}
@@ -97,7 +119,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
 
 
 def _market(folder: Path, console: Console) -> Path:
-    """Play the market's scene, print who gained what, and write its report."""
+    """Play the market's scene, print who gained what and the audit, and write the market's report."""
     console.print("\n", MARKET_LEAD, "\n", sep="")
     played = scene(folder, observe=lambda what: (ProgressBar(console, what, figure=False),))
     console.print(played.table)
@@ -113,7 +135,11 @@ def _market(folder: Path, console: Console) -> Path:
 
 
 def _clear(folder: Path) -> None:
-    """Remove an earlier demo's runs, and nothing else. Raises UserError if the folder holds something else."""
+    """Remove an earlier demo's runs, and nothing else.
+
+    Raises:
+        UserError: the folder holds something that is not of a demo.
+    """
     if not folder.exists():
         return
     ours = ("report.html", "figures", "everyone", "values-report", "market", "market-alone", "market-report")
@@ -126,6 +152,7 @@ def _clear(folder: Path) -> None:
 
 
 def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
+    """Return a table of the final test accuracies, as mean and standard deviation over the seeds."""
     seeds = len(next(iter(runs.values())))
     told = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
     table = RichTable("", "test accuracy %", title=f"After {ROUNDS} rounds, {told}", min_width=60)
@@ -137,7 +164,9 @@ def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
 
 
 def _contributions(place: Path) -> RichTable:
-    """Return the clients by the sum of their Shapley values in one GreedyFed run: the five best, the three last."""
+    """Return a table of clients by the sum of their Shapley values in one GreedyFed run: the five best and the
+    three last.
+    """
     loaded = load_run(place)
     found = contribution(group_runs([loaded])[0])
     assert found is not None  # GreedyFed values everyone who trains
@@ -166,7 +195,10 @@ VALUES_LEAD = (
 
 
 def values_experiment(seed: int = 0) -> Experiment:
-    """Return the experiment in which everyone's update is valued in every round, with smaller budgets beside."""
+    """Return the experiment in which everyone's update is valued in every round, with smaller budgets beside.
+
+    It has the data, model and training of the race. A budget is a number of models that are evaluated a round.
+    """
     value = {"name": "mixture", "budget": BUDGET, "also": list(SMALLER), "interactions": True}
     race = demo_experiments(seed)["greedyfed"].sections()
     return Experiment(
@@ -211,8 +243,15 @@ MARKET_LEAD = (
 
 @dataclass(frozen=True)
 class Scene:
-    """The market's run, each client ``alone`` beside it, the audit, the table to print, one sentence on who gained
-    what, and the picture's file.
+    """The market's scene, played.
+
+    Attributes:
+        market: the run of the market.
+        alone: the same clients, each training by itself.
+        audit: the checks of the market.
+        table: who bought, sold and gained what.
+        gain: one sentence on what those who buy gained.
+        picture: the file of the graph of who paid whom.
     """
 
     market: Run
@@ -224,7 +263,12 @@ class Scene:
 
 
 def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
-    """Return the scene's experiment; ``alone``: the same clients and the same attacker, each training by itself."""
+    """Return the experiment of the market.
+
+    Args:
+        seed: of the split and of everything else.
+        alone: each client trains by itself instead, with the same data and the same attacker.
+    """
     attackers = [i for i, role in enumerate(TABLE_5) if role == "attacker"]
     trade: dict[str, Any] = {
         "mechanism": {"name": "ipfl"},
@@ -247,9 +291,11 @@ def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
 
 
 def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what: ()) -> Scene:
-    """Play the scene into ``out`` (``market`` and ``market-alone``), audit it, and draw its transaction graph there.
+    """Play the market, and each client alone beside it; audit the market and draw who paid whom.
 
-    ``observe`` gives the observers of each of the two runs, told what it is.
+    Args:
+        out: the folder of both runs, ``market`` and ``market-alone``.
+        observe: returns the observers of a run, given in words which of the two it is.
     """
     market = run(market_experiment(), out=out / "market", observers=observe("the market"))
     alone = run(market_experiment(alone=True), out=out / "market-alone", observers=observe("each client alone"))
@@ -263,6 +309,7 @@ def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what:
 
 
 def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
+    """Return a table of what each participant bought and sold, and its accuracy alone and in the market."""
     table = RichTable(
         "client", "role", "bought", "sold", "utility", "accuracy alone %", "in the market %",
         title=f"The market after {MARKET_ROUNDS} rounds",
@@ -277,7 +324,7 @@ def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
 
 
 def _gain(market: Run, alone: Run) -> str:
-    """Say what those who buy gained: the mean difference over them, and its standard error."""
+    """Return a sentence on what those who buy gained: the mean difference over them, and its standard error."""
     together, by_itself = accuracies(market), accuracies(alone)
     buying = [client for client, role in enumerate(TABLE_5) if role in ("buyer", "trader")]
     more = np.array([100 * (together[client] - by_itself[client]) for client in buying])

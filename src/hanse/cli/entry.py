@@ -1,4 +1,13 @@
-"""The ``hanse`` command."""
+"""The ``hanse`` command: its general options, its subcommands, and what it does with errors.
+
+``run``, ``resume``, ``compare``, ``report``, ``demo`` and ``list`` are here, each other subcommand in a module of its
+own. The docstring of a command is what its ``--help`` shows: the first paragraph stands in the list of commands as
+well, so it is one short sentence. What a command needs is imported inside it, so that ``hanse --help`` does not wait
+for torch.
+
+Exit codes: 0 all is well; 1 the machine failed, the run was stopped, or what was checked does not hold; 2 the user made
+a mistake, which is told in one line each.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +24,7 @@ import typer
 from hanse.base.errors import MachineError, PartError, UserError
 from hanse.base.looking import is_looking, looking, own_modules
 from hanse.cli import audit, crate, ledger, network, reproduce, serve, statement, sweep, theory
-from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, out, say, trusting
+from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, flowing, out, say, trusting
 from hanse.deployment import new
 
 app = typer.Typer(
@@ -28,8 +37,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
-Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard, mlflow or wandb.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Run directory to make; default runs/<name of the file>.")
+]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
+]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
 RUNS = ("run", "resume", "sweep", "reproduce", "network", "list", "demo")
 # where the commands stand in --help
@@ -44,11 +57,16 @@ def hanse(
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=lambda on: _version(on)),
     ] = False,
 ) -> None:
-    """Federated learning as an economy: who trains, whose model counts, what each contribution is worth."""
+    """Federated learning as an economy: who trains, whose model counts, what each contribution is worth.
+
+    An experiment is a TOML file. 'hanse run' plays it and leaves a run directory with its rounds, models, values and
+    books; the other commands look at such directories. 'hanse demo' shows it all on a small example.
+    """
     del version
 
 
 def _version(on: bool) -> None:
+    """Print the version and end, if the option was given."""
     if on:
         from importlib.metadata import version
 
@@ -56,52 +74,75 @@ def _version(on: bool) -> None:
         raise typer.Exit
 
 
-@app.command(rich_help_panel=START, epilog="Example:\n\nhanse demo --out runs/demo")
+@app.command(rich_help_panel=START)
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
         "runs/demo"
     ),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
 ) -> None:
-    """A tour in a few minutes, on real handwritten digits; it ends with two reports to open.
+    """A tour in a few minutes, on real handwritten digits; it ends with reports to open.
 
-    Six ways to choose clients race, every client is valued; then a market of models is played and audited.
+    Twenty organisations train a model together, some of them with noise. Six ways to choose who trains race each other,
+    and every update is valued. Then all values of a round are estimated from few models, and at last twelve
+    participants trade models in a market, which is audited.
+
+    Everything lies in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
+
+    Examples:
+        hanse demo --out runs/demo
     """
     from hanse.cli.demo import run_demo
 
     run_demo(out_dir, seeds, out)
 
 
-@app.command(name="list", rich_help_panel=START, epilog="Examples:\n\nhanse list\n\nhanse list greedyfed")
+@app.command(name="list", rich_help_panel=START)
 def list_(
     mechanism: Annotated[
-        str | None, typer.Argument(metavar="[MECHANISM]", help="Which part can replace which in this mechanism.")
+        str | None,
+        typer.Argument(metavar="[MECHANISM]", help="Show which parts could replace which in this mechanism."),
     ] = None,
-    combinations: Annotated[
-        bool, typer.Option("--combinations", help="Which part can replace which in each mechanism.")
-    ] = False,
+    combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
 ) -> None:
-    """Show mechanisms, parts, data sources, models and behaviours."""
+    """Show mechanisms, parts, data sources, models and behaviours.
+
+    Each is a name that an experiment's file may use. With the name of a mechanism it shows instead which of its parts
+    could be replaced by which others, and why some do not fit.
+
+    Examples:
+        hanse list
+        hanse list greedyfed
+    """
     from hanse.cli.listing import combination_table, name_table
 
     out.print(combination_table(mechanism) if combinations or mechanism is not None else name_table())
 
 
-@app.command(
-    rich_help_panel=RUN,
-    epilog="Examples:\n\nhanse run exp.toml\n\nhanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform",
-)
+@app.command(rich_help_panel=RUN)
 def run(
     file: ExperimentFile,
     set_: Changes = None,
     out_dir: Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run directory first.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say which training engine was chosen, and why, and play.")
+        bool, typer.Option("--explain", help="Also say which training engine was chosen, and why.")
     ] = False,
     track: Track = None,
 ) -> None:
-    """Run an experiment and leave a run directory."""
+    """Run an experiment and leave a run directory.
+
+    The directory has the resolved experiment (config.toml), a line a round (metrics.jsonl) and a seat (clients.jsonl),
+    the rounds' arrays, checkpoints, and the books if the mechanism pays. 'hanse report' makes a page of it.
+
+    Ctrl-C ends the run after the round that is being played; 'hanse resume' goes on from there. All mistakes in the
+    file are listed before anything is trained. An experiment's file can name functions to import, so run only files
+    that you trust.
+
+    Examples:
+        hanse run exp.toml
+        hanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform
+    """
     from hanse.runs import experiment as running
     from hanse.runs.config import Experiment
     from hanse.runs.observers import ProgressBar, make_trackers
@@ -114,19 +155,30 @@ def run(
     _finish(result)
 
 
-@app.command(rich_help_panel=RUN, epilog="Examples:\n\nhanse resume runs/exp\n\nhanse resume runs/exp --rounds 60")
+@app.command(rich_help_panel=RUN)
 def resume(
     folder: RunFolder,
-    explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say which training engine is used, and why.")
+    ] = False,
     other_data: Annotated[
-        bool, typer.Option("--other-data", help="Go on even if the data are not those of the rounds before.")
+        bool, typer.Option("--other-data", help="Go on even if the data have changed since; the run records it.")
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Go on to this many rounds in all, and let config.toml say so.")
+        int | None, typer.Option("--rounds", help="Play on to this many rounds in all; config.toml is changed.")
     ] = None,
     track: Track = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, from its last checkpoint, or for more rounds than were planned."""
+    """Go on with a run that was stopped or killed, from its last checkpoint, or for more rounds than were planned.
+
+    The rounds that follow are, bit for bit, those that an uninterrupted run would have had. Data that have changed
+    since are refused, unless --other-data allows them. A run of a mechanism that pays cannot be prolonged once its last
+    round was settled.
+
+    Examples:
+        hanse resume runs/exp
+        hanse resume runs/exp --rounds 60
+    """
     from hanse.runs import experiment as running
     from hanse.runs.observers import ProgressBar, make_trackers
 
@@ -139,6 +191,9 @@ _FINAL = ("accuracy", "loss", "perplexity")
 
 
 def _finish(result: object) -> None:
+    """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
+    stopped.
+    """
     from hanse.learning.metrics import readings_of
     from hanse.runs.experiment import Run
     from hanse.runs.observers import mostly_refused, valued_otherwise
@@ -160,18 +215,22 @@ def _finish(result: object) -> None:
     say(f"in {result.path}; a picture of it: hanse report {result.path}")
 
 
-@app.command(rich_help_panel=LOOK, epilog="Example:\n\nhanse compare runs/greedyfed runs/fedavg")
+@app.command(rich_help_panel=LOOK)
 def compare(
     dirs: Dirs,
     epsilon: Annotated[
-        float, typer.Option("--epsilon", help="How near to the first run's best accuracy an effective round must come.")
+        float, typer.Option("--epsilon", help="How near the first run's best accuracy counts as equally good.")
     ] = 5e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
 
-    Final and best accuracy, rounds to be as good as the first experiment, time a round, megabytes; then the differences
-    from the first experiment over the seeds that both have.
+    For each run it prints the final and the best accuracy, how many rounds it took to be as good as the first one at
+    its best, seconds a round, and megabytes. Runs that differ only in their seeds are taken together; then it adds the
+    differences from the first experiment over the seeds that both have, with confidence intervals.
+
+    Examples:
+        hanse compare runs/greedyfed runs/fedavg
     """
     from hanse.reports.compare import compare_runs, compare_tables, difference_rows
     from hanse.reports.groups import group_runs
@@ -186,16 +245,24 @@ def compare(
         out.print(table)
 
 
-@app.command(rich_help_panel=LOOK, epilog="Examples:\n\nhanse report runs/exp\n\nhanse report runs/a runs/b --out both")
+@app.command(rich_help_panel=LOOK)
 def report(
     dirs: Dirs,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the report; default the first run directory.")
+        Path | None, typer.Option("--out", "-o", help="Folder to write to; default the first run directory.")
     ] = None,
     ledger_url: LedgerUrl = None,
     trust: Trust = False,
 ) -> None:
-    """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV."""
+    """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV.
+
+    Of one run it shows accuracy, who took part, what each client contributed, and the money if there is any. Of several
+    runs it compares them as well. A run that still goes on can be reported on; the page has the rounds so far.
+
+    Examples:
+        hanse report runs/exp
+        hanse report runs/a runs/b --out both
+    """
     from hanse.reports.report import write_report
 
     with trusting(trust):
@@ -203,31 +270,32 @@ def report(
     say(f"wrote {page}")
 
 
-app.command(rich_help_panel=RUN, epilog=reproduce.EPILOG)(reproduce.reproduce)
-app.command(rich_help_panel=RUN, epilog=sweep.EPILOG)(sweep.sweep)
-app.command(rich_help_panel=RUN, epilog=theory.EPILOG)(theory.theory)
-app.command(rich_help_panel=LOOK, epilog=statement.EPILOG)(statement.statement)
-app.command(rich_help_panel=LOOK, epilog=serve.EPILOG)(serve.serve)
+app.command(rich_help_panel=RUN)(reproduce.reproduce)
+app.command(rich_help_panel=RUN)(sweep.sweep)
+app.command(rich_help_panel=RUN)(theory.theory)
+app.command(rich_help_panel=LOOK)(statement.statement)
+app.command(rich_help_panel=LOOK)(serve.serve)
 app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK, epilog=audit.EPILOG)(audit.audit)
-app.command(rich_help_panel=LOOK, epilog=crate.EPILOG)(crate.crate)
+app.command(rich_help_panel=LOOK)(audit.audit)
+app.command(rich_help_panel=LOOK)(crate.crate)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
 app.add_typer(network.app, name="network", rich_help_panel=NETWORK)
+flowing(app)
 
 
 def _usage(wrong: Any) -> str:
-    """Return a mistake in the command itself as one line, with where to look. The nearest command is said once."""
+    """Return a mistake in the command line as one line, with where to look."""
     line = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", wrong.format_message()).removesuffix(".")
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 
 
 def _cannot_be_read(wrong: Exception) -> None:
-    """Say in a line what a damaged directory caused where nothing looked for damage.
+    """Say in a line that a damaged run directory made a command fail where nothing had looked for that damage.
 
-    What looks at a run only computes with what its files say. What it stumbles over is almost always in them; if not,
-    the place and the traceback tell.
+    What looks at a run only computes with what its files say, so what it stumbles over is almost always in them. If
+    not, the place that is named and HANSE_TRACEBACK=1 tell.
     """
     last = traceback.extract_tb(wrong.__traceback__)[-1]
     message = " ".join(str(wrong).split())[:200]
@@ -239,11 +307,14 @@ def _cannot_be_read(wrong: Exception) -> None:
 
 
 def main() -> None:
-    """Run the command line; mistakes of the user end with 2 and one line each, what the machine fails to do
-    with 1 and a line, anything else with 1 and a traceback.
+    """Run the command line and end the process with its exit code.
+
+    Commands that play experiments may import what these name, also from the current folder. All others only look, and
+    import nothing that a run's files name.
     """
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command in RUNS:
+        # the user runs this file, so it may name modules of the current folder
         own_modules()
         _main()
     else:
@@ -252,6 +323,7 @@ def main() -> None:
 
 
 def _main() -> None:
+    """Run the command, and turn each kind of error into its lines and its exit code."""
     try:
         code = app(standalone_mode=False, prog_name="hanse")
     except (UserError, MachineError) as wrong:
@@ -268,6 +340,7 @@ def _main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             say(f"hanse: {_usage(wrong)}", err)
             sys.exit(2)
+        # the line names the part and the round, which is enough for whoever wrote the part
         if isinstance(wrong, PartError) and not os.environ.get("HANSE_TRACEBACK"):
             say(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", err)
             sys.exit(1)

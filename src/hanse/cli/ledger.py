@@ -1,4 +1,11 @@
-"""``hanse ledger``: look at the books of a run, check them, take them elsewhere."""
+"""``hanse ledger``: look at the books of a run, check them, take them elsewhere.
+
+The books are a database (by default ``ledger.db`` in the run directory). Every command here opens the one that belongs
+to the run, prints for people by default, and for programs with ``--json`` or ``--csv``. The work is done in
+:mod:`hanse.ledger`.
+
+Tables show tokens; JSON has units, whole numbers of which a million are a token.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +39,16 @@ Account = Annotated[
 ]
 
 
-@app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
+@app.command()
 def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
-    """Show what every account holds."""
+    """Show what every account holds.
+
+    Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, from which grants
+    come and which is therefore below zero. Their sum is always zero.
+
+    Examples:
+        hanse ledger balances runs/exp
+    """
     from hanse.ledger.export import tokens
     from hanse.ledger.place import reading
     from hanse.reports.chart import natural
@@ -50,7 +64,7 @@ def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = 
         _table(*_with_names(["account", "tokens"], rows, folder))
 
 
-@app.command(epilog="Examples:\n\nhanse ledger history runs/exp\n\nhanse ledger history runs/exp -a client/3 --csv")
+@app.command()
 def history(
     folder: RunFolder,
     account: Account = None,
@@ -59,7 +73,15 @@ def history(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show the transactions, in order."""
+    """Show the transactions, in order.
+
+    A transaction moves tokens between two accounts or more, and its amounts sum to zero. Each has the round and the
+    step of the round that made it, and a kind such as "grant" or "market".
+
+    Examples:
+        hanse ledger history runs/exp
+        hanse ledger history runs/exp -a client/3 --csv
+    """
     from hanse.ledger.export import as_dict, tokens, write_csv
     from hanse.ledger.place import reading
 
@@ -86,7 +108,7 @@ def history(
             _table(*_with_names(columns, rows, folder))
 
 
-@app.command(epilog="Example:\n\nhanse ledger verify runs/exp --receipts receipts")
+@app.command()
 def verify(
     folder: RunFolder,
     receipts: Annotated[
@@ -95,8 +117,16 @@ def verify(
     ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute balances, sums and the hash chain, and what each delivered model of a market cost; exit with 1 and name
-    the first wrong row if they do not hold.
+    """Check that the books of a run hold: balances, sums, the chain of hashes, and what each model of a market cost.
+
+    Everything is computed anew from the transactions and the rounds' records. If something does not hold, the first
+    wrong row is named and the exit code is 1.
+
+    With --receipts the books are also held against receipts that participants kept. They find a book that was rewritten
+    as a whole, which no look at the book alone can find.
+
+    Examples:
+        hanse ledger verify runs/exp --receipts receipts
     """
     from hanse.core.book import LedgerError
     from hanse.ledger import verify as verifying
@@ -133,7 +163,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Examples:\n\nhanse ledger export runs/exp -o all.journal\n\nhanse ledger export runs/exp -f csv")
+@app.command()
 def export(
     folder: RunFolder,
     form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
@@ -142,7 +172,15 @@ def export(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines."""
+    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines.
+
+    hledger and other programs for plain-text accounting can then make balances and reports of it. Without --out it is
+    printed.
+
+    Examples:
+        hanse ledger export runs/exp -o all.journal
+        hanse ledger export runs/exp -f csv
+    """
     from hanse.ledger.export import FORMATS
     from hanse.ledger.place import reading
 
@@ -153,20 +191,27 @@ def export(
         FORMATS[form](ledger, ledger.history(), file)
 
 
-@app.command(epilog="Example:\n\nhanse ledger backup runs/exp exp-backup.tar.gz")
+@app.command()
 def backup(
     folder: RunFolder,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
     ledger_url: LedgerUrl = None,
 ) -> None:
-    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile."""
+    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile.
+
+    'hanse ledger restore' unpacks it. The line that is printed ends with the head: the hash of the last transaction in
+    the copy, by which you can later tell that a restored book is this one.
+
+    Examples:
+        hanse ledger backup runs/exp exp-backup.tar.gz
+    """
     from hanse.ledger import archive
 
     head = archive.backup(folder, file, ledger_url)
     print(f"wrote {file}; head {head}")
 
 
-@app.command(epilog="Example:\n\nhanse ledger restore exp-backup.tar.gz runs/restored")
+@app.command()
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
@@ -181,25 +226,46 @@ def restore(
     ] = None,
     most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
 ) -> None:
-    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'."""
+    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'.
+
+    The books become a file in that directory, or go to --ledger-url. What the archive says of other databases is not
+    believed: config.toml is changed, and a line says so. An archive that would unpack to more than --most bytes is
+    refused.
+
+    Examples:
+        hanse ledger restore exp-backup.tar.gz runs/restored
+    """
     from hanse.ledger import archive
 
     verdict = archive.restore(file, folder, ledger_url, most=most, said=print)
     print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
 
 
-@app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
+@app.command()
 def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
+    """Write a lost or damaged ledger anew from transactions.jsonl.
+
+    That is done only if these transactions lead to the head of the last checkpoint, so a journal that was changed is
+    refused. Books that hold are left as they are.
+
+    Examples:
+        hanse ledger rebuild runs/exp
+    """
     from hanse.ledger.recover import rebuild_run
 
     for line in rebuild_run(folder, ledger_url) or ["The books hold; nothing was changed."]:
         print(line)
 
 
-@app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
+@app.command()
 def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
+    """Bring the ledger of an older hanse to the present schema (resuming the run does this too).
+
+    It is verified afterwards; the exit code is 1 if it does not hold.
+
+    Examples:
+        hanse ledger migrate runs/old
+    """
     from hanse.ledger.place import open_ledger
     from hanse.ledger.tables import SCHEMA
 
@@ -213,6 +279,7 @@ def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
 
 @contextmanager
 def _written(path: Path | None) -> Iterator[TextIO]:
+    """Give a text to write into: the standard output, or a file that appears as a whole once all is written."""
     if path is None:
         yield sys.stdout
         return
@@ -225,6 +292,7 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table whose amounts stand point below point."""
     table = RichTable(*(column for column in columns))
     for column in table.columns:
         if column.header in ("number", "round"):
@@ -236,7 +304,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a table with whose each account is after it, if the run's clients have names."""
+    """Return a table with a column that says whose each account is, if the run's clients have names."""
     from hanse.runs.names import client_names
 
     names = {str(client): name for client, name in client_names(folder).items()}
@@ -250,8 +318,10 @@ def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tupl
 
 
 def _account_named(account: str | None, folder: Path) -> str | None:
-    """Return the account that a person means: its name in the book, or a client's name alone or after "client/" or
-    "escrow/".
+    """Return the account that a person means.
+
+    That is its name in the book, or a client's name, alone or after "client/" or "escrow/". What fits nothing is
+    returned as it is, for the book to say that it has no such account.
     """
     from hanse.runs.names import client_names
 
@@ -263,13 +333,14 @@ def _account_named(account: str | None, folder: Path) -> str | None:
 
 
 def _points_aligned(amounts: list[str]) -> list[str]:
-    """Pad amounts on both sides, so that their points stand below each other."""
+    """Return amounts padded on both sides, so that their decimal points stand below each other."""
     parts = [amount.partition(".") for amount in amounts]
     before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
     return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]
 
 
 def _csv(header: list[str], rows: list[list[str | int]]) -> None:
+    """Print rows as CSV."""
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")

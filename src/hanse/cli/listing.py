@@ -1,4 +1,4 @@
-"""What there is to choose from, as tables: names by kind, and which part fits into which mechanism."""
+"""What ``hanse list`` prints: names by kind, and which part could replace which in a mechanism."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
 
 @dataclass(frozen=True)
 class Combination:
-    """One replaced part of one mechanism: what is ``missing``, by the part that needs it (empty: it fits)."""
+    """One replaced part of one mechanism.
+
+    Attributes:
+        mechanism: the mechanism's name.
+        slot: the decision whose part is replaced.
+        part: the name of the part that replaces it.
+        missing: what would be missing, by the part that needs it; empty: it fits.
+    """
 
     mechanism: str
     slot: str
@@ -26,7 +33,7 @@ class Combination:
 
 
 def combinations() -> Iterator[Combination]:
-    """Yield every mechanism with every one part replaced, and the needs that nothing would meet.
+    """Yield every mechanism with every one part replaced, and the needs that nothing would meet then.
 
     The experiment is taken to have validation sets and a root set, a model that ends in a linear layer, and several
     clients (one for centralised training).
@@ -37,6 +44,7 @@ def combinations() -> Iterator[Combination]:
         given |= {"pooled" if name == "centralised" else "clients"}
         for slot in SLOTS:
             for part, make_part in PARTS[slot].items():
+                # the mechanism has this part already
                 if isinstance(make_part, type) and type(own.slots().get(slot)) is make_part:
                     continue
                 changed = replace(own, **{slot: make_part()})
@@ -45,7 +53,7 @@ def combinations() -> Iterator[Combination]:
 
 
 def name_table() -> RichTable:
-    """Return a table of everything that has a name."""
+    """Return a table of everything that has a name, by the key of the file that takes it."""
     table = RichTable("kind", "names (or an import path 'package.module:name')")
     table.add_row("mechanism.name", ", ".join(MECHANISMS))
     for slot, parts in PARTS.items():
@@ -59,9 +67,13 @@ def name_table() -> RichTable:
 
 
 def combination_table(mechanism: str | None = None) -> RichTable:
-    """Return a table of which part can replace which, with the reason where it cannot, of one mechanism or of all.
+    """Return a table of which part can replace which, with the reason where it cannot.
 
-    Raises UserError for a mechanism that there is not.
+    Args:
+        mechanism: of this one; None: of all.
+
+    Raises:
+        UserError: there is no such mechanism.
     """
     if mechanism is not None and mechanism not in MECHANISMS:
         raise UserError(f"MECHANISM: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")

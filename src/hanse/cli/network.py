@@ -1,4 +1,11 @@
-"""``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network."""
+"""``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network.
+
+``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. ``admit`` and ``join`` are for real
+participants, the first at the operator's, the second at the participant's. ``pause``, ``go-on``, ``expel`` and
+``orders`` write into a run directory, where the server reads them before its next exchange.
+
+The work is done in :mod:`hanse.deployment`, most of it in ``loopback.py``.
+"""
 
 from __future__ import annotations
 
@@ -22,37 +29,65 @@ RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The server's run di
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded.", show_default=False)]
 
 
-@app.command(epilog="Example:\n\nhanse network up harvest --nodes 3 && hanse network run harvest")
+@app.command()
 def up(
     folder: Folder = Path(),
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
     port: Annotated[
-        int, typer.Option("--port", min=1024, max=65000, help="The SuperLink's, on 127.0.0.1; the others follow.")
+        int,
+        typer.Option(
+            "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1; the nodes get ports above it."
+        ),
     ] = 18000,
     listen: Annotated[
         str,
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where nginx takes SuperNodes, and nothing else. Default: 127.0.0.1, the next port.",
+            help="Address at which nginx lets SuperNodes in. Default: 127.0.0.1 and the next port.",
         ),
     ] = "",
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="What participants call this machine: for its certificate."),
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="Name or address by which participants reach this machine; its certificate is made for it.",
+        ),
     ] = None,
     members: Annotated[
-        int, typer.Option("--members", min=0, help="How many a run waits for. Default: as many as --nodes.")
+        int,
+        typer.Option("--members", min=0, help="How many participants a run waits for. Default: as many as --nodes."),
     ] = 0,
     cold: Annotated[
-        bool, typer.Option("--cold", help="A fresh interpreter for every message, as Flower does.")
+        bool, typer.Option("--cold", help="Start a fresh interpreter for every message, as Flower does by itself.")
     ] = False,
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="What the nodes' warm process has ready beside hanse."),
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="A module that the nodes have imported before the first message; may be repeated.",
+        ),
     ] = None,
 ) -> None:
-    """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
+    """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
+
+    Certificates and keys are made once and kept in the project. Flower's SuperLink listens on 127.0.0.1 alone. Where
+    nginx is installed, one stands in front of it that passes what nodes may ask and nothing else. Then --nodes
+    SuperNodes are registered and started.
+
+    For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
+    --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
+
+    Nodes answer each message from a process that has everything imported already. A library that your client app needs
+    can be made ready there too, with --import. With --cold each message gets a fresh interpreter, which takes seconds.
+
+    'hanse network run' plays, 'hanse network down' stops everything.
+
+    Examples:
+        hanse network up harvest --nodes 3 && hanse network run harvest
+    """
     from hanse.deployment import walls
     from hanse.deployment.loopback import Loopback
     from hanse.deployment.walls import nginx, split
@@ -78,13 +113,20 @@ def up(
         typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
 
 
-@app.command(epilog="Example:\n\nhanse network admit harvest clinic.pub --name 'the clinic'")
+@app.command()
 def admit(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The operator's project.", show_default=False)],
     key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="The participant's public key.", show_default=False)],
-    name: Annotated[str, typer.Option("--name", help="What to call it.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="What to call the participant.", show_default=False)],
 ) -> None:
-    """Admit a participant's node to the federation that 'up' started here."""
+    """Admit a participant's node to the federation that 'up' started here.
+
+    The participant sends you its public key (KEY.pub) and keeps the private one; it then joins with 'hanse network
+    join'. Its account and its number belong to the key, whatever name you give it here.
+
+    Examples:
+        hanse network admit harvest clinic.pub --name 'the clinic'
+    """
     from hanse.deployment.loopback import Loopback
 
     network = Loopback.read(folder.resolve())
@@ -94,15 +136,26 @@ def admit(
     typer.echo(f"admitted {name}")
 
 
-@app.command(epilog="Example:\n\nhanse network join fed.example.org:9092 --ca ca.crt --key clinic")
+@app.command()
 def join(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The operator's.", show_default=False)],
-    ca: Annotated[Path, typer.Option("--ca", help="The operator's ca.crt.", show_default=False)],
-    key: Annotated[Path, typer.Option("--key", help="The node's private key.", show_default=False)],
-    config: Annotated[str, typer.Option("--node-config", help="What load_data finds in context.node_config.")] = "",
-    port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="Its own, on 127.0.0.1.")] = 9094,
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The operator's address.", show_default=False)],
+    ca: Annotated[Path, typer.Option("--ca", help="The operator's certificate, ca.crt.", show_default=False)],
+    key: Annotated[Path, typer.Option("--key", help="Your node's private key.", show_default=False)],
+    config: Annotated[
+        str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
+    ] = "",
+    port: Annotated[
+        int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
+    ] = 9094,
 ) -> None:
-    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read."""
+    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
+
+    The operator gives you the address and ca.crt, and must have admitted your public key. Data stay here: the node
+    trains when the server asks, and sends models and answers alone.
+
+    Examples:
+        hanse network join fed.example.org:9092 --ca ca.crt --key clinic
+    """
     from hanse.deployment import walls
     from hanse.deployment.walls import split
 
@@ -111,6 +164,7 @@ def join(
         if not path.is_file():
             raise UserError(f"{option}: {path}: is not there")
     walls.command("flower-supernode")
+    # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
@@ -118,11 +172,14 @@ def join(
     walls.run("flower-supernode", words)
 
 
-@app.command(epilog="Example:\n\nhanse network run harvest")
+@app.command()
 def run(folder: Folder = Path()) -> None:
     """Play the project's experiment with the nodes that are up, or go on with the run that is there.
 
-    Shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
+    It shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
+
+    Examples:
+        hanse network run harvest
     """
     from hanse.deployment.loopback import Loopback
 
@@ -130,49 +187,81 @@ def run(folder: Folder = Path()) -> None:
     typer.echo(f"log: {folder / 'logs' / 'run.log'}")
 
 
-@app.command(epilog="Example:\n\nhanse network down harvest")
+@app.command()
 def down(folder: Folder = Path()) -> None:
-    """Stop what 'up' started, by process id."""
+    """Stop what 'up' started, by process id.
+
+    Run directories, keys and logs stay; 'up' starts the same federation again.
+
+    Examples:
+        hanse network down harvest
+    """
     from hanse.deployment.loopback import Loopback
 
     for name in Loopback.read(folder.resolve()).down():
         typer.echo(f"{name}: was not running")
 
 
-@app.command(epilog="Example:\n\nhanse network pause run --reason 'node 3 is being repaired'")
+@app.command()
 def pause(folder: RunDir, reason: Reason) -> None:
-    """Let the server wait before its next exchange, until 'go-on'."""
+    """Let the server wait before its next exchange, until 'go-on'.
+
+    The order and its reason are recorded in the run directory.
+
+    Examples:
+        hanse network pause run --reason 'node 3 is being repaired'
+    """
     from hanse.deployment.members import give
 
     give(folder, "pause", reason)
 
 
-@app.command(name="go-on", epilog="Example:\n\nhanse network go-on run --reason 'repaired'")
+@app.command(name="go-on")
 def go_on(folder: RunDir, reason: Reason) -> None:
-    """End a pause."""
+    """End a pause.
+
+    The server goes on with the exchange before which it waited.
+
+    Examples:
+        hanse network go-on run --reason 'repaired'
+    """
     from hanse.deployment.members import give
 
     give(folder, "go-on", reason)
 
 
-@app.command(epilog="Example:\n\nhanse network expel run --client 3 --reason 'sends noise'")
+@app.command()
 def expel(
     folder: RunDir,
     client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
     reason: Reason,
 ) -> None:
-    """Keep a participant out from the next exchange on; its account stays."""
+    """Keep a participant out from the next exchange on; its account stays.
+
+    The order and its reason are recorded in the run directory, where the participant's statement can be held against
+    them.
+
+    Examples:
+        hanse network expel run --client 3 --reason 'sends noise'
+    """
     from hanse.deployment.members import give
     from hanse.runs.names import client_names, client_of
 
+    # client_of takes the names as a list by number, so numbers without a name stand for themselves
     names = client_names(folder)
     labels = [names.get(c, str(c)) for c in range(max(names, default=-1) + 1)]
     give(folder, "expel", reason, client_of(client, labels))
 
 
-@app.command(epilog="Example:\n\nhanse network orders run")
+@app.command()
 def orders(folder: RunDir) -> None:
-    """Show the orders given so far, with their reasons."""
+    """Show the orders given so far, with their reasons.
+
+    There is a line for each pause, go-on and expulsion, oldest first.
+
+    Examples:
+        hanse network orders run
+    """
     from hanse.deployment.members import FILE
 
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:

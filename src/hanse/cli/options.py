@@ -1,23 +1,34 @@
-"""What several commands share: their options, how they print, and how those that play many runs are stopped."""
+"""What several commands share: their options, how they print, and how those that play many runs are stopped.
+
+The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a command's parameters with. ``out`` and
+``err`` are the consoles of standard output and standard error; what another program may read goes to ``out`` alone.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from hanse.base.looking import looking, own_modules
 
 out, err = Console(), Console(stderr=True)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
-ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)]
+ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace section.key of the file; may be repeated. Nothing after = leaves the key out.",
+    ),
 ]
 
 # what only looks at a run does these two things if it is told to, else not
@@ -26,27 +37,56 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger-url",
         metavar="URL",
-        help="Where the books are, if not in the run directory. A run's own file is not believed about other places.",
+        help="Database of the books, if not in the run directory. Other places in the run's own file are not believed.",
         show_default=False,
     ),
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Import the modules that the run's files name: this runs their code.")
+    bool, typer.Option("--trust", help="Import the modules that the run's files name. This runs their code.")
 ]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes of one thread each; default one a core.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", help="Processes that play runs at the same time, of one thread each; default one a core."
+    ),
+]
+
+
+def flowing(app: typer.Typer) -> None:
+    """Make the help of an app's commands, and of those below it, of their docstrings.
+
+    Paragraphs flow to the width of the terminal, and the section "Examples:" comes last, a line each. Typer itself
+    would show the docstrings' line ends as they stand, and take words in brackets for rich's markup.
+    """
+    commands: list[Any] = [*app.registered_commands, app.registered_callback]
+    for command in filter(None, commands):
+        text, _, examples = (inspect.getdoc(command.callback) or "").partition("\n\nExamples:\n")
+        command.help = "\n\n".join(escape(" ".join(one.split())) for one in text.split("\n\n"))
+        if lines := [escape(line.strip()) for line in examples.splitlines()]:
+            command.epilog = "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            flowing(group.typer_instance)
 
 
 def say(text: object, console: Console = out, *, wrap: bool = False, style: str | None = None) -> None:
-    """Print a text as it stands: what looks like rich's markup is none, and no word is coloured. Unless ``wrap``, a
-    long line is left to the terminal, so that a path can be copied from it.
+    """Print a text as it stands: nothing in it is taken for rich's markup, and no word is coloured.
+
+    Args:
+        text: what to print; anything that rich can print.
+        console: where.
+        wrap: break long lines at words. Otherwise that is left to the terminal, so that a path can be copied whole.
+        style: rich's name of a colour for all of it.
     """
     console.print(text, markup=False, highlight=False, soft_wrap=not wrap, style=style)
 
 
 @contextmanager
 def trusting(trust: bool) -> Iterator[None]:
-    """Refuse import paths of the run's files inside, unless ``trust`` (the option --trust): then modules of the current
-    folder may be named, too.
+    """Let import paths of a run's files be followed inside, or refuse them.
+
+    Args:
+        trust: the option --trust. If it is given, modules of the current folder may be named, too.
     """
     if trust:
         own_modules()
@@ -56,7 +96,7 @@ def trusting(trust: bool) -> Iterator[None]:
 
 @contextmanager
 def resumable(console: Console) -> Iterator[None]:
-    """End a command that plays many runs with exit code 1 when it is stopped, and say how it goes on."""
+    """End a command that plays many runs with exit code 1 when Ctrl-C stops it, and say how it goes on."""
     try:
         yield
     except KeyboardInterrupt:

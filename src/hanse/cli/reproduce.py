@@ -1,4 +1,4 @@
-"""The ``hanse reproduce`` command."""
+"""``hanse reproduce``: the tables of papers, played again. The work is done in :mod:`hanse.lab.papers`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from hanse.lab.papers.runner import TableOutcome
     from hanse.lab.papers.tables import PaperTable
 
-EPILOG = (
-    "Examples:\n\nhanse reproduce\n\nhanse reproduce greedyfed table1\n\n"
-    "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
-)
-
 
 def reproduce(
     paper: Annotated[
@@ -30,8 +25,7 @@ def reproduce(
         str | None,
         typer.Argument(
             metavar="TABLE",
-            help="A table or figure of the paper, such as table1 or figure2. Without it, or without a paper: what "
-            "there is, the data that each needs, and whether they are here.",
+            help="A table or figure of the paper, such as table1 or figure2.",
             show_default=False,
         ),
     ] = None,
@@ -61,8 +55,8 @@ def reproduce(
         typer.Option(
             "--only",
             metavar="WORDS",
-            help="Only cells that have all these words of rows, columns and data: 'mnist alpha=0.1 fedavg'. "
-            "Given again: cells of either. The table's files are written with these cells alone.",
+            help="Only cells with all these words, such as 'mnist alpha=0.1 fedavg'; may be repeated. The files of the "
+            "table are written with these cells alone.",
         ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
@@ -70,9 +64,22 @@ def reproduce(
 ) -> None:
     """Run a paper's experiments and put the published numbers beside ours.
 
-    A finished run is kept under --out and not run again: the same command goes on with a table that was stopped.
+    Without a paper and a table it lists what there is, the data that each table needs, and whether they are here.
 
-    Without a paper and a table it lists what there is.
+    --scale smoke only shows in a minute that everything runs, small plays a stated part of the paper's settings, and
+    paper all of them. Where the text of a paper and its authors' code differ, --recipe chooses between them.
+
+    --only plays some cells of a table: those that have all of these words in their row, column or data. Given again, it
+    adds others.
+
+    Finished runs are kept under --out and not played again: the same command goes on with a table that was stopped, and
+    a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON and Markdown,
+    with its pictures.
+
+    Examples:
+        hanse reproduce
+        hanse reproduce greedyfed table1
+        hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4
     """
     if paper is None or table is None:
         return _print_papers(paper, as_json)
@@ -82,6 +89,7 @@ def reproduce(
     from hanse.lab.player import cores
 
     chosen = filtered(find_table(paper, table, scale, recipe), only or [])
+    # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
     chosen = _changed(chosen, full, seeds, device)
     folder = out_dir or Path("runs") / "reproduce" / paper
@@ -99,7 +107,7 @@ def reproduce(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise UserError if nothing can be written there, before a run of half an hour ends and cannot be kept."""
+    """Raise UserError if nothing can be written to the folder, before half an hour of runs that could not be kept."""
     for place in (folder, folder / "jobs"):
         there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
         if not there.is_dir():
@@ -109,8 +117,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str) -> PaperTable:
-    """Return the table with this many seeds and on this device. Raises UserError for a device that is not here, before
-    anything starts.
+    """Return the table with this many seeds (None: as many as its scale says) and on this device.
+
+    Raises:
+        UserError: the device is not here. It is looked for before anything starts.
     """
     from hanse.lab.papers.tables import on_device, with_seeds
     from hanse.learning.engines import pick_device
@@ -136,6 +146,12 @@ def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool
 
 
 def _print_papers(paper: str | None, as_json: bool) -> None:
+    """Print what can be reproduced: the tables of all papers, or of one, with the data that each needs.
+
+    Args:
+        paper: its name; None: all papers.
+        as_json: print JSON alone, for other programs.
+    """
     from hanse.lab.papers.catalogue import list_papers, printed_papers
 
     papers = list_papers(paper)

@@ -1,4 +1,8 @@
-"""``hanse serve`` and ``hanse token``: the live page, and the keys to it."""
+"""``hanse serve`` and ``hanse token``: the live page of runs, and the keys to it.
+
+:func:`prepare` makes the server that :func:`serve` runs; tests and benchmarks use it as well. The page itself is in
+:mod:`hanse.web`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
     from hanse.web.app import Page
     from hanse.web.connections import Connections
 
-EPILOG = "Examples:\n\nhanse serve runs/exp\n\nhanse serve runs --auth keys.json"
 app = typer.Typer(
     help="The keys to the live page: who may log in.",
     epilog="Example:\n\nhanse token new keys.json --role operator && hanse serve runs --auth keys.json",
@@ -46,7 +49,19 @@ def serve(
     log: Annotated[Path | None, typer.Option("--log", help="Also write what was refused to this file.")] = None,
     ledger_url: LedgerUrl = None,
 ) -> None:
-    """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key."""
+    """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key.
+
+    By default the page is for this machine alone (127.0.0.1) and asks for no key. For others to reach it, give --host
+    and, with --auth, a file of keys made by 'hanse token new': operators then see everything, participants their own
+    statements. Give --cert and --cert-key too, or keys travel unencrypted.
+
+    The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
+    'hanse[web]'.
+
+    Examples:
+        hanse serve runs/exp
+        hanse serve runs --auth keys.json
+    """
     logging_to(log)
     server, shown = prepare(folder, host, port, auth, cert=cert, cert_key=cert_key, ledger_url=ledger_url)
     said = "https" if shown.secure else "http"
@@ -68,9 +83,20 @@ def prepare(
     ledger_url: str | None = None,
     connections: Connections | None = None,
 ) -> tuple[uvicorn.Server, Page]:
-    """Return the server, not yet listening, and its page; ``connections`` bounds those that it holds.
+    """Return the server, not yet listening, and its page.
 
-    Raises UserError with a line for what does not fit.
+    Args:
+        folder: a run directory, or a folder with several.
+        host: the address that it will listen on.
+        port: its port; it goes into the name of the session cookie.
+        auth: the file of keys; None: nobody is asked for one, which only loopback allows.
+        cert: TLS certificate (PEM); None: plain HTTP.
+        cert_key: the certificate's private key.
+        ledger_url: where the books are, if they are not in the run directory.
+        connections: bounds the connections that the server holds; None: the usual bounds.
+
+    Raises:
+        UserError: the web libraries are not installed, or the options do not fit together.
     """
     try:
         import uvicorn
@@ -98,6 +124,8 @@ def prepare(
             "keys travel unencrypted; give a certificate, or keep the page on loopback behind a proxy that has one"
         )
         say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
+    # without keys only requests for this machine's own names are answered, so that a foreign page in the user's browser
+    # cannot reach it by a name of its own (DNS rebinding)
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
     cookie = f"hanse_session_{port}"
@@ -115,7 +143,7 @@ def prepare(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there. Raises UserError if it cannot."""
+    """Return a socket that listens at this address. Raises UserError if it cannot."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
@@ -124,7 +152,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Say whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -132,7 +160,11 @@ def is_loopback(host: str) -> bool:
 
 
 def logging_to(file: Path | None) -> None:
-    """Send what the page notes to standard error, and to a file. Raises UserError if that cannot be written."""
+    """Send what the page notes to standard error, and to a file if one is given.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
         try:
@@ -142,13 +174,14 @@ def logging_to(file: Path | None) -> None:
     log = logging.getLogger("hanse.web")
     log.handlers.clear()
     log.setLevel(logging.INFO)
+    # these lines are the operator's; other loggers of the process would print them twice
     log.propagate = False
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         log.addHandler(handler)
 
 
-@app.command(epilog="Example:\n\nhanse token new keys.json --role participant --client 3")
+@app.command()
 def new(
     file: File,
     role: Annotated[str, typer.Option("--role", help="operator or participant.", show_default=False)],
@@ -157,7 +190,15 @@ def new(
         str | None, typer.Option("--run", help="Only this run, by its name on the page; default every run.")
     ] = None,
 ) -> None:
-    """Make a key and show it, once; the file keeps its hash."""
+    """Make a key and show it, once; the file keeps its hash.
+
+    An operator's key opens everything, a participant's the statement of one client. The key itself goes to standard
+    output, so that it can be piped to where it is needed; what is said about it goes to standard error. The file is
+    made if it is not there.
+
+    Examples:
+        hanse token new keys.json --role participant --client 3
+    """
     from hanse.web.keys import make_key, read_keys, write_keys
 
     secret, key = make_key(role, client, run)
@@ -167,9 +208,15 @@ def new(
     print(secret)
 
 
-@app.command("list", epilog="Example:\n\nhanse token list keys.json")
+@app.command("list")
 def list_(file: File) -> None:
-    """Show who has a key: numbers, roles, clients."""
+    """Show who has a key: numbers, roles, clients.
+
+    The keys themselves are not in the file, and cannot be shown again.
+
+    Examples:
+        hanse token list keys.json
+    """
     from hanse.web.keys import read_keys
 
     table = RichTable("key", "role", "client", "run", "made")
@@ -178,12 +225,18 @@ def list_(file: File) -> None:
     say(table, wrap=True)
 
 
-@app.command(epilog="Example:\n\nhanse token revoke keys.json 1a2b3c4d")
+@app.command()
 def revoke(
     file: File,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key's number, as list shows it.", show_default=False)],
 ) -> None:
-    """Take a key out of the file; a page that is being served lets its holder in no more, from then on."""
+    """Take a key out of the file, by its number.
+
+    A page that is being served ends its holder's sessions and lets nobody in with it from then on.
+
+    Examples:
+        hanse token revoke keys.json 1a2b3c4d
+    """
     from hanse.web.keys import read_keys, write_keys
 
     keys = read_keys(file)

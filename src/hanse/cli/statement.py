@@ -1,4 +1,9 @@
-"""The ``hanse statement`` command."""
+"""``hanse statement``: what a run means for one participant.
+
+This module chooses what is asked for and prints it in short. The figures are made in :mod:`hanse.reports.statement`,
+the page in ``statement_page.py``, what is said before joining in ``prospect.py``, and receipts are compared in
+``disputes.py``, all of :mod:`hanse.reports`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,6 @@ if TYPE_CHECKING:
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Fit, Statement
 
-EPILOG = (
-    "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement runs/market --all\n\n"
-    "hanse statement market.toml --dry-run --client 3\n\n"
-    "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"
-)
-
 
 def statement(
     place: Annotated[
@@ -35,7 +34,7 @@ def statement(
     ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="A page for each participant.")] = False,
     out_file: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page; default DIR/statements/client-N.html.")
+        Path | None, typer.Option("--out", "-o", help="File of the page; default DIR/statements/client-N.html.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and write no page; money is in units.")] = False,
     alone: Annotated[
@@ -58,12 +57,31 @@ def statement(
 ) -> None:
     """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
 
+    The page is one HTML file that works offline. It says how good the participant's model is on its own test data, what
+    its updates were worth and how sure that is, where its models went, and every payment if the mechanism pays.
+
+    To say whether joining paid, its model is compared with one that it trained alone: --alone names such a run, and
+    --train-alone plays it first. --all writes a page for each participant.
+
+    Before joining, --dry-run takes an experiment instead of a run and says what the client could pay at most, what it
+    stands to gain, and what it gives.
+
+    After a run, --check-receipts holds the books against the receipts that the participant kept, and exits with 1 if
+    they differ.
+
     --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.
+
+    Examples:
+        hanse statement runs/market --client 3
+        hanse statement runs/market --all
+        hanse statement market.toml --dry-run --client 3
+        hanse statement runs/market --client 3 --check-receipts --receipts my/receipts
     """
-    if dry_run and (alone is not None or train_alone or check_receipts or receipts is not None):
-        raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
+    if dry_run and (alone or train_alone or check_receipts or receipts or out_file):
+        raise UserError("--dry-run: goes with --client and --json only: nothing has been played yet")
     if everyone and (dry_run or check_receipts or receipts is not None or out_file is not None):
         raise UserError("--all: goes with --json, --alone and --train-alone only; pages go to DIR/statements")
+    # one of the two must be given, and not both
     if everyone == (client is not None):
         raise UserError("--client: give one, as in --client 3, or --all for a page each" + (", not both" * everyone))
     if place.is_file() and not dry_run:
@@ -86,6 +104,7 @@ def statement(
 def _made(
     folder: Path, client: str, alone: Path | None, train_alone: bool, ledger_url: str | None
 ) -> tuple[int, Statement]:
+    """Return the client's number and its statement, after training it alone if that is asked for."""
     from hanse.reports.statement import statement as make
     from hanse.runs.record import load_run
 
@@ -98,7 +117,7 @@ def _made(
 
 
 def _alone(folder: Path) -> Path:
-    """Train every client by itself, and return where."""
+    """Train every client by itself on the same data, unless that was done already, and return where that run is."""
     from hanse.reports.statement import train_alone
     from hanse.runs.observers import ProgressBar
 
@@ -106,7 +125,7 @@ def _alone(folder: Path) -> Path:
 
 
 def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, ledger_url: str | None) -> None:
-    """Write a page for each participant, and print the verdict of each."""
+    """Write a page for each participant, and print a table with the verdict of each."""
     from hanse.reports.statement import statement as make
     from hanse.reports.statement_page import render
     from hanse.runs.record import load_run
@@ -131,8 +150,9 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, led
 
 
 def _figures(fit: Fit) -> tuple[str, str]:
-    """Return the main metric of a client's model on its own test data, with its 95 % interval, and that of the model
-    that it trained alone; "-" where they are not known.
+    """Return the main metric of a client's model on its own test data, and that of the model that it trained alone.
+
+    The first has its 95 % interval behind it, if that is known. What is not known is "-".
     """
     from hanse.learning.metrics import ACCURACY
     from hanse.reports.statement import MainFit
@@ -144,6 +164,7 @@ def _figures(fit: Fit) -> tuple[str, str]:
 
 
 def _kept(page: Path, text: str) -> None:
+    """Write a page. Raises UserError if its place cannot be written."""
     try:
         write_whole(page, text)
     except OSError as wrong:
@@ -151,6 +172,7 @@ def _kept(page: Path, text: str) -> None:
 
 
 def _write(found: Statement, page: Path | None) -> None:
+    """Write the page and print the verdict with its reasons; without a page print JSON alone."""
     from hanse.reports.statement_page import render
 
     if page is None:
@@ -164,7 +186,7 @@ def _write(found: Statement, page: Path | None) -> None:
 
 
 def _worth(found: Statement) -> str:
-    """Return what the client's updates were worth, as its page has it; nothing if they were not valued."""
+    """Return in a sentence what the client's updates were worth, as its page has it; empty if they were not valued."""
     given = found.contributed
     if given.value is None:
         return ""
@@ -177,6 +199,7 @@ def _worth(found: Statement) -> str:
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:
+    """Print what an experiment may cost and bring a client, before anything is played."""
     from hanse.reports.prospect import prospect
     from hanse.runs.config import Experiment
 
@@ -191,6 +214,7 @@ def _before(file: Path, client: str, as_json: bool) -> None:
 
 
 def _told(found: Prospect) -> Sequence[str]:
+    """Return the lines of that: the money first, then what it pays, gains and gives, and what is not known."""
     from hanse.ledger.export import tokens
 
     lines = [f"Client {found.client} in {found.rounds} rounds of {found.mechanism}, before joining", ""]
@@ -209,6 +233,9 @@ def _told(found: Prospect) -> Sequence[str]:
 
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
+    """Hold a participant's receipts against the books and print each difference. Raises typer.Exit with 1 if there
+    is one.
+    """
     from hanse.reports.disputes import replay
     from hanse.runs.record import load_run
 
@@ -226,6 +253,7 @@ def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url:
 
 
 def _print(found: Replay, folder: Path, receipts: Path) -> None:
+    """Print what was compared, and every difference as a row of a table."""
     if found.book:
         say(f"The book itself does not hold: {found.book}", wrap=True)
     if found.disputes:
@@ -236,6 +264,7 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
     what = f"{found.receipts} receipts ({found.signed} signed) and {found.records} records of rounds"
     verdict = "agree with the book" if found.holds else f"were compared: {len(found.disputes)} differences"
     say(f"{what} {verdict}.", wrap=True)
+    # whoever rewrites the books can rewrite the receipts beside them
     if receipts.resolve() == (folder / "receipts").resolve():
         told = "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."
         say(told, wrap=True)

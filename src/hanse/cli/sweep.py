@@ -1,4 +1,8 @@
-"""The ``hanse sweep`` command."""
+"""``hanse sweep``: an experiment at many settings.
+
+This module checks the options and prints the table; grids, seeds and rows are in :mod:`hanse.lab.sweep`, and what plays
+many runs at the same time is in :mod:`hanse.lab.player`.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,19 @@ import typer
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
 
-EPILOG = (
-    "Examples:\n\nhanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3\n\n"
-    "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4\n\n"
-    "hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8"
-)
-
 
 def sweep(
     file: ExperimentFile,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="KEY=A,B,C", help="Values of section.key; several of these are combined."),
+        typer.Option(
+            "--grid",
+            metavar="KEY=A,B,C",
+            help="Values of section.key, one each; may be repeated, then every combination is played.",
+        ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Seeds 0..N-1 of the split and of everything else.")
+        int | None, typer.Option("--seeds", help="Play everything with seeds 0 to N - 1, of the split and of all else.")
     ] = None,
     set_: Changes = None,
     workers: Workers = None,
@@ -50,13 +52,30 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left."""
+    """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left.
+
+    Every --grid gives the values of one key; several of them are combined, and --seeds plays each combination with that
+    many seeds. The table (table.csv in the folder of the sweep) has a row for each run with its settings and its last
+    figures; with several seeds the means and standard deviations are printed as well.
+
+    Runs are played in parallel, one thread each. With --part several machines that share a folder divide a sweep among
+    them, and with --ray a cluster plays it. A run that fails does not stop the others; the exit code is then 1.
+
+    Each run leaves a run directory, which can be reported on and resumed. Thousands of short runs take less room with
+    --rows-only. Look at what would be played with --dry-run first.
+
+    Examples:
+        hanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3
+        hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4
+        hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
+    """
     from hanse.lab.player import cores
     from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
+    # the same note concerns many points, and is told once
     for line in dict.fromkeys(line for point in points for line in point.notes):
         say(line, err, style="yellow")
     if share is not None:
@@ -95,7 +114,7 @@ def sweep(
 
 
 def _check(varied: bool, ray: str | None, workers: int | None, gpus: float | None) -> None:
-    """Raise UserError for options that do not go together."""
+    """Raise UserError for a sweep that varies nothing, or for options that do not go together."""
     if not varied:
         raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
     if ray is not None and workers is not None:

@@ -1,4 +1,8 @@
-"""``hanse theory``: a paper's theory, plotted against simulation."""
+"""``hanse theory``: a paper's theory, plotted against simulation.
+
+The formulas and the simulation are in :mod:`hanse.lab.theory`; which printed formulas are wrong, and why, is in
+``docs/papers.md``.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,6 @@ import typer
 
 from hanse.base.errors import UserError, nearest
 from hanse.lab.theory import TheoryPoint, crossings, gains, pifl_points
-
-EPILOG = (
-    "Examples:\n\nhanse theory pifl --clients 50 --samples 20\n\nhanse theory pifl --run runs/pifl --alone runs/local"
-)
 
 
 def theory(
@@ -32,11 +32,23 @@ def theory(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     run: Annotated[
-        Path | None, typer.Option("--run", help="A run directory: what did its clients gain (with --alone)?")
+        Path | None, typer.Option("--run", help="A run directory: what did its clients gain? Goes with --alone.")
     ] = None,
     alone: Annotated[Path | None, typer.Option("--alone", help="The run of local training to compare with.")] = None,
 ) -> None:
-    """When does a client gain by joining a tier? PI-FL's Gaussian case (eqs 53-57): exact, as printed, simulated."""
+    """When does a client gain by joining a tier? PI-FL's Gaussian case (eqs 53-57): exact, as printed, simulated.
+
+    Clients of two tiers estimate a mean from a few samples each. For each variance tau^2 inside a tier it prints the
+    expected squared error of a client alone, with its tier, and with one model for all, as the exact formula, the
+    printed one and a simulation have it; and below which tau^2 joining pays. The numbers and a picture are written to
+    --out.
+
+    With --run and --alone it says instead how many clients of a real run gained over training by themselves.
+
+    Examples:
+        hanse theory pifl --clients 50 --samples 20
+        hanse theory pifl --run runs/pifl --alone runs/local
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -75,6 +87,11 @@ def theory(
 
 
 def _print_gains(gained: np.ndarray, as_json: bool) -> None:
+    """Print how much the clients of a run gained over training alone, as a share, a mean and quantiles.
+
+    Args:
+        gained: ``[N]``, each client's gain, in accuracy (0 to 1) or in the run's main metric; NaN: not known.
+    """
     known = gained[np.isfinite(gained)]
     summary = {"clients": len(known), "mean": float(known.mean()), "gained": float((known > 0).mean())}
     summary |= {f"q{q}": float(np.quantile(known, q / 100)) for q in (10, 50, 90)}

@@ -1,8 +1,12 @@
 """Updates on their way: when TRAIN closes, who still trains then, and how a late update joins a later round.
 
-In a simulation every reply is there at once and says how long its client took; the loop's virtual clock decides what
-came in time, and what is late waits in the loop's state. On a network the federation says who is still training, and
-hands over what comes later.
+Come here for experiments that do not wait for everybody (``[federation] enough``, ``late``, ``max_staleness``,
+``replay``). :class:`Waiting` is what the experiment says, :class:`Underway` what is still out between rounds, and
+:meth:`Training.land` decides what counts.
+
+In a simulation every reply is there at once and says how many seconds its client took. The loop's virtual clock decides
+what came in time, and what is late waits in the loop's state. On a network the federation says who is still training,
+and hands over what comes later.
 """
 
 from __future__ import annotations
@@ -27,8 +31,11 @@ STILL = "still trains: the round did not wait for it"
 
 @dataclass(frozen=True)
 class Recorded:
-    """Who was here and whose updates were accepted in each round of another run: client ids, and (client, round in
-    which it was sent its task).
+    """Who was here and whose updates were accepted in each round of another run, for a replay of its order of arrival.
+
+    Attributes:
+        present: ids of the clients that were present, by round.
+        came: ``(client, round in which it was sent its task)`` of the updates that were accepted, by round.
     """
 
     present: Mapping[int, frozenset[int]]
@@ -37,9 +44,13 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long TRAIN waits: until ``enough`` sound replies are in (None: for all), and what becomes of a ``late``
-    update: "drop", or "next" round's, if it is at most ``max_staleness`` rounds late. ``replay``: the order of arrival
-    is that of another run.
+    """How long TRAIN waits, and what becomes of a late update.
+
+    Attributes:
+        enough: TRAIN ends once this many sound replies are in; None: it waits for all.
+        late: "drop" forgets late updates; "next" mixes them into the round in which they arrive.
+        max_staleness: with "next", the most rounds by which an update may be late; None: any number.
+        replay: take the order of arrival from another run instead; None: do not.
     """
 
     enough: int | None = None
@@ -49,26 +60,36 @@ class Waiting:
 
     @property
     def active(self) -> bool:
-        """Whether a round may end before all have answered, or have updates of another one."""
+        """Whether a round may end before all have answered, or have updates of another round."""
         return self.enough is not None or self.late == "next" or self.replay is not None
 
     def oldest(self, round: int) -> int:
-        """Return the first round whose updates are accepted in ``round``."""
+        """Return the first round whose updates are accepted in ``round``: the round itself if late ones are dropped."""
         if self.late == "drop":
             return round
         return 0 if self.max_staleness is None else max(0, round - self.max_staleness)
 
     def closing(self, round: int) -> Closing | None:
-        """Return what the federation is told; None: all are waited for."""
+        """Return what the federation is told of when to stop; None: it waits for all."""
         return Closing(self.enough, self.oldest(round)) if self.active else None
 
 
 @dataclass(frozen=True)
 class Flight:
-    """What one client still trains: its ``seats [m]`` of a ``round``, and the models ``start [m, P]`` that it was sent.
+    """What one client still trains.
 
-    In a simulation it comes when the clock is ``due``, and ``updates`` (m of them) or the reason why they are
-    ``refused`` wait here. On a network there is the ``request``: without it nobody hears the answer any more.
+    In a simulation the answer is known already and waits here until the clock is ``due``: ``updates``, or the reason
+    why they are ``refused``. On a network the ``request`` is kept, since a later answer is checked against it; a
+    restarted server has lost it, and then the answer can no longer be accepted.
+
+    Attributes:
+        round: the round in which the client was asked.
+        seats: the client's seats, ``m`` of them.
+        start: ``[m, P]``, the models that it was sent.
+        due: the virtual time in seconds at which it answers; None: not known, as on a network.
+        updates: its ``m`` updates, if they are sound and may still count.
+        refused: why it has none.
+        request: what it was asked, on a network.
     """
 
     round: int
@@ -92,14 +113,21 @@ class Flight:
 
 @dataclass(frozen=True)
 class Underway:
-    """The virtual ``clock`` in seconds, and what clients still train, by client."""
+    """What is still out between two rounds.
+
+    Attributes:
+        clock: the virtual time in seconds.
+        flights: what clients still train, by client id.
+    """
 
     clock: float = 0.0
     flights: Mapping[int, Flight] = field(default_factory=dict)
 
     def here(self, roster: Roster, round: int, waiting: Waiting) -> Roster:
-        """Return those who can be asked in a round: not who still trains in a simulation (on a network the federation
-        leaves them out itself); in a replay those who were there.
+        """Return those who can be asked in a round.
+
+        In a simulation these are all present clients that do not still train; on a network the federation leaves those
+        out itself. In a replay they are the clients that were present in that round of the other run.
         """
         if waiting.replay is not None:
             there = waiting.replay.present.get(round)
@@ -108,7 +136,7 @@ class Underway:
         return Roster(c for c in roster if c.id not in busy) if busy else roster
 
     def without_lost(self) -> tuple[Underway, tuple[tuple[int, str], ...]]:
-        """Return what may still come, and (client, reason) of what was lost when the server was restarted."""
+        """Return what may still come, and ``(client, reason)`` of what was lost when the server was restarted."""
         lost = {client: flight for client, flight in self.flights.items() if flight.lost}
         if not lost:
             return self, ()
@@ -119,8 +147,13 @@ class Underway:
 
 @dataclass(frozen=True)
 class Landed:
-    """What TRAIN came to: the sound ``replies`` in time by client, ``refusals``, the ``late`` updates of earlier rounds
-    that came meanwhile and count, and what is still ``underway``.
+    """What TRAIN came to.
+
+    Attributes:
+        replies: the sound replies in time, by client.
+        refusals: ``(client, reason)`` of the others.
+        late: updates of earlier rounds that arrived meanwhile and count.
+        underway: what is still out, and the clock at the end.
     """
 
     replies: Mapping[int, Reply]
@@ -131,8 +164,17 @@ class Landed:
 
 @dataclass(frozen=True)
 class Training:
-    """The training of one round while it is waited for: its ``requests``, their ``seats`` in ``table``, who is here,
-    and what was under way ``before``.
+    """The training of one round while it is waited for.
+
+    Attributes:
+        round: the round's number.
+        requests: what clients were asked, one request each.
+        seats: the seats that these requests train.
+        table: the models that they start from.
+        roster: who is present.
+        before: what was under way when the round began.
+        waiting: when TRAIN ends, and what becomes of late updates.
+        deadline_s: the most seconds that the round waits, by the virtual clock in a simulation; None: no limit.
     """
 
     round: int
@@ -145,7 +187,13 @@ class Training:
     deadline_s: float | None
 
     def land(self, replies: Sequence[Reply]) -> Landed:
-        """Say what came in time, what was late and has come now, and what is still under way."""
+        """Decide what came in time, what was late and has come meanwhile, and what is still under way.
+
+        Args:
+            replies: all that the federation handed over: this round's, and on a network also answers to earlier
+                requests.
+        """
+        # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
         now = [r for r in replies if r.arrival is None or r.arrival.round is None]
         found = heard(self.round, self.requests, now, self._size, self.roster)
@@ -156,6 +204,7 @@ class Training:
         came = self._came(due, found.replies, old, clock)
 
         reasons = dict(reversed(found.refusals))  # the first of each client
+        # who is not here yet stays under way, from this round or an earlier one
         left = {c: f for c, f in old.items() if c not in came}
         left |= {r.client: self._flight(r, due, found.replies, reasons) for r in self.requests if r.client not in came}
         refusals = [(c, reason) for c, reason in found.refusals if c in came or c not in asked]
@@ -175,17 +224,25 @@ class Training:
 
     @property
     def _size(self) -> int:
+        """How many numbers a model has, P."""
         return self.table.rows.shape[1]
 
     def _due(self, reply: Reply) -> float:
-        """Return when a reply comes: never in this round, if the client is still open."""
+        """Return the virtual time at which a reply comes: never in this round, if the client is still at work."""
         if reply.arrival is None:
             return self.before.clock
         return math.inf if reply.arrival.open else self.before.clock + reply.arrival.seconds
 
     def _closes(self, due: Mapping[int, float], sound: Collection[int], old: Mapping[int, Flight]) -> float:
-        """Return the virtual time at which the round stops waiting."""
+        """Return the virtual time at which the round stops waiting: for all, for ``enough``, or at the deadline.
+
+        Args:
+            due: when each client that was asked in this round answers.
+            sound: those of them whose answers are sound; only these count towards ``enough``.
+            old: what was under way from earlier rounds.
+        """
         begun, enough = self.before.clock, self.waiting.enough
+        # late updates count towards "enough" only if they will be mixed
         flying = {c: f.due for c, f in old.items() if f.due is not None}
         counted = {c: t for c, t in flying.items() if old[c].updates is not None and self._wrong(old[c]) is None}
         counted = counted if self.waiting.late == "next" else {}
@@ -202,10 +259,13 @@ class Training:
     def _came(
         self, due: Mapping[int, float], sound: Collection[int], old: Mapping[int, Flight], clock: float
     ) -> set[int]:
-        """Return the clients whose answers are here when the round stops waiting, or who stayed silent. In a replay:
-        whose answers were, and who has no sound one.
+        """Return the clients whose answers are here when the round stops waiting, or who stayed silent.
 
-        Raises UserError if updates came there that nobody asked for here.
+        In a replay these are the clients whose answers came in that round of the other run, and those without a sound
+        one.
+
+        Raises:
+            UserError: in a replay, if updates came there that nobody was asked for here.
         """
         if self.waiting.replay is not None:
             came = self.waiting.replay.came.get(self.round, frozenset())
@@ -224,7 +284,7 @@ class Training:
     def _flight(
         self, request: Request, due: Mapping[int, float], sound: Mapping[int, Reply], reasons: Mapping[int, str]
     ) -> Flight:
-        """Return what is under way of a client that was asked in this round."""
+        """Return what is under way of a client that was asked in this round and whose answer did not come in time."""
         client = request.client
         at = np.flatnonzero(self.seats.client == client)
         begun = self.seats.take(at).plain()
@@ -237,7 +297,7 @@ class Training:
         return replace(flight, refused=reasons.get(client))
 
     def _answered(self, flight: Flight, reply: Reply | None) -> Flight:
-        """Return what was under way on a network with the answer that has come; as it was if none has."""
+        """Return what was under way on a network, with the answer that has come; unchanged if none has."""
         arrival, request = None if reply is None else reply.arrival, flight.request
         if reply is None or arrival is None or arrival.round != flight.round or request is None:
             return flight
@@ -266,8 +326,14 @@ def _trained(reply: Reply, at: Ints) -> list[Trained]:
 
 
 def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Updates:
-    """Return updates in the order of their ``seats``; ``none [.., P]`` says what rows are like where there are none.
-    Extras are kept that all of them have.
+    """Return updates in the order of their seats.
+
+    Extras (named tensors beside an update) are kept if all updates have them.
+
+    Args:
+        seats: the seats that answered, ``m``.
+        trained: their answers, in the same order.
+        none: ``[.., P]``, says what rows are like (width, dtype, device) where there are no updates.
     """
     common = set.intersection(*(set(t.extras) for t in trained)) if trained else ()
     return Updates(
@@ -282,15 +348,26 @@ def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Update
 
 
 def rebased(update: Tensor, then: Tensor, now: Tensor) -> Tensor:
-    """Return ``now + (update - then)``, all ``[P]``, summed in float64; the update itself where nothing moved."""
+    """Return a late update moved onto the model of today: ``now + (update - then)``, summed in float64.
+
+    Args:
+        update: ``[P]``, as the client sent it.
+        then: ``[P]``, the model that the client started from.
+        now: ``[P]``, what has become of that model since. If nothing has, the update itself is returned, bit for bit.
+    """
     if torch.equal(then, now):
         return update
     return (now.double() + (update.double() - then.double())).float()
 
 
 def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> Updates:
-    """Return a round's updates with those behind them that are late: rebased on the models of ``table`` that their
-    seats started from, with their staleness, and as they came.
+    """Return a round's updates with the late ones behind them.
+
+    Args:
+        fresh: the updates of this round.
+        late: what was under way and has come.
+        round: this round's number. An update's staleness is how many rounds ago it was asked for.
+        table: the models of today, onto which late updates are rebased. ``raw`` of the result has them as they came.
     """
     if not late:
         return fresh

@@ -1,4 +1,9 @@
-"""One exchange with the clients: questions merged, seats as training tasks, replies checked, updates in order."""
+"""One exchange with the clients: questions merged, seats as training tasks, replies checked, updates in order.
+
+The round (:mod:`hanse.rounds.round`) thinks in seats and questions; the federation port knows requests and replies, one
+of each a client. This module is the way from one to the other and back: :func:`training` and :func:`merge` make the
+requests, :class:`Exchange` sends them and keeps what is sound of the replies, :func:`accepted` makes updates of those.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,16 @@ from hanse.rounds.arrivals import Landed, Training, Underway, Waiting, updates_o
 
 @dataclass
 class Exchange:
-    """Sends requests and checks replies; counts bytes and seconds on the way."""
+    """Sends a round's requests and checks the replies, counting bytes and seconds on the way.
+
+    Attributes:
+        federation: the port to the clients.
+        round: the round's number.
+        deadline_s: how many seconds each exchange may take; None: no limit.
+        seconds: wall-clock seconds so far, by stage.
+        down: bytes sent to the clients so far.
+        up: bytes received so far.
+    """
 
     federation: Federation
     round: int
@@ -35,13 +49,16 @@ class Exchange:
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Count the seconds of a stage."""
+        """Add the seconds that the block takes to those of this stage."""
         begun = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
 
     def send(self, requests: Sequence[Request], view: View) -> View:
-        """Return the view with the sound answers and the refusals of one exchange."""
+        """Ask questions and return the view with the sound answers and the refusals added.
+
+        Without requests nothing is sent, so a mechanism whose parts ask nothing costs no exchange.
+        """
         if not requests:
             return view
         replies = self._replies(requests, None)
@@ -49,8 +66,17 @@ class Exchange:
         return _knowing(view, requests, found.replies, found.refusals)
 
     def train(self, requests: Sequence[Request], view: View, before: Underway, waiting: Waiting) -> tuple[View, Landed]:
-        """Return the view with the sound answers to training requests that came in time, and the refusals; and what
-        came late, and what is still under way.
+        """Send training requests and wait for the answers as the experiment says.
+
+        Args:
+            requests: at most one a client.
+            view: the round so far, with its seats.
+            before: what was still under way when the round began.
+            waiting: when TRAIN ends, and what becomes of late updates.
+
+        Returns:
+            The view with the sound answers that came in time and the refusals; and what came late or is still under
+            way.
         """
         if not requests and not before.flights:
             return view, Landed({}, (), (), before)
@@ -71,7 +97,9 @@ class Exchange:
 def _knowing(
     view: View, requests: Sequence[Request], replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]
 ) -> View:
-    """Return the view with these sound replies' answers, and these refusals."""
+    """Return the view with the answers of sound replies, what their clients authorised for payment, and these
+    refusals.
+    """
     answers, authorised = dict(view.answers), dict(view.authorised)
     asked = {r.client: r for r in requests}
     for client, reply in replies.items():
@@ -83,11 +111,12 @@ def _knowing(
 
 
 def _question(task: Task) -> str:
+    """Return the name under which a task's answer is found in ``view.answers``."""
     return f"seat {task.seat}" if isinstance(task, Train) else task.name
 
 
 def merge(requests: Sequence[Request]) -> list[Request]:
-    """Return one request a client; a question that two parts ask is sent once."""
+    """Return one request a client, by ascending client. A question of the same name that two parts ask is sent once."""
     tasks: dict[int, dict[str, Task]] = {}
     for request in requests:
         mine = tasks.setdefault(request.client, {})
@@ -97,7 +126,16 @@ def merge(requests: Sequence[Request]) -> list[Request]:
 
 
 def training(seats: Seats, table: Table, payload: Payload | None) -> list[Request]:
-    """Turn seats into training tasks: ``centre = R M``, ``tilt = L M``."""
+    """Turn seats into training tasks with ``centre = R M`` and ``tilt = L M``.
+
+    Args:
+        seats: who trains, from which row, pulled to what.
+        table: the models ``M [K, P]``.
+        payload: what the train part sends beside every task; None: nothing.
+
+    Returns:
+        A request a seat, in the order of the seats. A client with several seats gets one request by :func:`merge`.
+    """
     rows, starts = table.rows, seats.start.tolist()
     models = {row: rows[row] for row in set(starts)}  # one tensor a row: an engine sees who starts alike
     centres = None if seats.R is None else _combine(seats.R, rows)
@@ -123,7 +161,11 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
 
 
 def continued(requests: Sequence[Request], history: History) -> list[Request]:
-    """Return training requests that go on where each client's earlier training left it."""
+    """Return training requests that go on where each client's earlier training left it.
+
+    Their start has the client's own batch-norm statistics, and they say how many optimiser steps it has taken and in
+    which round it last trained, where the recipe depends on these.
+    """
 
     def one(client: int, task: Train) -> Train:
         steps, last = int(history.steps[client]), int(history.last[client])
@@ -141,7 +183,7 @@ def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
 
 
 def accepted(seats: Seats, view: View) -> Updates:
-    """Return the updates that came back sound, in the order of the seats."""
+    """Return the updates that came back sound, in the order of the seats. A refused seat leaves no gap."""
     found: list[tuple[int, Trained]] = []
     for s in range(len(seats)):
         result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
@@ -152,8 +194,10 @@ def accepted(seats: Seats, view: View) -> Updates:
 
 
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:
-    """Return what the train part sends beside this round's training tasks. Raises PartError if that is not the payload
-    that it announces, or not what the client's half declares.
+    """Return what the train part sends beside this round's training tasks; None: nothing.
+
+    Raises:
+        PartError: it is not the payload that the part announces, or not what the client's half declares.
     """
     payload = call("train", part.sends, view, view, state)
     if payload is None:

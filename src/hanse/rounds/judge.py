@@ -1,4 +1,10 @@
-"""The judge: held-out data at the server that score models, and coalitions of updates."""
+"""The judge: held-out data at the server that score models, and coalitions of updates.
+
+Parts reach it as ``view.judge``. Parts that value updates use :meth:`Judge.score` and :meth:`Judge.coalitions`, those
+that look at classes :meth:`Judge.confusion` and :meth:`Judge.class_losses`. A part that trusts the server's own
+training (FLTrust, for example) uses :meth:`Judge.trained`. Which sets the server holds is the experiment's ``[data]``
+section; a part names what it needs, so an experiment without them is refused before round 0.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +27,16 @@ from hanse.learning.job import Engine, Problem, Scores, SeatJob
 
 @dataclass(frozen=True)
 class Root:
-    """Samples that the server trains on itself, by the clients' ``recipe``: no others' models are judged on them.
+    """Samples that the server trains on itself, by the clients' recipe. Nobody's model is scored on them.
 
-    What a row has become is remembered until another round, since rules ask for it again for each coalition.
+    What a row becomes by this training is remembered until another round begins, since some rules ask for it again with
+    each coalition.
+
+    Attributes:
+        samples: the root set.
+        engine: what trains.
+        recipe: the clients' training recipe.
+        seed: the run's seed; it keys the order of batches.
     """
 
     samples: Samples
@@ -33,7 +46,10 @@ class Root:
     _known: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
-        """Return ``row [P]``, number ``number`` of the table, trained as in a round."""
+        """Return ``row [P]``, which is number ``number`` of the table, trained as a client would train it in this
+        round.
+        """
+        # forget the round before, else every round's models would stay in memory
         if any(known != round for known, _ in self._known):
             self._known.clear()
         if (round, number) not in self._known:
@@ -45,9 +61,15 @@ class Root:
 
 @dataclass(frozen=True)
 class Judge:
-    """Held-out data that score models: the server's validation set (None: it holds none), and an engine to score on.
+    """Held-out data at the server, and what scores models on them.
 
-    ``root`` is what the server trains on, if it has that.
+    Attributes:
+        problem: the model as a module, and its loss.
+        engine: scores models.
+        validation: the server's validation set; None: it holds none, and whatever needs it raises RuntimeError.
+        workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
+        num_classes: of the targets; None: regression.
+        root: what the server trains on itself; None: nothing.
     """
 
     problem: Problem
@@ -58,13 +80,15 @@ class Judge:
     root: Root | None = None
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
-        """Return ``row [P]``, number ``number`` of the table, trained on the root set as clients train in a round."""
+        """Return ``row [P]``, number ``number`` of the table, trained on the root set as clients train in this
+        round.
+        """
         if self.root is None:
             raise RuntimeError("the server holds no root set; the part should have named it in its needs")
         return self.root.trained(row, round, number)
 
     def score(self, rows: Tensor) -> Scores:
-        """Score ``rows [C, P]`` on the validation set."""
+        """Return loss and accuracy ``[C]`` of ``rows [C, P]`` on the validation set."""
         return self.engine.score(rows, self._samples())
 
     def gradient(self, rows: Tensor) -> Tensor:
@@ -73,18 +97,27 @@ class Judge:
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
-        turn (see :func:`hanse.learning.blocks.sample_blocks`); zero for buffers.
+        turn.
+
+        They are for jackknife standard errors: see :func:`hanse.learning.blocks.sample_blocks`. Buffers have gradient
+        zero.
         """
         count = len(self._samples())
         blocks = sample_blocks(count)
+        # the sum over all blocks less one of them: each block's gradient is computed once, not B - 1 times
         sizes = torch.tensor([len(block) for block in blocks], dtype=rows.dtype, device=rows.device)[:, None]
         means = [self._gradient(rows, block) for block in blocks]
         sums = torch.cat([rows[:0], *means]) * sizes
         return (sums.sum(0) - sums) / (count - sizes)
 
     def confusion(self, rows: Tensor) -> Tensor:
-        """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,
-        classes, classes]`` int64. Raises UserError for regression.
+        """Return the confusion counts of ``rows [C, P]`` on the validation set.
+
+        Returns:
+            ``[C, classes, classes]`` int64: the true class, then the predicted one.
+
+        Raises:
+            UserError: the targets are not classes.
         """
         if self.num_classes is None:
             raise UserError("confusion counts on the validation set were asked for, but the targets are not classes")
@@ -93,16 +126,18 @@ class Judge:
         return confusion(Confusion("validation", rows), share, self.problem, self.num_classes).counts
 
     def class_losses(self, row: Tensor) -> Floats:
-        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set (regression: on each tenth of
-        it by target).
-        """
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set (see :func:`by_class`)."""
         samples = self._samples()
         scores = self.engine.score_each(row[None], samples, by_class(self.problem, samples))
         return np.array([score.loss[0] for score in scores])
 
     def class_gradients(self, row: Tensor, most: int) -> Tensor:
-        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` validation samples of each
-        class (regression: of each tenth by target); zero for buffers.
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on each class of the validation set (see
+        :func:`by_class`).
+
+        Args:
+            row: ``[P]``; its buffers have gradient zero.
+            most: at most this many samples of each class, the first ones, are used.
         """
         classes = by_class(self.problem, self._samples())
         return torch.cat([self._gradient(row[None], index[:most]) for index in classes])
@@ -117,8 +152,22 @@ class Judge:
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
     ) -> Coalitions:
-        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base [P]``.
-        ``affine`` and ``again`` say what is made of members otherwise (see :class:`Coalitions`).
+        """Return the utility of coalitions of updates, as a function that games can be played with.
+
+        Args:
+            updates: ``[S, P]``, the players.
+            base: ``[P]``, the model of the empty coalition.
+            weights: ``[S]``; a coalition's model is the average of its members by these, which need not sum to 1.
+            utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
+            affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
+            again: a rule that makes the coalition's row of its members' positions, in place of an average.
+
+        Returns:
+            The game (see :class:`hanse.learning.coalitions.Coalitions`).
+
+        Raises:
+            UserError: an unknown utility, or one that these samples do not have.
+            RuntimeError: the server holds no validation set.
         """
         samples, workers = self._samples(), self.workers
         return Coalitions(
@@ -126,18 +175,21 @@ class Judge:
         )
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
-        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these samples; zero for buffers."""
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these validation samples; zero for buffers."""
         return gradient(Gradient("validation", rows), Share(self._samples(), index), self.problem).gradients
 
     def _samples(self) -> Samples:
+        """Return the validation set. A part that gets RuntimeError here did not name it among its needs."""
         if self.validation is None:
             raise RuntimeError("the server holds no validation set; the part should have named it in its needs")
         return self.validation
 
 
 def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
-    """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
-    the samples by their (mean) target; for texts, which have many classes each, of each tenth in their order.
+    """Return the positions of the samples of each group ``[G]`` into which validation samples fall.
+
+    These are the classes that occur. For regression they are tenths of the samples by their (mean) target; for texts,
+    which have many classes in each sample, tenths in the order in which they lie.
     """
     if samples.y.ndim == 2 and not problem.regression:
         return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]

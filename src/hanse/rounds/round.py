@@ -1,4 +1,12 @@
-"""One round, for every mechanism: present, ask, select, train, weigh, value, settle, mix, deploy."""
+"""One round, for every mechanism: present, ask, select, train, weigh, value, settle, mix, deploy.
+
+Come here to see in which order the parts of a mechanism are called and what each of them can know. :func:`first_state`
+makes the state before round 0, :func:`play_round` turns one :class:`LoopState` into the next, and :func:`finish`
+settles what the last round left open. :class:`Setup` is what stays the same over a run.
+
+Nothing here keeps state or writes files. A round only talks to the outside through the federation port, so that a round
+that fails can be dropped and played again from the state before it.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +37,27 @@ from hanse.rounds.judge import Judge
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge, and what the
-    run's data, model and engine are. ``grant`` and ``floor`` are in the smallest unit.
+    """Everything that stays the same over a run: the mechanism, the clients behind the port, and what scores models.
 
-    ``tested_clients [n]`` are the ids of those who test; ``remote``: they do so where they are, on a network.
-    ``about`` is what parts, behaviours and the policy say of themselves.
+    Attributes:
+        mechanism: the parts, by slot.
+        federation: the port to the clients, in this process or on a network.
+        context: what parts may know of the run: number of clients, layout of a model, initial models, recipe.
+        judge: scores models on the server's held-out data.
+        data: the samples of this process; on a network the server's sets alone, and the sizes that clients reported.
+        problem: the model as a module, its loss, and how a row of numbers becomes its parameters.
+        engine: trains seats and scores models.
+        device: where the table lies.
+        tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
+        remote: whether the clients are on a network. Their tests are then questions to them, and a round in which a
+            part raises is undone instead of ending the run.
+        deadline_s: how many seconds an exchange may take; None: no limit.
+        min_replies: the fewest sound updates with which a round counts; with fewer, every row stays.
+        waiting: when TRAIN ends, and what becomes of late updates.
+        feedback: tells clients what their updates were worth; None: they are not told.
+        grant: what the mint gives each new client, in units (a millionth of a token).
+        floor: the lowest balance that an account may reach, in units.
+        about: what parts, behaviours and the policy say of themselves, for reports.
     """
 
     mechanism: Mechanism
@@ -58,24 +82,41 @@ class Setup:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
 
     def parts(self) -> dict[str, Part]:
-        """Return everything that asks and learns, by where its state lies: the mechanism's parts, and the feedback."""
+        """Return everything that asks and learns, by the key under which its state is kept.
+
+        These are the mechanism's parts, each once however many slots it fills, and the feedback if there is any.
+        """
         parts = self.mechanism.parts()
         return parts if self.feedback is None else parts | {"feedback": self.feedback}
 
     def key(self, slot: str) -> str:
-        """Return where the state of the part in a slot lies."""
+        """Return the key under which the state of the part in this slot is kept: the first slot that the part fills."""
         return self.mechanism.standing(self.mechanism.slots()[slot])[0]
 
 
 @dataclass(frozen=True)
 class LoopState:
-    """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states,
-    the books, the weights ``[N, K]`` of the clients' personal models if there are any, whether the run is finished, and
-    the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
-    ``history``: what clients did before, where the recipe depends on it. ``held [N]``: the row that each client holds,
-    where that is not its home, from which it starts (None: it is). ``underway``: who still trains, and
-    the virtual clock. ``on_server [2, K]``: the loss and the accuracy on the server's test set of the rows that have
-    not changed since they were tested (NaN: others), so that who resumes has their bits, too.
+    """What changes over a run. A checkpoint holds exactly this, so that a resumed run has the bits of one never
+    stopped.
+
+    Attributes:
+        round: the number of the next round, from 0.
+        table: the models in play, a row each.
+        home: ``[N]``, the row from which each client starts.
+        states: the parts' states, by :meth:`Setup.key`.
+        book: the balances, and the hash of the last transaction.
+        personal: ``[N, K]``, the weights with which each client mixes its personal model of the table's rows; None: no
+            client has such a model.
+        finished: whether :func:`finish` has settled the last round.
+        moved: ``[K]``, the round in which each private row took its owner's last accepted update (NEVER: none). Rows
+            beyond its end never did.
+        history: what clients did in earlier rounds, where the recipe depends on it (momentum that is kept, for
+            example).
+        held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
+        underway: who still trains, and the virtual clock.
+        on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
+            tested (NaN: all others). It is kept in checkpoints because a row that is scored again in another batch may
+            get other last bits.
     """
 
     round: int
@@ -94,9 +135,16 @@ class LoopState:
 
 @dataclass(frozen=True)
 class Played:
-    """A finished round: the state after it, all that was decided in it, seconds by stage, bytes on the wire, and the
-    parts' figures of each client ``[N]`` after it, by name. ``waited`` has metrics of a round that did not wait for
-    all, or that had a virtual clock.
+    """A finished round, with everything that was decided in it.
+
+    Attributes:
+        state: the state after the round.
+        view: what was known at its end: roster, choice, seats, updates, mix, values, settlement, refusals.
+        seconds: wall-clock seconds by stage.
+        bytes_down: bytes sent to the clients.
+        bytes_up: bytes received from them.
+        figures: the parts' figures of each client ``[N]`` after the round, by name.
+        waited: metrics of a round that did not wait for all clients, or that had a virtual clock.
     """
 
     state: LoopState
@@ -110,7 +158,10 @@ class Played:
 
 @dataclass(frozen=True)
 class _Now:
-    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients."""
+    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients.
+
+    Every stage takes one and returns the next, so nothing is changed in place.
+    """
 
     view: View
     states: States
@@ -119,17 +170,22 @@ class _Now:
     underway: Underway = field(default_factory=Underway)
 
     def knowing(self, **known: Any) -> _Now:
-        """Return the round with more known."""
+        """Return the round with these fields of its view set."""
         return replace(self, view=replace(self.view, **known))
 
     def handing_on(self, found: Iterable[Any]) -> _Now:
-        """Return the round in which later parts find these values by their types."""
+        """Return the round in which later parts find these values by their types (``view.get(Type)``)."""
         new = {type(value): value for value in found}
         return self.knowing(found={**self.view.found, **new}) if new else self
 
 
 def first_state(setup: Setup) -> LoopState:
-    """Return the state before round 0."""
+    """Return the state before round 0: each part's initial state, the table as the train part lays it out, empty books.
+
+    Raises:
+        PartError: a part's ``init`` returns what a checkpoint cannot keep, or ``home`` something else than rows of the
+            table.
+    """
     train, context = setup.mechanism.train, setup.context
     states: dict[str, State] = {}
     for key, part in setup.parts().items():
@@ -145,7 +201,18 @@ def first_state(setup: Setup) -> LoopState:
 
 
 def play_round(setup: Setup, state: LoopState) -> Played:
-    """Play one round and return the next state with everything that was decided. Pure but for the federation."""
+    """Play one round and return the next state with everything that was decided.
+
+    It is a function of its arguments and of what the clients answer. Nothing is written, and ``state`` is not changed.
+
+    Args:
+        setup: what stays the same over the run.
+        state: where the round begins, as :func:`first_state`, the round before, or a checkpoint left it.
+
+    Raises:
+        PartError: a part returns something that does not fit, or writes into what it was given.
+        LedgerError: a settlement that does not sum to zero or overdraws an account; nothing of it is posted.
+    """
     now = _begin(setup, state, "open")
     now = _ask_at_the_start(setup, now)
     now = _settled(setup, now)
@@ -174,8 +241,10 @@ def play_round(setup: Setup, state: LoopState) -> Played:
 
 
 def _waited(setup: Setup, underway: Underway, updates: Updates) -> dict[str, float]:
-    """Return what is recorded of a round that need not have waited for all: how many updates were late and how late
-    the latest was, how many are still under way, and the virtual time at its end.
+    """Return what is recorded of a round that need not have waited for all clients.
+
+    That is how many updates were late, by how many rounds the latest was, how many are still under way, and the virtual
+    time at its end in seconds. A round that waits for everybody has no such metrics.
     """
     found: dict[str, float] = {}
     if setup.waiting.active:
@@ -193,7 +262,7 @@ def _held(view: View) -> Ints | None:
 
 
 def _learned(setup: Setup, now: _Now) -> dict[str, State]:
-    """Return the parts' states after the round."""
+    """Return the parts' states after the round, once each part has seen it as a whole."""
     found = {}
     for key, part in setup.parts().items():
         state = call(key, part.learn, now.view, now.view, now.states[key])
@@ -203,10 +272,15 @@ def _learned(setup: Setup, now: _Now) -> dict[str, State]:
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:
-    """Return the round in which each private row of the new table took an update of its owner's, ``[K']``."""
+    """Return the round in which each private row of the new table last took an update of its owner's, ``[K']``.
+
+    On a network the server cannot read this off the rows, which it never sees. It tells owners by it which of their
+    updates were accepted.
+    """
     moved = np.full(table.size, NEVER, np.int64)
     moved[: len(state.moved)] = state.moved
     seats, withheld = view.trained.seats, () if view.settlement is None else sorted(view.settlement.withheld)
+    # an own update counts if the mix takes something of it and its row was not withheld
     own = np.flatnonzero(view.table.owner[seats.start] == seats.client)
     took = seats.start[own][view.mixed.W[seats.start[own], own] != 0]
     moved[np.setdiff1d(took, np.array(withheld, np.int64))] = view.round
@@ -214,8 +288,14 @@ def _moved(state: LoopState, view: View, table: Table) -> Ints:
 
 
 def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
-    """Return a round in which something raised: nothing of it counts, and the next one begins where it began. The
-    clients in ``seats`` are refused for this ``reason``.
+    """Return a round in which something raised: nothing of it counts, and the next one begins where it began.
+
+    Args:
+        setup: what stays the same over the run.
+        state: the state before the round.
+        roster: the clients that were present.
+        seats: those that had been asked to train. Their clients are refused.
+        reason: why, as the record will say it.
     """
     view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
     refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
@@ -226,7 +306,11 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
 
 
 def finish(setup: Setup, state: LoopState) -> Played:
-    """Settle what the last round left open, with one more exchange if the settle part asks for it."""
+    """Settle what the last round left open, with one more exchange if the settle part asks for it.
+
+    PI-FL, for example, settles a round with the accuracies that come with the next round's bids; after the last round
+    it asks for them here. The returned view has the postings, and its stage is "end".
+    """
     now = _begin(setup, state, "end")
     settle = setup.mechanism.settle
     if settle is not None:
@@ -240,7 +324,7 @@ def finish(setup: Setup, state: LoopState) -> Played:
 
 
 def _figures(setup: Setup, states: States) -> dict[str, Floats]:
-    """Return the parts' figures of each client ``[N]`` by name."""
+    """Return the parts' figures of each client ``[N]`` by name, for ``clients.jsonl``."""
     found: dict[str, Floats] = {}
     for key, part in setup.parts().items():
         figures = part.figures(states[key])
@@ -251,7 +335,7 @@ def _figures(setup: Setup, states: States) -> dict[str, Floats]:
 
 
 def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
-    """Return the round before anything is decided."""
+    """Return the round before anything is decided: who is present, and what was lost while the server was down."""
     port = Exchange(setup.federation, state.round, setup.deadline_s)
     underway, lost = state.underway.without_lost()
     present = underway.here(setup.federation.present(state.round), state.round, setup.waiting)
@@ -263,19 +347,20 @@ def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
 
 def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
     """Give newcomers their grant, leave out who has left, and ask what parts want to know before SELECT."""
+    # grants come first: a bid that is asked for below may already be paid from one
     now = replace(now, view=_post(now.view, _grants(setup, now.view)))
     now = _without_leavers(setup, now)
     return _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
 
 
 def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
-    """Send the parts' questions of a stage."""
+    """Send the parts' questions of a stage and add the answers to the view."""
     with now.port.clock("ask"):
         return replace(now, view=now.port.send(_questions(setup, now, stage), now.view))
 
 
 def _select(setup: Setup, now: _Now) -> _Now:
-    """Choose who sits, and make seats of the choice."""
+    """Choose who trains (SELECT), and let the train part turn the choice into seats."""
     mechanism = setup.mechanism
     with now.port.clock("select"):
         choice, states = decide("select", mechanism.select.select, now.view, now.states, setup.key("select"))
@@ -285,7 +370,10 @@ def _select(setup: Setup, now: _Now) -> _Now:
 
 
 def _train(setup: Setup, now: _Now) -> _Now:
-    """Train the seats; if fewer than ``min_replies`` answer soundly, nobody did."""
+    """Train the seats and collect the parts' questions that travel with the tasks.
+
+    If fewer than ``min_replies`` seats answer soundly, the round has no updates at all.
+    """
     train, seats = setup.mechanism.train, now.view.seats
     assert seats is not None
     with now.port.clock("train"):
@@ -300,7 +388,7 @@ def _train(setup: Setup, now: _Now) -> _Now:
 
 
 def _weigh(setup: Setup, now: _Now) -> _Now:
-    """Propose the next table; if nobody answered, every row stays."""
+    """Propose the next table; if nobody answered, every row stays as it was."""
     with now.port.clock("weigh"):
         if len(now.view.trained) == 0:
             return now.knowing(mix=Mix.keeping(now.view.table, 0, now.view.home))
@@ -310,6 +398,7 @@ def _weigh(setup: Setup, now: _Now) -> _Now:
 
 
 def _value(setup: Setup, now: _Now) -> _Now:
+    """Value the updates, if the mechanism has a value part and there is anything to value."""
     value = setup.mechanism.value
     if value is None or not len(now.view.trained):
         return now
@@ -319,8 +408,10 @@ def _value(setup: Setup, now: _Now) -> _Now:
 
 
 def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
-    """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
-    again without it.
+    """Settle the round and apply the mix.
+
+    A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled again
+    from before, without that row.
     """
     settled = _settled(setup, now)
     with now.port.clock("mix"):
@@ -332,6 +423,7 @@ def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
 
 
 def _deploy(setup: Setup, now: _Now) -> _Now:
+    """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
     deploy = setup.mechanism.deploy
     if deploy is None:
         return now
@@ -340,8 +432,10 @@ def _deploy(setup: Setup, now: _Now) -> _Now:
 
 
 def _settled(setup: Setup, now: _Now) -> _Now:
-    """Return the round settled at its stage, with what is settled in the books: as it is, where nobody settles. Raises
-    LedgerError, nothing posted.
+    """Return the round settled at its stage, with the transactions in its books; unchanged if nothing settles.
+
+    Raises:
+        LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
     """
     settle = setup.mechanism.settle
     if settle is None:
@@ -363,7 +457,11 @@ def _post(view: View, transactions: Iterable[Transaction]) -> View:
 
 
 def _grants(setup: Setup, view: View) -> list[Transaction]:
-    """Return the grants of clients that are here for the first time; a client is its key, whatever it calls itself."""
+    """Return the grants of clients that are here for the first time: those without an account yet.
+
+    The account belongs to the client's number, which on a network belongs to its key. A member that comes back under
+    another name gets no second grant.
+    """
     if setup.mechanism.settle is None or setup.grant == 0:
         return []
     return [
@@ -374,7 +472,9 @@ def _grants(setup: Setup, view: View) -> list[Transaction]:
 
 
 def _without_leavers(setup: Setup, now: _Now) -> _Now:
-    """Return the round without the clients that have left."""
+    """Return the round without the clients that have left because of what they were told (see
+    :mod:`hanse.mechanisms.feedback`).
+    """
     if setup.feedback is None:
         return now
     left = gone(now.view, now.states["feedback"])
@@ -389,7 +489,10 @@ def _questions(setup: Setup, now: _Now, stage: Stage) -> list[Request]:
 
 
 def _enough(view: View, least: int) -> View:
-    """Return the view as it is, or an empty round's if fewer seats than ``least`` answered soundly."""
+    """Return the view as it is, or that of an empty round if fewer than ``least`` seats answered soundly.
+
+    The updates that did come are refused with that reason, so that the record says why they do not count.
+    """
     updates = view.trained
     if len(updates) >= least:
         return view
@@ -399,13 +502,17 @@ def _enough(view: View, least: int) -> View:
 
 
 def _nothing(table: Table, seats: Seats) -> Updates:
-    """Return the updates of nobody."""
+    """Return an :class:`Updates` with no updates in it, shaped for this table."""
     none, zero = np.zeros(0, np.int64), np.zeros(0)
     return Updates(seats.take(none), table.rows[:0], zero, zero, none)
 
 
 def _mixed(view: View) -> tuple[Table, Sequence[int]]:
-    """Apply the mix; withheld rows stay as they were. Return the table, and which of its rows are not finite now."""
+    """Apply the mix; withheld rows stay as they were.
+
+    Returns:
+        The new table, and the numbers of its rows that have an infinite or NaN entry.
+    """
     proposed, settlement = view.mixed, view.settlement
     if settlement is not None and settlement.withheld:
         proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
@@ -421,8 +528,10 @@ def _mixed(view: View) -> tuple[Table, Sequence[int]]:
 
 
 def _without(view: View, broken: Sequence[int]) -> View:
-    """Return the view with a mix that leaves these rows as they are (or all of them, if one of these is new), and with
-    the seats that made them refused.
+    """Return the view with a mix that leaves the ``broken`` rows as they are, and with the seats that made them
+    refused.
+
+    If one of these rows is new in this round there is nothing to go back to: then all rows stay.
     """
     makers = view.trained.seats.client[view.mixed.makers(view.table, broken)].tolist()
     named = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")

@@ -1,7 +1,8 @@
 """One round with its test and its record; and what is kept of one in which a part raises.
 
-In a simulation that ends the run with its traceback. On a network the round is undone and recorded as failed, and the
-run goes on with the next: only so many in a row end it.
+:func:`attempt` is the body of the loop in :mod:`hanse.runs.experiment`. In a simulation a part that raises ends the run
+with its traceback. On a network, where a round cannot simply be played again, the round is undone and recorded as
+failed, and the run goes on with the next one. Only several failed rounds in a row end it.
 """
 
 from __future__ import annotations
@@ -34,15 +35,22 @@ LONGEST = 300  # characters of what was raised that are recorded
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """A round that was played, with what is written of it."""
+    """A round that was played.
+
+    Attributes:
+        state: the loop's state after it.
+        record: what is written of it.
+    """
 
     state: LoopState
     record: RoundRecord
 
 
 def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
-    """Play a round. On a network one in which a part raises is undone, and recorded as failed; the log has the
-    traceback.
+    """Play a round, test what clients hold then, and return it with its record.
+
+    On a network a round in which a part raises is undone and recorded as failed; the log has the traceback. What the
+    network itself or a mistake of the user raises is raised on.
     """
     if not setup.remote:
         return _round(setup, experiment, state)
@@ -75,8 +83,9 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRo
 
 
 def _check_loop(played: Played) -> None:
-    """Raise UserError if the user's training loop failed at every client of the first round: a slip in it, and nothing
-    would be trained. On a network loops are the participants' own.
+    """Raise UserError if the user's training loop failed at every client of the first round.
+
+    That is a slip in the loop, and nothing would ever be trained. On a network loops are the participants' own.
     """
     seats, reasons = played.view.seats, dict(played.view.refusals)
     seated = set() if seats is None else set(seats.client.tolist())
@@ -86,6 +95,7 @@ def _check_loop(played: Played) -> None:
 
 
 def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | None) -> Figures:
+    """Return what the round's test found; nothing if no test is due."""
     number, state = played.state.round, played.state
     if number % experiment.eval.every and number != experiment.run.rounds:
         return Figures()
@@ -102,9 +112,10 @@ def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | 
 
 
 def telling(setup: Setup, state: LoopState) -> Setup:
-    """Return what a round is played with: on a network requests say which updates of private rows were accepted.
+    """Return the setup with which a round is played: on a network its requests say which updates were accepted.
 
-    It is said from the loop's state, so that a failed round, which leaves none, and a resumed one say what stands.
+    Owners of private rows need that. It is said from the loop's state, so a failed round, which leaves none, and a
+    resumed run say what really stands.
     """
     if not setup.remote:
         return setup
@@ -112,7 +123,7 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 
 
 def tell_owners(setup: Setup, state: LoopState) -> None:
-    """Tell the owners of private rows on a network, after the last round, what became of their last updates."""
+    """Tell the owners of private rows, after the last round, what became of their last updates. Only on a network."""
     owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
     if setup.remote and len(owners):
         federation = telling(setup, state).federation
@@ -122,10 +133,15 @@ def tell_owners(setup: Setup, state: LoopState) -> None:
 
 @dataclass
 class Watched(Federation):
-    """A federation in one round: remembers who was here, who trained from which row, and the bytes on the wire.
+    """A federation during one round, which remembers what a failed round's record needs.
 
-    ``down`` says that it was the federation itself that raised: the network is lost, and no part of the mechanism has
-    failed.
+    Attributes:
+        federation: the one that is watched.
+        roster: who was present when the round first asked.
+        sat: (client, start row) of everybody who was asked to train.
+        bytes_down: sent to the clients.
+        bytes_up: received from them.
+        down: whether it was the federation itself that raised. Then the network is lost, and no part has failed.
     """
 
     federation: Federation
@@ -155,6 +171,7 @@ class Watched(Federation):
 
     @contextmanager
     def _lost(self) -> Iterator[None]:
+        """Remember that the federation raised, and let the exception go on."""
         try:
             yield
         except Exception:
@@ -163,8 +180,9 @@ class Watched(Federation):
 
 
 def _failed(setup: Setup, state: LoopState, watched: Watched, wrong: Exception) -> tuple[Played, str]:
-    """Return the record of a round in which ``wrong`` was raised, and why it failed in one line. The state after it is
-    that before it, but for the number of the round.
+    """Return the record of a round in which ``wrong`` was raised, and why it failed in one line.
+
+    The state after it is that before it, except for the number of the round.
     """
     said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
     client, start = (np.array([pair[i] for pair in watched.sat], np.int64) for i in (0, 1))

@@ -21,8 +21,13 @@ LONG_S = 1.0
 
 
 class BackgroundWriter:
-    """Writes finished rounds into a run directory (None: nowhere), one at a time, and calls ``tell`` with each once it
-    is on the disk: in the thread of the caller, when it asks with :meth:`settle`.
+    """Writes finished rounds into a run directory, one at a time, in a thread of its own.
+
+    Call :meth:`begin` with a round and :meth:`settle` before the next one.
+
+    Args:
+        folder: the run directory; None: nothing is written.
+        tell: called with each round once it is on the disk, in the thread that calls :meth:`settle`.
     """
 
     def __init__(self, folder: RunDir | None, tell: Callable[[RoundRecord], None]) -> None:
@@ -31,7 +36,12 @@ class BackgroundWriter:
         self._under_way: tuple[RoundRecord, Future[None] | None] | None = None
 
     def begin(self, record: RoundRecord, state: LoopState | None) -> None:
-        """Begin to write a round, with a checkpoint of its ``state`` unless that is None. The one before is settled."""
+        """Begin to write a round. The one before must have been settled.
+
+        Args:
+            record: the round.
+            state: the state after it, for a checkpoint; None: no checkpoint is due.
+        """
         if self._folder is None:
             self._under_way = record, None
             return
@@ -47,8 +57,10 @@ class BackgroundWriter:
         self._under_way = record, self._thread.submit(write)
 
     def settle(self) -> None:
-        """Wait until the round that is under way, if there is one, is on the disk, and tell it. Raises MachineError if
-        it could not be written, and what ``tell`` raises.
+        """Wait until the round that is being written is on the disk, and tell it. Does nothing if there is none.
+
+        Raises:
+            MachineError: it could not be written.
         """
         if self._under_way is None:
             return
@@ -58,5 +70,5 @@ class BackgroundWriter:
         self._tell(record)
 
     def close(self) -> None:
-        """Wait until nothing is written any more; what was not settled is never told."""
+        """Wait until nothing is written any more. What was not settled is never told."""
         self._thread.shutdown()

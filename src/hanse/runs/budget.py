@@ -11,10 +11,16 @@ from hanse.runs.config import RunSection
 
 @dataclass
 class Budget:
-    """When a run ends before its last round: adds up what rounds cost; each limit may be absent.
+    """Adds up what rounds cost, and says when a limit is reached.
 
-    ``target_accuracy`` is a share of the server's test set, ``max_seconds`` the wall-clock of all rounds,
-    ``max_megabytes`` all bytes up and down in units of 10^6.
+    Attributes:
+        limits: ``[run]``, with ``target_accuracy`` (a share of the server's test set), ``max_seconds`` (of all rounds,
+            by the wall clock) and ``max_megabytes`` (10^6 bytes, up and down together). Each may be None: no such
+            limit.
+        seconds: used so far.
+        megabytes: used so far.
+        accuracy: the best test accuracy so far, 0 to 1.
+        rounds: how many rounds were counted.
     """
 
     limits: RunSection
@@ -24,7 +30,7 @@ class Budget:
     rounds: int = 0
 
     def spend(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Count these rounds' metrics."""
+        """Count these rounds, given as their lines of ``metrics.jsonl``."""
         for line in lines:
             self.rounds += 1
             self.seconds += line["time/round_s"]
@@ -34,7 +40,7 @@ class Budget:
                 self.accuracy = max(self.accuracy, accuracy)
 
     def over(self) -> str | None:
-        """Return why the run is over, with the number of rounds it took, or None."""
+        """Return why the run is over, in words and with the number of rounds that it took; None: it goes on."""
         after = f"after {self.rounds} round{'s' if self.rounds != 1 else ''}"
         wanted, seconds, megabytes = self.limits.target_accuracy, self.limits.max_seconds, self.limits.max_megabytes
         if wanted is not None and self.accuracy >= wanted:

@@ -1,4 +1,9 @@
-"""Checkpoints: everything that a run needs to go on, in one safetensors file with a checksum, written atomically."""
+"""Checkpoints: everything that a run needs to go on, in one safetensors file with a checksum, written atomically.
+
+:func:`store` writes a :class:`Snapshot` and :func:`load` reads it back, bit for bit. Arrays and tensors are the file's
+tensors; all else is JSON in its header ("notes"). Nothing is ever pickled, so a checkpoint from a stranger cannot run
+code.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +39,17 @@ KINDS = {
 
 
 class CorruptCheckpointError(Exception):
-    """The file is not what was written: torn, truncated or changed."""
+    """The file is not what was written: torn, truncated or changed. The one before it may still be sound."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A loop state, how many bytes of each line file belong to the rounds before it, and the transactions by round
-    that are still to be written into the ledger (those since the checkpoint before).
+    """What one checkpoint holds.
+
+    Attributes:
+        state: the loop's state.
+        lengths: how many bytes of each line file belong to the rounds before it.
+        pending: (round, transaction) since the checkpoint before, which may not be in the ledger yet.
     """
 
     state: LoopState
@@ -49,8 +58,10 @@ class Snapshot:
 
 
 def own_copy(state: LoopState) -> LoopState:
-    """Return a state that stays as it is now, whatever a part does to the arrays that it keeps. Models are shared:
-    every round makes a table of its own.
+    """Return a state that stays as it is now, whatever a part does later to the arrays that it keeps.
+
+    It is written by another thread while the next round is played. Models are shared, because every round makes a new
+    table.
     """
     states = {slot: {name: _copied(value) for name, value in of.items()} for slot, of in state.states.items()}
     arrays = {name: _copied(getattr(state, name)) for name in ("home", "held", "moved", "personal")}
@@ -58,12 +69,16 @@ def own_copy(state: LoopState) -> LoopState:
 
 
 def _copied(value: Any) -> Any:
+    """Return a copy of a tensor (on the CPU) or an array; anything else as it is."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
+    """Return the checksum of a checkpoint: BLAKE2b of its tensors by name, with their types and shapes, and of its
+    notes.
+    """
     hasher = hashlib.blake2b(notes.encode(), digest_size=20)
     for name in sorted(tensors):
         array = tensors[name].numpy()
@@ -73,8 +88,9 @@ def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
 
 
 def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield a safetensors file piece by piece, the numbers from where they lie: its own ``save`` copies all of them
-    three times. What reads them is safetensors itself.
+    """Yield a safetensors file piece by piece, its numbers from where they lie in memory.
+
+    The library's own ``save`` copies all of them three times. What reads the file is the library.
     """
     ranks = {kind: rank for rank, kind in enumerate(KINDS)}
     arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in tensors.items()}
@@ -87,13 +103,17 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
         kind, shape = KINDS[array.dtype.name], list(tensors[name].shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
     said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # the format wants the numbers to begin at a multiple of eight bytes
     said += b" " * (-len(said) % 8)
     yield struct.pack("<Q", len(said)) + said
     yield from (arrays[name].reshape(-1).view(np.uint8).data for name in names if arrays[name].size)
 
 
 def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the states' arrays and tensors by "state/slot/name", and their plain values by the same names."""
+    """Return the states' arrays and tensors by "state/slot/name", and their plain values by the same names.
+
+    An array is marked by "numpy:" and its name, so that it is not read back as a tensor.
+    """
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
     for slot, state in states.items():
@@ -114,7 +134,10 @@ def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, An
 
 
 def _split_flights(underway: Underway) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Return what clients still train as tensors by "flight/place/name", and as plain values in this order."""
+    """Return what clients still train, as tensors by "flight/place/name" and as plain values in the same order.
+
+    A flight's request is not kept: after a restart nobody can match an answer to it (:attr:`Flight.lost`).
+    """
     tensors: dict[str, Tensor] = {}
     plain: list[dict[str, Any]] = []
     for place, flight in enumerate(underway.flights.values()):
@@ -136,7 +159,7 @@ def _split_flights(underway: Underway) -> tuple[dict[str, Tensor], list[dict[str
 def _flights(
     tensors: Mapping[str, Tensor], plain: Sequence[Mapping[str, Any]], device: torch.device
 ) -> dict[int, Flight]:
-    """Return what clients still train, by client."""
+    """Return what clients still train, by client, as :func:`_split_flights` took it apart."""
     found: dict[int, Flight] = {}
     for place, known in enumerate(plain):
         key = f"flight/{place}"
@@ -155,7 +178,7 @@ def _flights(
 
 
 def store(path: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot to ``path``, whole and durably. Raises OSError."""
+    """Write a snapshot to ``path``, whole and through to the disk, or not at all. Raises OSError."""
     state = snapshot.state
     tensors, plain = _split(state.states)
     tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
@@ -196,8 +219,15 @@ def store(path: Path, snapshot: Snapshot) -> None:
 
 
 def load(path: Path, device: torch.device) -> Snapshot:
-    """Read a snapshot. Raises CorruptCheckpointError if its checksum or form is wrong, and UserError
-    if another version of hanse wrote it.
+    """Read a snapshot.
+
+    Args:
+        path: the file.
+        device: where models and the parts' tensors are put.
+
+    Raises:
+        CorruptCheckpointError: its checksum or its form is wrong.
+        UserError: another version of hanse wrote it.
     """
     try:
         with safe_open(path, "pt") as file:

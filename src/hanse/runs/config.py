@@ -1,4 +1,11 @@
-"""The experiment's schema: what the TOML file may say, with every default, checked all at once."""
+"""The experiment's schema: what the TOML file may say, with every default, checked all at once.
+
+:class:`Experiment` is the whole file, with one class a section. Read one with :meth:`Experiment.read`, or build it from
+keywords in Python. Whatever is wrong with it is found here, before any data are loaded, and all mistakes are listed
+together. What can only be seen with the data at hand is refused by :mod:`hanse.runs.setup`.
+
+The fields' types are the documentation of what a key may hold, and ``docs/reference/experiment.md`` is made from them.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +40,22 @@ from hanse.runs.overrides import apply
 
 
 class Section(BaseModel):
-    """One table of the file: unknown keys are mistakes, values are not changed after checking."""
+    """One section of the file: unknown keys are mistakes, and values do not change after they were checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ModelSection(BaseModel):
-    """``[model]``: the model's name or import path; every other key is an option of that model. ``send`` says which of
-    its parameters are sent and mixed: "all", or those that are "trainable" (``requires_grad``); the others are then the
-    same everywhere, as each participant's own copy of the model has them.
+    """``[model]``: which model is trained.
 
-    A run whose model was given as an object has "object" as its name, and records its class as ``object`` and the
-    digest of its structure as ``fingerprint``.
+    Every key beside these is an option of the model, such as ``hidden`` of "mlp".
+
+    Attributes:
+        name: one of :data:`hanse.learning.models.MODELS`, or the import path of a function ``(input_shape, num_classes,
+            **options)`` that returns a module. A run whose model was given as an object has "object" here, and records
+            its class as ``object`` and the digest of its structure as ``fingerprint``.
+        send: which parameters are sent and mixed: "all", or only those that are "trainable" (``requires_grad``). The
+            others are then the same everywhere, as each participant's own copy of the model has them.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -53,13 +64,17 @@ class ModelSection(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beside ``name``, and beside what is recorded of an object; ``send`` if it is not "all"."""
+        """The options with which the model is built, without what is only recorded of a model given as an object."""
         extra = dict(self.model_extra or {}) | ({} if self.send == "all" else {"send": self.send})
         return {k: v for k, v in extra.items() if self.name != OBJECT or k not in ("object", "fingerprint")}
 
 
 class MechanismSection(BaseModel):
-    """``[mechanism]``: its name or import path, its options, and replaced parts by decision."""
+    """``[mechanism]``: which mechanism is played.
+
+    Its name or import path, its own options, and under ``select``, ``train``, ``weigh``, ``value``, ``settle`` and
+    ``deploy`` the parts that replace its own.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -67,13 +82,15 @@ class MechanismSection(BaseModel):
 
     @cached_property
     def table(self) -> dict[str, Any]:
-        """All keys as one dictionary, with the names that parts have now."""
+        """All keys as one dictionary, with parts under their present names where the file uses earlier ones."""
         return current_names({"name": self.name} | dict(self.model_extra or {}))[0]
 
     @property
     def notes(self) -> list[str]:
-        """A line for each part that the file calls by an old name, each option that overrides left out, and each part
-        that only this process can find.
+        """Lines to tell the user before the run.
+
+        There is one for each part that the file calls by an earlier name, each option that overrides left out, and each
+        part that only this process can find because it is defined in a script or notebook.
         """
         named = {slot: part.get("name", "") for slot in SLOTS if isinstance(part := self.table.get(slot), Mapping)}
         here = [
@@ -86,17 +103,19 @@ class MechanismSection(BaseModel):
 
     @cached_property
     def built(self) -> Mechanism:
-        """The mechanism. Raises UserError that lists every wrong key."""
+        """The mechanism itself, put together of its parts. Raises UserError that lists every wrong key."""
         return build_mechanism(self.table)
 
 
 def _function(given: Any) -> Any:
+    """Return a function or its import path unchanged. Raises ValueError (pydantic's way) for anything else."""
     if given is not None and not isinstance(given, str) and not callable(given):
         raise ValueError("must be a function, or its import path 'package.module:name'")
     return given
 
 
 def _path(given: Any) -> str:
+    """Return the import path by which a function is written down."""
     return given if isinstance(given, str) else path_of(given)
 
 
@@ -116,6 +135,7 @@ def _named(given: Any) -> Any:
     if not callable(given):
         return given
     path = path_of(given)
+    # "<locals>" or "<lambda>": no module could give the function back to a run that is resumed
     if "<" in path:
         raise ValueError("no module has it by a name: define it with 'def' at the top of a module or script")
     return path
@@ -126,13 +146,34 @@ Named = Annotated[str | dict[str, Any], BeforeValidator(_named)]
 
 
 class TrainSection(Section):
-    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of batches,
-    which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it
-    depend on what a client did before (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
-    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``. ``loss`` is what is minimised, by name or import path or as
-    a table with options (:mod:`hanse.learning.losses`); left out it is cross-entropy for classes, else squared error.
-    ``loop`` is a training function of the user's own, as a function or its import path, which is told all of these and
-    does what it likes (:mod:`hanse.learning.loop`).
+    """``[train]``: how each client trains in a round, with the same meaning as :class:`hanse.core.recipe.Recipe`.
+
+    Say how much is trained in one of three ways: ``epochs`` with ``batch_size``, ``epochs`` with ``batches_per_epoch``,
+    or ``steps`` with ``batch_size`` or ``batch_share``.
+
+    Attributes:
+        loop: a training function of the user's own in the place of hanse's, as a function or its import path. It is
+            told all other settings and does what it likes with them (:mod:`hanse.learning.loop`).
+        epochs: passes over the client's training samples in a round.
+        batch_size: samples in a batch; 32 if neither this nor ``batches_per_epoch`` nor ``batch_share`` is given.
+        batches_per_epoch: this many nearly equal batches in an epoch, whatever the number of samples.
+        steps: optimiser steps in a round, in the place of epochs.
+        batch_share: each step draws this share of the samples anew; in (0, 1], with ``steps``.
+        lr: learning rate in round 0.
+        momentum: of SGD, in [0, 1).
+        weight_decay: L2 penalty as PyTorch's optimisers take it.
+        lr_decay: the rate is multiplied by this after each round; in (0, 1].
+        optimizer: "sgd", "adamw" or "adadelta". The moments of the last two start anew in each round.
+        rho: Adadelta's decay of its running averages.
+        eps: Adadelta's term in the denominator.
+        lr_decay_by: "round" counts rounds of the run, "last" goes by the last round in which this client trained.
+        order: "shuffled", or "by_class": samples class after class, and a client's batches go on where they stopped.
+        statistics: batch-norm statistics are "averaged" like parameters, or each client keeps its "own".
+        loss: what is minimised, by name or import path, or a table with options (:mod:`hanse.learning.losses`). Left
+            out it is cross-entropy for classes, else squared error.
+
+    The settings ``lr_decay_by``, ``order`` and ``statistics`` can make training depend on what a client did before.
+    They are for clients of this process, not for a network.
     """
 
     loop: Function | None = None
@@ -156,6 +197,7 @@ class TrainSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _batches(cls, given: Any) -> Any:
+        """Fill in the default batch size, and refuse settings that contradict each other."""
         if isinstance(given, Mapping):
             named = given.get("optimizer", "sgd")
             if named != "sgd" and given.get("momentum"):
@@ -178,17 +220,20 @@ class TrainSection(Section):
 
     @property
     def recipe(self) -> Recipe:
-        """The same as the learning module's recipe."""
+        """The settings as the engines take them."""
         return Recipe(**self.model_dump(exclude={"loss", "loop"}))
 
 
 class ClientsSection(Section):
-    """``[clients]``: what clients decide for themselves, by name or import path, with options as a table.
+    """``[clients]``: what clients decide for themselves, and what they are told.
 
-    With ``told`` each client learns its value after every round that it sat in, and its policy may leave on it.
-    ``profiles`` says what each client is (a role with its costs and eagerness), for mechanisms that trade. ``grant``
-    is what a new client gets, in tokens (where a mechanism pays). With ``named`` a client's statement names the others
-    that its models went to and that it traded with.
+    Attributes:
+        policy: what decides bids, prices and leaving, by name or import path, or as a table with options.
+        told: whether each client learns its value after every round that it trained in. Its policy may leave because of
+            it.
+        profiles: what each client is like in a market (role, costs, eagerness), by name or as a table with options.
+        grant: what a new client gets from the mint, in tokens, if the mechanism pays.
+        named: whether a client's statement names the others that got its models and that it traded with.
     """
 
     policy: str | dict[str, Any] = "loyal"
@@ -199,7 +244,7 @@ class ClientsSection(Section):
 
 
 def _replies(enough: Any) -> Any:
-    """Return a number of replies, or a share of them. Raises ValueError for what is neither."""
+    """Return a number of replies from 1 on, or a share between 0 and 1. Raises ValueError for anything else."""
     if enough is None:
         return None
     whole, share = type(enough) is int and enough >= 1, type(enough) is float and 0 < enough < 1
@@ -211,14 +256,19 @@ def _replies(enough: Any) -> Any:
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for how many of them.
 
-    A round with fewer than ``min_replies`` sound updates is empty: the models stay. Training ends once ``enough`` sound
-    replies are in (a number, or a share of the round's seats), or after ``deadline_s``. Without a behaviour that takes
-    time on the virtual clock (``speed``) a simulation has all replies at once, and waits for everybody.
+    A simulation has all replies at once and waits for everybody, unless a behaviour such as ``speed`` makes clients
+    take time on the virtual clock.
 
-    What comes ``late`` is dropped, or joins the "next" round if it is at most ``max_staleness`` rounds late. ``replay``
-    is a run directory whose order of arrival a simulation repeats. ``half_precision`` sends models as 16-bit numbers on
-    a network. ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see
-    :mod:`hanse.federation.norm_bound`).
+    Attributes:
+        engine: "local": all clients in this process; "ray": in Flower's simulation on Ray.
+        deadline_s: seconds after which training ends; None: no limit.
+        min_replies: a round with fewer sound updates is empty, and all models stay as they were.
+        half_precision: whether models travel as 16-bit numbers on a network.
+        refuse: a rule that refuses updates which stand out ("norm_bound", see :mod:`hanse.federation.norm_bound`).
+        enough: training ends once this many sound replies are in: a whole number, or a share of the round's seats.
+        late: "drop" forgets what comes later; "next" mixes it into the next round.
+        max_staleness: with "next", the most rounds by which an update may be late; None: any number.
+        replay: a run directory whose order of arrival a simulation repeats.
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -233,14 +283,18 @@ class FederationSection(Section):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        """Refuse a limit on lateness where nothing late is mixed."""
         if self.max_staleness is not None and self.late == "drop":
             raise ValueError("give max_staleness with late = 'next': with 'drop' no late update is mixed")
         return self
 
 
 class LedgerSection(Section):
-    """``[ledger]``: where the books are (default: ``ledger.db`` in the run directory), and the floor of every
-    account but the mint, in tokens.
+    """``[ledger]``: where the books are.
+
+    Attributes:
+        url: a database; None: ``ledger.db`` in the run directory.
+        floor: the lowest balance of every account but the mint, in tokens; 0 or below.
     """
 
     url: str | None = None
@@ -248,13 +302,20 @@ class LedgerSection(Section):
 
 
 class EngineSection(Section):
-    """``[engine]``: how the local federation trains; "auto" goes by a rule (``docs/engines.md``), and is then written
-    here. "processes", the worker processes of earlier versions, is read as "sequential" with as many threads in their
-    place: it trains the same models, bit for bit.
+    """``[engine]``: how clients of this process are trained.
 
-    ``precision = "bf16"`` pays for CNNs on processors with bfloat16 instructions; their accuracy stayed within the
-    seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing. ``graphs``: on a CUDA
-    device, the stacked engine records its steps and replays them.
+    The choice that "auto" makes is written into the run's ``config.toml``, since numbers are bit-equal only for equal
+    engine settings. "processes", the worker processes of earlier versions, is read as "sequential" with one thread,
+    which trains the same models bit for bit.
+
+    Attributes:
+        train: which engine; "auto" goes by the rule of ``docs/engines.md``.
+        threads: threads that share each operator; None: as the rule says.
+        workers: threads that each train seats of their own. Only one of this and ``threads`` may be above 1.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        precision: "bf16" pays for CNNs on processors with bfloat16 instructions: there the accuracy stayed within the
+            seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
+        graphs: on a CUDA device, let the stacked engine record its steps and replay them.
     """
 
     train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
@@ -267,19 +328,24 @@ class EngineSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _earlier(cls, given: Any) -> Any:
+        """Read the engine of an earlier version as the one that makes the same bits."""
         if isinstance(given, Mapping) and given.get("train") == "processes":
             return {**given, "train": "sequential", "threads": 1}
         return given
 
 
 class EvalSection(Section):
-    """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share, and
-    which ``model`` of theirs: the "deployed" one that they hold after the round, or the one that they have "trained" in
-    it, before it was mixed with others' (who did not train: the deployed one). The server tests what is deployed.
+    """``[eval]``: when models are tested, by whom, and by which measures.
 
-    ``metrics`` are what tests report beside loss and accuracy, by name or import path or as tables with options
-    (:mod:`hanse.learning.metrics`); reports, statements and comparisons speak of the first. Without any that is the
-    accuracy, and for regression the loss.
+    Attributes:
+        every: test after each this many rounds, and after the last one.
+        clients: how many clients test on their own test shares: a number, drawn once for the whole run, or "all".
+        model: which model a client tests: the "deployed" one that it holds after the round, or the one that it
+            "trained" in the round, before others' were mixed in (who did not train tests the deployed one). The server
+            always tests what is deployed.
+        metrics: what tests report beside loss and accuracy, by name or import path or as tables with options
+            (:mod:`hanse.learning.metrics`). The first one is what reports and comparisons speak of; without any it is
+            the accuracy, and for regression the loss.
     """
 
     every: Positive = 1
@@ -289,10 +355,15 @@ class EvalSection(Section):
 
 
 class RunSection(Section):
-    """``[run]``: rounds, the seed of everything but the split, checkpoints every this many rounds.
+    """``[run]``: how long a run goes on, its seed, and how often it can be resumed.
 
-    A run ends earlier once the server's test accuracy has reached ``target_accuracy``, or its rounds took
-    ``max_seconds`` or moved ``max_megabytes`` (10^6 bytes, both ways).
+    Attributes:
+        rounds: how many rounds are played, unless a limit below ends the run earlier.
+        seed: of everything but the split of the data, which has ``data.seed``.
+        checkpoint_every: a checkpoint after each this many rounds.
+        target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
+        max_seconds: the run ends once its rounds took this long, by the wall clock.
+        max_megabytes: the run ends once its rounds moved this much, in 10^6 bytes, both ways together.
     """
 
     rounds: Count = 20
@@ -304,12 +375,42 @@ class RunSection(Section):
 
 
 class Experiment(BaseModel):
-    """A whole experiment. Every key but ``mechanism.name`` is optional.
+    """A whole experiment, checked. Every key but ``mechanism.name`` is optional.
 
-    Build it from keywords (``Experiment(mechanism={"name": "fedavg"})``), from a file (:meth:`read`) or from a nested
-    dictionary. Where only a ``name`` is to be said, the name alone will do (``mechanism="fedavg", model="cnn"``). The
-    mechanism may also be a :class:`hanse.core.part.Mechanism` that was put together in Python; it is written down as
-    the table that builds it again. Raises UserError with a line for each mistake.
+    Build it from keywords, one a section, or read it from a TOML file (:meth:`read`). Where a section has nothing but a
+    name, the name will do: ``mechanism="fedavg", model="cnn"``. The mechanism may also be a
+    :class:`hanse.core.part.Mechanism` that was put together in Python; it is written down as the table that builds it
+    again. An experiment cannot be changed after it was checked.
+
+    Attributes:
+        data: source, split among the clients, held-out shares (:class:`hanse.data.spec.DataSpec`).
+        model: the model's name and options.
+        mechanism: the mechanism's name, options and replaced parts.
+        train: what each client does in a round.
+        clients: what clients decide, and what they are told.
+        behaviour: what some clients do otherwise, by name, such as ``{"noisy": {"sigma": 0.1}}``.
+        federation: where the clients are, and how long a round waits.
+        ledger: where the books are.
+        engine: how clients of this process are trained.
+        eval: when and how models are tested.
+        run: rounds, seed, checkpoints, limits.
+
+    Raises:
+        UserError: with a line for each mistake: the key, the value, and what is allowed.
+
+    Example:
+        >>> import hanse
+        >>> experiment = hanse.Experiment(
+        ...     data={"source": "digits", "clients": 4},
+        ...     mechanism={"name": "greedyfed", "clients_per_round": 2},
+        ...     run={"rounds": 5},
+        ... )
+        >>> experiment.train.batch_size  # a default
+        32
+        >>> hanse.Experiment(mechanism="greedyfed", train={"lr": -1.0, "epoch": 3})
+        Traceback (most recent call last):
+        hanse.base.errors.UserError: train.lr: -1.0: input should be greater than 0
+        train.epoch: no such key; did you mean 'epochs'?
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -342,8 +443,16 @@ class Experiment(BaseModel):
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
-        """Read a TOML file, with overrides such as ``train.lr=0.1``, ``mechanism=local`` (the whole table) or
-        ``train.batch_size=`` (the key is left out) on top. Raises UserError.
+        """Read an experiment from a TOML file.
+
+        Args:
+            path: the file.
+            overrides: changes on top, in order, as ``--set`` takes them: ``train.lr=0.1`` sets a key,
+                ``train.batch_size=`` leaves it out, ``mechanism=local`` replaces a whole section
+                (:mod:`hanse.runs.overrides`).
+
+        Raises:
+            UserError: the file cannot be read, or something in it is wrong; a line for each mistake.
         """
         sections, notes = apply(read_file(path), overrides)
         experiment = cls(**sections)
@@ -351,7 +460,7 @@ class Experiment(BaseModel):
         return experiment
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return every section with every default, mechanism options included, as plain values."""
+        """Return every section with every default, the mechanism's and its parts' options included, as plain values."""
         found: dict[str, dict[str, Any]] = self.model_dump(mode="json")
         make = MECHANISMS.get(self.mechanism.name) or import_path(self.mechanism.name, "mechanism.name", MECHANISMS)
         known = defaults(make)
@@ -362,7 +471,10 @@ class Experiment(BaseModel):
         return found
 
     def _parts(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parts that are named, with all their options; those of a part in several slots under the first."""
+        """Return the parts that the file names, with all their options.
+
+        A part that stands in several slots has its options under the first of them, and only its name under the others.
+        """
         given, slots = self.mechanism.table, self.mechanism.built.slots()
         found: dict[str, Any] = {}
         for slot in SLOTS:
@@ -384,17 +496,14 @@ class Experiment(BaseModel):
         return found
 
     def to_toml(self) -> str:
-        """Return the experiment as TOML, with every default."""
+        """Return the experiment as the text of a TOML file, with every default. Reading it gives the same
+        experiment.
+        """
         return toml.dumps(self.sections())
 
 
-def read_sections(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a TOML file says, with overrides (:mod:`hanse.runs.overrides`), unchecked. Raises UserError."""
-    return apply(read_file(path), overrides)[0]
-
-
 def read_file(path: str | Path) -> dict[str, Any]:
-    """Return what a TOML file says. Raises UserError."""
+    """Return what a TOML file says, as nested dictionaries. Raises UserError for a file that is missing or no TOML."""
     path = Path(path)
     try:
         return tomllib.loads(path.read_text())
@@ -407,7 +516,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
 
 
 def _mechanism_lines(given: Any) -> list[str]:
-    """Return what is wrong with the mechanism's options and parts."""
+    """Return a line for each mistake in the mechanism's options and parts."""
     if not isinstance(given, MechanismSection):
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
             return []  # the schema has said so already
@@ -420,7 +529,7 @@ def _mechanism_lines(given: Any) -> list[str]:
 
 
 def _line(error: Any, experiment: Experiment) -> str:
-    """Return one line for one of pydantic's errors: the key, the value, what is allowed."""
+    """Return one line for one of pydantic's errors: the key, the value, and what is allowed."""
     where = [str(part) for part in error["loc"]]
     name = ".".join(where)
     if error["type"] == "extra_forbidden":

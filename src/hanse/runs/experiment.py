@@ -1,64 +1,52 @@
-"""Runs an experiment: builds what it names, plays its rounds, keeps what they leave."""
+"""Runs an experiment: builds what it names, plays its rounds, keeps what they leave.
+
+:func:`run` and :func:`resume` are what users call, as ``hanse.run`` and ``hanse.resume``. Both build the experiment
+(:mod:`hanse.runs.setup`), take the lock of the run directory, and play round after round (``_play``) until the last
+one, a limit of ``[run]``, or Ctrl-C. :func:`run_remote` does the same with clients on a network, and :func:`play_setup`
+for whoever has a setup already.
+
+Clients in other processes need an engine of their own. Engines register as entry points "hanse.engines", so this module
+imports none of them.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hanse.base.errors import MachineError, RunFailedError, UserError, library
 from hanse.base.files import read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.stopping import Stop, interruptible
-from hanse.core.book import Book
 from hanse.core.port import Federation
-from hanse.core.table import SERVER, Table, mix
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
-from hanse.learning.by_name import own_module
-from hanse.learning.job import Problem
 from hanse.learning.models import Factory
 from hanse.learning.threads import intra_op
-from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
+from hanse.rounds.round import LoopState, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.names import MEMBERS, client_of
 from hanse.runs.record import METRICS, SEATS, RoundRecord, played_lines
+from hanse.runs.run import Observer, Run
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import Own, build, settle_engine
 from hanse.runs.shape import model_made_for, same_frozen
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["Observer", "Run", "play_setup", "resume", "run", "run_remote"]
 
 NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[ray]'"
 
 
-class Observer(Protocol):
-    """Watches a run. An observer is any object that has one of these methods or more; it need not be a subclass."""
-
-    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """See the resolved experiment, the first round to be played, and what the engine said of itself."""
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """See a finished round, once it is on the disk (the next one may have been played meanwhile)."""
-
-    def on_end(self, result: Run) -> None:
-        """See the finished run."""
-
-
 def _tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
+    """Call the method of this name on each observer that has it."""
     for observer in observers:
         method = getattr(observer, moment, None)
         if method is not None:
@@ -66,91 +54,11 @@ def _tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
 
 
 def _check(observers: Sequence[Observer]) -> None:
-    """Raise UserError for an observer that would never be told anything: a misspelt method, most likely."""
+    """Raise UserError for an observer that would never be told anything, most likely because its method is misspelt."""
     moments = ("on_start", "on_round", "on_end")
     for observer in observers:
         if not any(callable(getattr(observer, moment, None)) for moment in moments):
             raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
-
-
-@dataclass
-class Run:
-    """A finished (or interrupted) run.
-
-    ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` the row
-    that each client starts from, ``held [N]`` the row that it holds where that is another (None: nowhere), ``personal
-    [N, K]`` the weights of personal models if there are any, ``book`` the balances,
-    ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that was
-    tested, of a run without a directory. ``path`` is the run directory, if there
-    is one; ``over`` says why a run ended before its last round. ``names [N]``: what the data call the clients, or
-    nothing. A run that was read (:func:`hanse.load`) may have no ``problem``, the template of its models:
-    ``why_no_model`` says why.
-    """
-
-    experiment: Experiment
-    problem: Problem | None
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    clients: list[dict[str, Any]] = field(default_factory=list)
-    table: Table = field(default_factory=lambda: Table.of(torch.zeros(0, 0)))
-    home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    personal: np.ndarray | None = None
-    book: Book = field(default_factory=Book)
-    tested: Mapping[str, np.ndarray] = field(default_factory=dict)
-    tests: dict[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    path: Path | None = None
-    interrupted: bool = False
-    over: str | None = None
-    names: tuple[str, ...] = ()
-    why_no_model: str = ""
-    held: np.ndarray | None = None
-
-    def model(self, client: int | str = 0) -> nn.Module:
-        """Return the model that a client (its number or its name) holds at the end, as a new module. Raises UserError
-        if there is none.
-        """
-        if isinstance(client, str):
-            client = client_of(client, self.names, "client")
-        if not self.why_no_model and not 0 <= client < len(self.home):
-            raise UserError(f"client {client}: no such client; this run has clients 0 to {len(self.home) - 1}")
-        if self.why_no_model:
-            raise UserError(self.why_no_model)
-        if self.personal is not None and client < len(self.personal) and self.personal[client].any():
-            return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
-        row = int((self.home if self.held is None else self.held)[client])
-        if self.table.owner[row] != SERVER and self._remote:
-            raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
-        return self.model_of(self.table.rows[row])
-
-    @property
-    def _remote(self) -> bool:
-        """Whether the clients were in other processes, which keep private rows."""
-        here = self.experiment.federation.engine == "local"
-        return not here or (self.path is not None and (self.path / MEMBERS).is_file())
-
-    def model_of(self, row: Tensor) -> nn.Module:
-        """Return a row ``[P]`` as a new module."""
-        if self.problem is None:
-            raise UserError(self.why_no_model)
-        module = copy.deepcopy(self.problem.module)
-        self.problem.layout.load(module, row.cpu())
-        return own_module(module)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the metrics as a pandas frame, indexed by round. Raises UserError if pandas is not installed."""
-        return _frame(self.metrics).set_index("round")
-
-    def clients_to_pandas(self) -> pd.DataFrame:
-        """Return the seats as a pandas frame, a row a seat; with a column "name" where clients have names."""
-        frame = _frame(self.clients)
-        if self.names and "client" in frame:
-            frame.insert(2, "name", [self.names[client] for client in frame["client"]])
-        return frame
-
-
-def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
-    pandas = library("pandas", "pandas is not installed; 'pip install pandas', or use Run.metrics as it is")
-    frame: pd.DataFrame = pandas.DataFrame(lines)
-    return frame
 
 
 def run(
@@ -163,17 +71,51 @@ def run(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Run:
-    """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
+    """Run an experiment and return what came of it.
 
-    ``data`` takes the place of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x, y)`` or
-    ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by client (:mod:`hanse.data.own`).
-    ``model`` takes the place of ``model.name``: a module, whose weights are where training starts, or a function
-    ``(input_shape, num_classes, **options)`` that returns one.
+    Args:
+        experiment: an :class:`Experiment`, or the path of a TOML file.
+        data: samples in the place of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x,
+            y)`` or ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by client
+            (:mod:`hanse.data.own`).
+        model: a model in the place of ``model.name``: a module, whose weights are where training starts, or a function
+            ``(input_shape, num_classes, **options)`` that returns one.
+        out: the run directory, which is made. With it the run can be resumed, reported on and read again; without it,
+            nothing is written.
+        observers: objects that see every round (:class:`Observer`).
+        overwrite: whether an earlier run in ``out`` may be deleted.
+        progress: show a bar on standard error with the round, the accuracy and the time left.
 
-    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. With ``progress`` a bar
-    shows the round, the accuracy and the time left. ``observers`` see every round (:class:`Observer`). Raises
-    UserError for what cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before
-    a round is finished leaves no directory.
+    Returns:
+        The :class:`Run`. If Ctrl-C ended it, it is ``interrupted`` and has the rounds so far.
+
+    Raises:
+        UserError: the experiment cannot be run, or ``out`` is taken. This is found before round 0, all mistakes
+            together.
+        MachineError: the machine failed, such as a full disk. Rounds that were written stay and can be resumed.
+
+    What fails before the first round is finished leaves no directory behind.
+
+    Example:
+        Four clients train on handwritten digits and every update gets its exact Shapley value. Client 3 sends the
+            opposite
+        of what it learned: the model does well without it, and the sum of its values says so.
+
+        >>> import hanse
+        >>> experiment = hanse.Experiment(
+        ...     data={"source": "digits", "clients": 4, "partition": "iid"},
+        ...     mechanism={"name": "fedavg", "select": "everyone", "value": "exact"},
+        ...     train={"epochs": 5, "batch_size": 8, "lr": 0.1},
+        ...     behaviour={"attacker": {"clients": [3], "kind": "flip"}},
+        ...     run={"rounds": 5},
+        ... )
+        >>> result = hanse.run(experiment)
+        >>> round(result.metrics[-1]["test/accuracy"], 1)
+        0.9
+        >>> [round(sum(seat["value"] for seat in result.clients if seat["client"] == c)) for c in range(4)]
+        [1, 2, 2, -3]
+        >>> type(result.model(0)).__name__  # the model that client 0 holds
+        'Sequential'
     """
     _check(observers)
     if not isinstance(experiment, Experiment):
@@ -201,19 +143,45 @@ def resume(
     rounds: int | None = None,
     progress: bool = False,
 ) -> Run:
-    """Go on with the run in a directory from its last sound checkpoint; with ``progress`` a bar shows how far it is.
+    """Go on with the run in a directory from its last sound checkpoint, and return all of it.
 
-    A run whose ``data`` or ``model`` were given as objects needs them again; the model's weights are the checkpoint's.
+    The rounds that follow are, bit for bit, those that an uninterrupted run would have had.
 
-    With ``rounds`` it goes on to so many rounds in all, which ``config.toml`` says from then on. It is then the run
-    that would have been played if they had been asked for at the start, bit for bit, but for a test that only a last
-    round has; what differs is said. Raises UserError if that cannot be (the last round was settled as the last one), if
-    it is no run directory, if another process plays it, or if the data are not those that it was played with
-    (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
+    Args:
+        path: the run directory.
+        data: the data again, if the run was given them as an object.
+        model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
+        observers: objects that see every round that is still to be played.
+        other_data: go on even if the data are not those that the run was played with; it is recorded.
+        rounds: go on to this many rounds in all, which ``config.toml`` says from then on. It is then the run that would
+            have been played if they had been asked for at the start, but for the test that only a last round has; what
+            differs is told.
+        progress: show a bar on standard error.
+
+    Raises:
+        UserError: it is no run directory, another process plays it, data or model are not those of the run, or it
+            cannot have that many rounds (fewer than were played, or the last one was settled as the last).
+        MachineError: the machine failed, such as a full disk.
+
+    Example:
+        A run of two rounds goes on to three, and is the run that had three from the start.
+
+        >>> import tempfile, hanse
+        >>> from pathlib import Path
+        >>> digits = {"source": "digits", "clients": 4}
+        >>> short = hanse.Experiment(data=digits, mechanism="fedavg", run={"rounds": 2})
+        >>> whole = hanse.Experiment(data=digits, mechanism="fedavg", run={"rounds": 3})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first = hanse.run(short, out=Path(folder, "run"))
+        ...     longer = hanse.resume(Path(folder, "run"), rounds=3)
+        >>> len(first.metrics), len(longer.metrics)
+        (2, 3)
+        >>> bool((longer.table.rows == hanse.run(whole).table.rows).all())
+        True
     """
-    observers = _watching(observers, progress, Path(path).name)
     _check(observers)
     path = Path(path)
+    observers = _watching(observers, progress, path.name)
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     experiment = Experiment.read(path / "config.toml")
@@ -233,8 +201,10 @@ def resume(
 
 
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
-    """Return the experiment with this many rounds. Raises UserError for fewer than were played, or if they were ended
-    as the last ones.
+    """Return the experiment with this many rounds.
+
+    Raises:
+        UserError: fewer than were played, or the last round was settled as the last one, which books do not take back.
     """
     planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
@@ -250,7 +220,7 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
 
 
 def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
-    """Let ``config.toml`` say how many rounds are played now, and return what is told of a run that got more."""
+    """Let ``config.toml`` say how many rounds are played from now on, and return lines to tell of it."""
     file = folder / "config.toml"
     planned, rounds = table(read_toml(file), "run").get("rounds"), experiment.run.rounds
     if not isinstance(planned, int) or planned == rounds:
@@ -265,7 +235,7 @@ def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
 
 
 def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
-    """Return the observers, and a bar on standard error if ``progress`` is asked for."""
+    """Return the observers, with a progress bar on standard error before them if that is asked for."""
     if not progress:
         return observers
     from rich.console import Console  # here: most runs from Python show nothing
@@ -276,7 +246,7 @@ def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[
 
 
 def _refuse_objects(experiment: Experiment, own: Own) -> None:
-    """Raise UserError for objects of this process where clients are in others."""
+    """Raise UserError for data or a model given as objects of this process where clients are in others."""
     for key, given in (("data", own.data), ("model", own.model)):
         if given is not None:
             raise UserError(
@@ -286,7 +256,7 @@ def _refuse_objects(experiment: Experiment, own: Own) -> None:
 
 
 def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
-    """Raise UserError for an object that a run, which is to go on, was not given."""
+    """Raise UserError for an object that is given on resume though the run was played without it."""
     for key, given, name in (
         ("data.source", own.data, experiment.data.source),
         ("model.name", own.model, experiment.model.name),
@@ -296,7 +266,7 @@ def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
 
 
 def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
-    """Raise UserError if the model that was given as an object is built otherwise than that of the run."""
+    """Raise UserError if the model that is given as an object has another structure than that of the run."""
     before, given = (e.model.model_extra or {} for e in (experiment, now))
     if experiment.model.name == OBJECT and before.get("fingerprint") != given.get("fingerprint"):
         raise UserError(
@@ -306,8 +276,10 @@ def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
 
 
 def _engine(experiment: Experiment) -> Callable[..., Run]:
-    """Return what plays an experiment with clients elsewhere: engines register themselves as entry points
-    "hanse.engines", so that a run knows none of them. Raises UserError if it is not installed.
+    """Return what plays an experiment with clients elsewhere, a function like :func:`run`.
+
+    Raises:
+        UserError: no engine of this name is installed, or a library that it needs is not.
     """
     name = experiment.federation.engine
     found = entry_points(group="hanse.engines", name=name)
@@ -328,11 +300,22 @@ def run_remote(
     observers: Sequence[Any] = (),
     other_data: bool = False,
 ) -> Run:
-    """Run an experiment with clients behind another federation (on a network), or go on with it if the directory that
-    ``hold`` is of has it.
+    """Run an experiment with clients behind another federation, or go on with it if its directory has it already.
 
-    ``data`` says what the server knows: its own sets, the shape of samples and each client's reported size.
-    ``other_data`` allows sets of the server that are not those of the rounds before.
+    It is :func:`run` and :func:`resume` in one, because a server on a network that was restarted is simply started
+    again.
+
+    Args:
+        experiment: what to play.
+        data: what the server knows: its own sets, the shape of samples, and each client's reported size.
+        federation: the port to the clients.
+        hold: the right to write into the run directory; it is taken here.
+        observers: objects that see every round.
+        other_data: allow sets of the server that are not those of the rounds before.
+
+    Raises:
+        UserError: the experiment cannot be run on a network, or does not fit the directory.
+        MachineError: the machine or the network failed; a RunFailedError after several failed rounds in a row.
     """
     ready = settle_engine(experiment, build(experiment, data), federation=federation)
     if (hold.folder / "config.toml").exists():
@@ -348,7 +331,19 @@ def play_setup(
     hold: Hold | None = None,
     overwrite: bool = False,
 ) -> Run:
-    """Play all rounds of a setup, into the directory that ``hold`` is of if there is one; ``said`` is told at first."""
+    """Play all rounds of a setup.
+
+    Args:
+        experiment: what is written down as ``config.toml``.
+        setup: what is played. Its engine is closed at the end.
+        said: lines that observers are told at the start.
+        observers: objects that see every round.
+        hold: the right to write into the run directory that is to be made; None: nothing is written.
+        overwrite: whether an earlier run there may be deleted.
+
+    Raises:
+        MachineError: the machine failed. The directory stays as it is, to be resumed.
+    """
     with closing(setup.engine):
         state = first_state(setup)
         if hold is None:
@@ -364,7 +359,9 @@ def play_setup(
             except MachineError:
                 raise
             except Exception:
-                if folder.is_new:  # nothing is lost, and the next try finds the place free
+                # an error of a part or of the user in the first round: nothing is lost, and the next try finds the
+                # place free
+                if folder.is_new:
                     folder.discard()
                 raise
 
@@ -377,6 +374,7 @@ def _from_a_checkpoint(
     hold: Hold,
     other_data: bool,
 ) -> Run:
+    """Play the rounds that are left of the run in a directory, from its last sound checkpoint (or from the start)."""
     hold.take()
     same_frozen(hold.folder, setup.problem)
     with closing(setup.engine):
@@ -385,6 +383,7 @@ def _from_a_checkpoint(
             data=fingerprint(setup.data), names=setup.data.names, other_data=other_data,
         )  # fmt: skip
         with closing(folder):
+            # the file changes only once the directory has proved sound
             said = [*said, *_written_longer(hold.folder, experiment)]
             state = first_state(setup)
             if snapshot is not None:
@@ -395,7 +394,7 @@ def _from_a_checkpoint(
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
-    """Raise UserError if a part's kept state lacks something that it starts with in this version."""
+    """Raise UserError if a part's kept state lacks something that the part starts with in this version of hanse."""
     for slot, state in first.states.items():
         lacking = sorted(state.keys() - kept.states.get(slot, {}).keys())
         if lacking:
@@ -408,12 +407,16 @@ def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
 def _next(
     setup: Setup, experiment: Experiment, state: LoopState, writer: BackgroundWriter, stop: Stop
 ) -> RecordedRound | None:
-    """Play a round while the one before it is written; that one is told then, whatever became of this one. Return None
-    if an observer that heard of it ended the run there: then this one does not count.
+    """Play a round while the one before it is written to disk, and tell observers of that one then.
+
+    Returns:
+        The round, or None if an observer that heard of the one before ended the run there. Then this one does not
+        count.
     """
     try:
         done = attempt(setup, experiment, state)
     finally:
+        # what an observer asks for in "settle" is about the round before, what was asked until here about this one
         asked = stop.asked
         writer.settle()
     return None if stop.asked and not asked else done
@@ -440,7 +443,11 @@ def _play(
     observers: Sequence[Observer],
     said: Sequence[str],
 ) -> Run:
-    """Play the rounds that are left."""
+    """Play the rounds that are left, and return the run with everything that it leaves.
+
+    A round is written by a thread while the next one is played, so ``writer.settle`` marks the points at which a round
+    is on the disk and observers hear of it.
+    """
     result = Run(experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names)
     if folder is not None:
         result.path = folder.path
@@ -448,6 +455,7 @@ def _play(
     lines = [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     _tell(observers, "on_start", experiment, state.round, lines)
     limits, budget = experiment.run, Budget(experiment.run)
+    # a resumed run has used up some of its limits already
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
 
@@ -487,6 +495,7 @@ def _play(
         elif folder is not None and state.round > folder.kept:  # told, but between checkpoints
             folder.checkpoint(state)
     if folder is not None:
+        # before "on_end", so that observers find the whole directory
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book

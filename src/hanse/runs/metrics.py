@@ -1,4 +1,8 @@
-"""Whether the metrics of an experiment can be computed on its data: looked at before round 0."""
+"""Whether the metrics of an experiment can be computed on its data: looked at before round 0.
+
+An AUC needs samples of both classes, for example. :func:`refused_metrics` finds metrics that no test could have, which
+are errors; :func:`missing_metrics` those that only some clients cannot have, which are warnings.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,15 @@ _NAMED = 5  # clients in one line
 
 
 def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
-    """Return a line for each metric that no test of this experiment could have a value of: the whole test set is of one
-    class, or that of every client that tests is, or a function of the user's own fails.
+    """Return a line for each metric that no test of this experiment could have a value of.
+
+    Either the server's whole test set lacks what it needs, or the share of every client that tests does, or a function
+    of the user's own fails when it is tried.
+
+    Args:
+        problem: has the metrics.
+        data: has the test sets.
+        tested: ids ``[n]`` of the clients that test.
     """
     lines = []
     for metric in problem.metrics:
@@ -45,7 +56,9 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
 
 
 def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
-    """Return a warning for each metric that some clients' own test shares cannot have."""
+    """Return a warning for each metric that some clients' own test shares cannot have. Arguments as
+    :func:`refused_metrics`.
+    """
     own, lines = targets_of(data, tested) if problem.metrics else {}, []
     for metric in problem.metrics:
         if gaps := _gaps(metric, own):
@@ -59,7 +72,9 @@ def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
 
 
 def targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.generic]]:
-    """Return the targets of the test share of each client that tests and has one here."""
+    """Return the targets of the test share of each client that tests, by client, of those that have one in this
+    process.
+    """
     if not len(tested):
         return {}
     pool, index = data.pool(tested.tolist(), "test")
@@ -68,13 +83,17 @@ def targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.gen
 
 
 def _gaps(metric: Metric, own: Mapping[int, NDArray[np.generic]]) -> dict[int, str]:
+    """Return why clients cannot have a metric, by client, of those that cannot."""
     return {client: gap for client, y in own.items() if (gap := metric.gap(y))}
 
 
 def _fails(
     metric: Metric, problem: Problem, targets: Sequence[NDArray[np.generic] | None], num_classes: int | None
 ) -> str:
-    """Return why a function of the user's own fails on the largest of these targets with made-up predictions, or ""."""
+    """Return why a function of the user's own fails, or "".
+
+    It is tried on the largest of these targets, at most 256 samples, with made-up predictions.
+    """
     largest = max((y for y in targets if y is not None), key=len, default=None)
     if largest is None:
         return ""

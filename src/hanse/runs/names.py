@@ -1,4 +1,7 @@
-"""What the clients of a run are called: by their data, or by themselves where they are participants on a network."""
+"""What the clients of a run are called: by their data, or by themselves where they are participants on a network.
+
+Wherever a person may name a client, a number or a name will do; :func:`client_of` decides which one is meant.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,13 @@ MEMBERS = "members.json"  # who takes part in a federation on a network
 
 
 def client_names(path: Path) -> dict[int, str]:
-    """Return what the clients of a run directory are called, by number: as its data call them, or as participants on a
-    network call themselves; empty if they have no names. Raises UserError for a damaged register.
+    """Return what the clients of a run directory are called, by number; empty if they have no names.
+
+    The names are those of the data, or those that participants on a network gave themselves. Characters that cannot be
+    printed are taken out, because the directory may be a stranger's.
+
+    Raises:
+        UserError: the register of members is damaged.
     """
     try:
         said = read_about(path)
@@ -30,9 +38,15 @@ def client_names(path: Path) -> dict[int, str]:
 
 
 def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
-    """Return the number of the client that a person means by a number, or by the name of exactly one of ``names``.
+    """Return the number of the client that a person means.
 
-    A number may be one that there is not. Raises UserError, also if it is one client's number and another's name.
+    Args:
+        name: a number, or the name of exactly one client. A number may be one that no client has.
+        names: what the clients are called, by number; empty: they have no names.
+        where: what an error begins with, such as the option.
+
+    Raises:
+        UserError: no client or several have this name, or it is one client's number and another's name.
     """
     called = [c for c, label in enumerate(names) if label == name]
     if name.isdecimal():
@@ -54,7 +68,7 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
 
 
 def read_members(file: Path) -> dict[int, Mapping[str, Any]]:
-    """Return the register of a federation on a network, by client. Raises UserError."""
+    """Return the register of a federation on a network, by client number. Raises UserError if it is damaged."""
     listed = read_json(file)
     whole = isinstance(listed, list) and all(isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed)
     if not whole:

@@ -1,6 +1,10 @@
 """What watches a run: a progress bar, and the trackers TensorBoard, MLflow and Weights & Biases, each optional.
 
-Trackers have the names of ``metrics.jsonl``.
+All of them are observers (:class:`hanse.runs.run.Observer`) and serve as examples of one. :func:`make_trackers` makes
+those that ``--track`` names. Trackers log a round's numbers under the names that they have in ``metrics.jsonl``, and
+settings as ``section.key``.
+
+The functions :func:`mostly_refused` and :func:`valued_otherwise` look at a finished run and return warnings.
 """
 
 from __future__ import annotations
@@ -22,15 +26,21 @@ from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run
 from hanse.runs.record import figure_of
+from hanse.runs.run import Observer, Run
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 
 
 def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[str]:
-    """Return a line for each client from which most of the rounds that it sat in got no update, the worst first, with
-    the reason met most often. ``seats``: the lines of ``clients.jsonl``; ``names``: what clients are called.
+    """Return warnings of clients from which most of the rounds that they sat in got no update.
+
+    Args:
+        seats: the lines of ``clients.jsonl``.
+        names: what clients are called, by number; empty: they have no names.
+
+    Returns:
+        A line for each of the five worst with the reason met most often, and a line for how many more there are.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
@@ -43,6 +53,7 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         else:
             got[client].add(round)
     lost = {client: len(rounds - got[client]) for client, rounds in sat.items()}
+    # most: more than half of the rounds that it sat in
     worst = sorted((c for c in lost if 2 * lost[c] > len(sat[c])), key=lambda c: (-lost[c], c))
     called = dict(enumerate(f" ({name})" for name in names))
     lines = [
@@ -55,8 +66,10 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 
 
 def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line if updates were valued by games of averages where the new model was none. ``metrics``: the lines of
-    ``metrics.jsonl``.
+    """Return a warning if updates were valued by games of averages while the new model was no average of them.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
     """
     rounds = sum(bool(line.get("value/not_averages")) for line in metrics)
     if not rounds:
@@ -68,8 +81,13 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 class ProgressBar:
-    """Shows the round, the last test accuracy (at the clients, or else the server's; nothing without ``figure``) and
-    the time left; prints what the engine said first if ``explain``.
+    """A bar in the terminal with the round, the last accuracy and the time left.
+
+    Args:
+        console: where it is drawn.
+        label: what stands before it, such as the mechanism's name.
+        explain: print everything that the engine says at the start; otherwise only warnings and notes are printed.
+        figure: show the last test accuracy (or the experiment's main metric), at the clients or else the server's.
     """
 
     def __init__(self, console: Console, label: str, *, explain: bool = False, figure: bool = True) -> None:
@@ -86,7 +104,7 @@ class ProgressBar:
         self._task, self._main = TaskID(0), ACCURACY
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Print what was said, start the bar."""
+        """Print what is to be told, and start the bar at the first round to be played."""
         for line in said:
             warns = "checkpoint" in line or line.startswith(("warning: ", "note: "))
             if self._explain or warns:
@@ -96,7 +114,7 @@ class ProgressBar:
         self._task = self._progress.add_task(self._label, total=experiment.run.rounds, completed=first_round, figure="")
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Move on by a round."""
+        """Move on by a round, and show its figure if it was tested."""
         self._progress.advance(self._task)
         if not self._figure:
             return
@@ -112,12 +130,16 @@ _AT_ONCE = 100  # parameters that MLflow takes in one call
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return a round's numbers under their own names; what was not measured is left out."""
+    """Return a round's numbers by name, for a tracker. What was not measured is left out."""
     return {name: v for name, v in metrics.items() if name != "round" and isinstance(v, int | float)}
 
 
 class TensorBoard:
-    """Writes event files into ``folder/tensorboard``."""
+    """Writes event files into ``folder/tensorboard``, to be looked at with ``tensorboard --logdir``.
+
+    Raises:
+        UserError: TensorBoard is not installed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "tensorboard"
@@ -125,7 +147,7 @@ class TensorBoard:
         self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Open the event file; what an earlier, killed process wrote of the rounds to come no longer counts."""
+        """Open the event file. What an earlier, killed process wrote of the rounds to come no longer counts."""
         self._writer = self._make(log_dir=str(self._folder), purge_step=first_round)
         self._writer.add_text("experiment", f"```\n{experiment.to_toml()}\n```", first_round)
 
@@ -140,8 +162,14 @@ class TensorBoard:
 
 
 class MLflow:
-    """Logs to the server that ``MLFLOW_TRACKING_URI`` names, or into ``folder/mlflow.db`` (``mlflow ui
-    --backend-store-uri sqlite:///folder/mlflow.db``); a resumed run goes on in its MLflow run.
+    """Logs to an MLflow server, or into a file of the run directory.
+
+    The server is the one that ``MLFLOW_TRACKING_URI`` names. Without it everything goes into ``folder/mlflow.db``,
+    which ``mlflow ui --backend-store-uri sqlite:///folder/mlflow.db`` shows. A resumed run goes on in its MLflow run,
+    whose id is kept in ``folder/mlflow.run``.
+
+    Raises:
+        UserError: MLflow is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +178,11 @@ class MLflow:
         self._entities = importlib.import_module("mlflow.entities")
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Make or find the MLflow run, and log the experiment's settings as parameters of a new one."""
+        """Make or find the MLflow run, and log the experiment's settings as parameters of a new one.
+
+        Raises:
+            UserError: the server cannot be reached or refuses.
+        """
         place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(self._folder / 'mlflow.db').resolve()}"
         try:
             self._open(self._mlflow.MlflowClient(tracking_uri=place), experiment)
@@ -158,6 +190,7 @@ class MLflow:
             raise UserError(f"--track mlflow: {str(wrong).strip().splitlines()[0]}") from None
 
     def _open(self, client: Any, experiment: Experiment) -> None:
+        """Go on with the MLflow run of this directory, or make one."""
         self._client = client
         mark = self._folder / "mlflow.run"
         if mark.exists():
@@ -169,6 +202,7 @@ class MLflow:
         number = self._client.create_experiment("hanse", files) if known is None else known.experiment_id
         self._run = self._client.create_run(number, run_name=self._folder.name).info.run_id
         mark.write_text(self._run + "\n")
+        # MLflow refuses longer values, and more parameters in one call
         settings = [self._entities.Param(key, str(value)[:500]) for key, value in flat(experiment.sections())]
         for start in range(0, len(settings), _AT_ONCE):
             self._client.log_batch(self._run, params=settings[start : start + _AT_ONCE])
@@ -180,13 +214,19 @@ class MLflow:
         self._client.log_batch(self._run, metrics=made)
 
     def on_end(self, result: Run) -> None:
-        """Say how the run ended."""
+        """Mark the MLflow run as finished or killed."""
         self._client.set_terminated(self._run, "KILLED" if result.interrupted else "FINISHED")
 
 
 class WandB:
-    """Logs to Weights & Biases, as ``wandb``'s own settings and variables say (``WANDB_MODE=offline`` keeps it here); a
-    resumed run goes on in its W&B run.
+    """Logs to Weights & Biases.
+
+    Where to and as whom is up to ``wandb``'s own settings and variables: ``WANDB_MODE=offline`` keeps everything on
+    this machine, ``WANDB_PROJECT`` names the project (default "hanse"). A resumed run goes on in its W&B run, whose id
+    is kept in ``folder/wandb.run``.
+
+    Raises:
+        UserError: wandb is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -219,7 +259,15 @@ TRACKERS: Mapping[str, Callable[[Path], Observer]] = {"tensorboard": TensorBoard
 
 
 def make_trackers(names: Sequence[str], folder: Path) -> list[Observer]:
-    """Return the trackers of ``--track``. Raises UserError for a name that does not exist, or is not installed."""
+    """Return the trackers that ``--track`` names, each once.
+
+    Args:
+        names: "tensorboard", "mlflow" or "wandb".
+        folder: the run directory.
+
+    Raises:
+        UserError: a name that does not exist, or whose library is not installed.
+    """
     for name in names:
         if name not in TRACKERS:
             raise UserError(f"--track {name}: no such tracker{nearest(name, TRACKERS)}")

@@ -1,6 +1,8 @@
 """What the built-in parts of a run would have said of themselves, for run directories from before they did.
 
-Nothing is imported for it: parts and behaviours that an import path names say nothing here.
+Reports ask a run what its transactions and figures are called (:mod:`hanse.core.telling`). For a directory that does
+not say, the built-in parts that its experiment names are asked again. Nothing is imported for it: parts and behaviours
+that an import path names say nothing here.
 """
 
 from __future__ import annotations
@@ -20,10 +22,17 @@ from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 
 
 def older(config: Mapping[str, Any], num_clients: int, seed: object) -> About:
-    """Return what the built-in parts, behaviours and policy that ``config`` names say. Raises UserError for options of
-    a behaviour or a policy that it cannot have.
+    """Return what the built-in parts, behaviours and policy that an experiment names say of themselves.
 
     Transactions have the names that any built-in payment rule gives them, whichever rule made them.
+
+    Args:
+        config: the run's ``config.toml``.
+        num_clients: the number of its clients.
+        seed: of the run; what is no whole number counts as 0.
+
+    Raises:
+        UserError: a behaviour or a policy has options that it cannot have.
     """
     with looking():
         given = table(config, "behaviour")

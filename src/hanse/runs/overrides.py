@@ -32,9 +32,17 @@ _FORM = (
 
 
 def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[str]]:
-    """Return the sections with these overrides, and a note for what was left out. Raises UserError.
+    """Return the sections with these overrides, and notes on what was left out because of them.
 
-    Options of the mechanism that an override gives are never left out: they were given for the mechanism that runs.
+    An option of the mechanism that an override itself gives is never left out: it was given for the mechanism that
+    runs.
+
+    Args:
+        sections: what the file says; it is not changed.
+        overrides: as on the command line, such as ``train.lr=0.1``.
+
+    Raises:
+        UserError: an override has another form, or names something that is not there to be left out.
     """
     written_for, given = name_of(sections), _mechanism_keys(overrides)
     changed = changed_by(sections, overrides)
@@ -46,7 +54,9 @@ def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[
 
 
 def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return a note if the mechanism's whole table was replaced, and with it options that the new one has, too."""
+    """Return a note if a whole mechanism table was replaced, and options were lost that the new mechanism has as
+    well.
+    """
     table, name = before.get("mechanism"), name_of(after)
     if name is None or not isinstance(table, Mapping) or all(_split(one)[0] != ["mechanism"] for one in overrides):
         return []
@@ -66,8 +76,13 @@ def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Section
 def fitting(
     sections: Mapping[str, Any], written_for: Sequence[str], but: Collection[str] = ()
 ) -> tuple[Sections, list[str]]:
-    """Return the sections without the mechanism's options that it does not have and one of those that they were
-    ``written_for`` has, and what was left out. Keys in ``but`` stay.
+    """Return the sections without those options of the mechanism that belong to another one, and the keys left out.
+
+    Args:
+        sections: what the file says.
+        written_for: mechanisms for which its options were written. An option is left out if the mechanism that is named
+            does not have it and one of these does.
+        but: keys that stay in any case.
     """
     table, name = sections.get("mechanism"), name_of(sections)
     others = [other for other in written_for if other != name]
@@ -83,15 +98,16 @@ def fitting(
 
 
 def name_of(sections: Mapping[str, Any]) -> str | None:
-    """Return the mechanism's name, if the sections have one."""
+    """Return the mechanism's name; None if the sections have none."""
     table = sections.get("mechanism")
     name = table.get("name") if isinstance(table, Mapping) else table
     return name if isinstance(name, str) else None
 
 
 def _has(name: str, key: str, value: Any) -> bool:
-    """Say whether a mechanism has an option, or takes this part in a slot: a table without a name changes options of
-    the mechanism's own part, which must have them.
+    """Say whether a mechanism has an option, or takes this part in a slot.
+
+    A table without a name changes options of the mechanism's own part, so that part must have them.
     """
     try:
         make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
@@ -107,11 +123,14 @@ def _has(name: str, key: str, value: Any) -> bool:
 
 
 def _mechanism_keys(overrides: Sequence[str]) -> set[str]:
+    """Return the mechanism's options that overrides give by key."""
     return {keys[1] for keys in (_split(one)[0] for one in overrides) if keys[0] == "mechanism" and len(keys) > 1}
 
 
 def _split(override: str) -> tuple[list[str], str]:
-    """Return an override's keys and its value as it is written. Raises UserError."""
+    """Return an override's keys and its value as it is written. Raises UserError for another form than
+    ``a.b=value``.
+    """
     name, equals, text = override.partition("=")
     keys = [key.strip() for key in name.split(".")]
     if not equals or not all(keys):
@@ -120,7 +139,7 @@ def _split(override: str) -> tuple[list[str], str]:
 
 
 def _set(sections: Sections, override: str) -> None:
-    """Set one ``a.b=value`` in nested dictionaries; nothing behind the sign: leave the key out."""
+    """Set one ``a.b=value`` in nested dictionaries. An empty value takes the key out."""
     keys, text = _split(override)
     inside: Any = sections
     for key in keys[:-1]:
@@ -146,4 +165,5 @@ def _set(sections: Sections, override: str) -> None:
 
 
 def _copy(value: Any) -> Any:
+    """Return nested dictionaries copied, so that the file's own stay as they are."""
     return {key: _copy(below) for key, below in value.items()} if isinstance(value, Mapping) else value

@@ -1,4 +1,11 @@
-"""Reads a run from its directory: no training, no data, and nothing imported that its files name unless trusted."""
+"""Reads a run from its directory, without training, without its data, and without running code that its files name.
+
+:func:`load` (``hanse.load``) is for Python; :func:`last_state` is for code that needs the state of the loop itself.
+Come to :mod:`hanse.runs.record` for the lines and arrays of a run without its models, which is what reports use.
+
+A run directory may come from a stranger. So nothing that its files name is imported unless the caller trusts them, and
+sizes that they claim are held against what is really there before memory is taken.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +30,9 @@ from hanse.runs.budget import Budget
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Run
 from hanse.runs.names import client_names
 from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
+from hanse.runs.run import Run
 from hanse.runs.shape import read_shape, same_frozen
 
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
@@ -34,15 +41,38 @@ _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, wh
 def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None = None, trust: bool = False) -> Run:
     """Read the run in a directory and return it as :func:`hanse.run` did: metrics, seats, models, balances.
 
-    Nothing is trained, written or locked, and the data need not be here; a run that goes on is read as far as it is.
-    The models are those of the last checkpoint. ``Run.model(client)`` is a plain module:
+    Nothing is trained, written or locked, and the data need not be here. A run that still goes on is read as far as it
+    is. The models are those of its last checkpoint.
 
-        safetensors.torch.save_file(hanse.load("runs/exp").model().state_dict(), "model.safetensors")
+    Args:
+        path: the run directory.
+        model: the run's model, where it was given as an object, or in the place of an import path that is not trusted:
+            a module of the same architecture, which is copied, or the function that makes one.
+        trust: import what the run's files name. This runs their code; without it the mechanism's import paths are
+            refused at once, and the model's when a model is asked for.
 
-    Import paths in the run's files are refused unless you ``trust`` them, since they name code that would run: the
-    mechanism's at once, the model's when a model is asked for. ``model`` is a module to take in its place, of the same
-    architecture, which is copied, or the function that makes one, as :func:`hanse.run` takes it. Raises UserError: no
-    run directory, no finished round, damaged, or not trusted.
+    Raises:
+        UserError: no run directory, no finished round, damaged files, an import path that is not trusted, or a
+            ``model`` of another architecture.
+
+    Example:
+        A run is read again, and the model of client 2 saved for use without hanse.
+
+        >>> import tempfile, hanse
+        >>> from pathlib import Path
+        >>> from safetensors.torch import load_file, save_file
+        >>> experiment = hanse.Experiment(
+        ...     data={"source": "digits", "clients": 4}, mechanism="fedavg", train={"lr": 0.1}, run={"rounds": 3}
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     played = hanse.run(experiment, out=Path(folder, "run"))
+        ...     again = hanse.load(Path(folder, "run"))
+        ...     save_file(again.model(2).state_dict(), Path(folder, "model.safetensors"))
+        ...     weights = load_file(Path(folder, "model.safetensors"))
+        >>> tuple(weights["1.weight"].shape)  # 64 pixels to 50 hidden units
+        (50, 64)
+        >>> again.metrics == played.metrics
+        True
     """
     record = load_run(path)
     with looking(trust=trust):
@@ -52,6 +82,7 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         except UserError as wrong:
             raise UserError(*map(_in_python, wrong.lines)) from None
     metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
+    # what was trained or tested is in the files; the state of the last checkpoint is added below
     run = Run(
         experiment,
         problem,
@@ -87,13 +118,14 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
 
 
 def _in_python(line: str) -> str:
+    """Return a line of an error with the command line's option in the words of Python."""
     return line.replace("--trust allows it", "hanse.load(..., trust=True) allows it")
 
 
 def _problem(
     path: Path, experiment: Experiment, model: nn.Module | Callable[..., nn.Module] | None
 ) -> tuple[Problem | None, str]:
-    """Return the template of the run's models, or None and why there is none."""
+    """Return the template of the run's models, or None and a line that says why there is none."""
 
     def made(module: nn.Module) -> Problem:
         problem = Problem(module, layout_of(module, experiment.model.send))
@@ -117,7 +149,11 @@ def _problem(
 
 
 def _module(path: Path, experiment: Experiment) -> nn.Module:
-    """Return a module of the run's architecture, first without memory: how large it is may be a stranger's word."""
+    """Return a module of the run's architecture.
+
+    It is first made without memory (on PyTorch's "meta" device) and its size compared with the checkpoint's, because
+    how large it is may be a stranger's word.
+    """
     name, send = experiment.model.name, experiment.model.send
     shape, classes = _made_for(path, experiment)
     if name in _WEIGHED and is_looking():
@@ -135,18 +171,24 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
 
 
 def _options(experiment: Experiment) -> dict[str, Any]:
-    """Return the options that the run's model was made with."""
+    """Return the options with which the run's model was made."""
     return {key: value for key, value in experiment.model.options.items() if key != "send"}
 
 
 def _made_for(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
-    """Return the shape of a sample, and for how many classes the model has outputs: 1 if its loss takes one output."""
+    """Return the shape of a sample, and the number of outputs that the model was made for.
+
+    That is the number of classes, but 1 if the loss takes one output; None for regression.
+    """
     shape, classes = _shape(path, experiment)
     return shape, 1 if classes is not None and takes_one_output(experiment.train.loss) else classes
 
 
 def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
-    """Return the shape of a sample and the number of classes; of runs that do not say them from the data."""
+    """Return the shape of a sample and the number of classes.
+
+    Runs of an older hanse did not write them down: then the data are built to look, if the run is trusted.
+    """
     if (path / SHAPE).exists():
         return read_shape(path / SHAPE)
     if is_looking():
@@ -156,7 +198,12 @@ def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
 
 
 def last_state(path: Path) -> LoopState | None:
-    """Return the state of the last checkpoint that is whole."""
+    """Return the state of the last checkpoint that is whole; None if there is none.
+
+    Raises:
+        UserError: a checkpoint is of another version of hanse, or its content does not fit together.
+    """
+    # a run that goes on may be writing the newest one, and an earlier one is as good
     for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):
         try:
             return load_checkpoint(file, torch.device("cpu")).state
@@ -170,7 +217,7 @@ def last_state(path: Path) -> LoopState | None:
 
 
 def _tests(record: RunRecord) -> Mapping[str, Any]:
-    """Return the last test of clients on their own shares, arrays by name; none if there was none."""
+    """Return the last test of clients on their own shares, arrays by name; empty if there was none."""
     for line in reversed(record.metrics):
         if any(name.startswith("client/test_") for name in line):
             return record.arrays(line["round"], only=OWN_TESTS)

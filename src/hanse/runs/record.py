@@ -2,11 +2,13 @@
 
 A round leaves a line of ``metrics.jsonl``, a line a seat of ``clients.jsonl``, and its arrays in ``rounds/NNNNN.npz``
 (:class:`RoundRecord`). Names of metrics are paths, which parts add to. Everything under ``time/`` and ``memory/`` is
-wall clock and memory; all else is deterministic.
+wall clock and memory, and differs from run to run; all else is deterministic.
+
+A finished run is read by :func:`load_run`, which gives a :class:`RunRecord`: that is where reports begin. A run that
+goes on is followed with :class:`LineTail`. For the models of a run see :mod:`hanse.runs.reading`.
 
 What is read may have been written by a stranger: it is bounded, nothing of it is imported or unpickled, no link in it
-is followed, and what is wrong becomes one line that names the file (:mod:`hanse.base.files`). A whole run is read by
-:func:`load_run`, one that goes on is followed with :class:`LineTail`.
+is followed, and what is wrong becomes one line that names the file (:mod:`hanse.base.files`).
 """
 
 from __future__ import annotations
@@ -72,8 +74,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is kept of a round: its line of ``metrics`` (counts, test figures, what the parts recorded, bytes, time,
-    memory), a line for each of its ``seats`` (its value, or the reason of its refusal), and :attr:`arrays`.
+    """What is kept of a round.
+
+    Attributes:
+        metrics: its line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time, memory.
+        seats: its lines of ``clients.jsonl``, a line a seat, with its value or the reason of its refusal.
+        played: the round itself.
+        tested: what its test found.
     """
 
     metrics: dict[str, Any]
@@ -83,18 +90,26 @@ class RoundRecord:
 
     @staticmethod
     def of(played: Played, tested: Figures, seconds: Mapping[str, float]) -> RoundRecord:
-        """Return the record of a round that took so many ``seconds`` beside those of its stages."""
+        """Return the record of a round.
+
+        Args:
+            played: the round.
+            tested: what its test found; empty if it had none.
+            seconds: wall-clock seconds by name, beside those of the round's stages.
+        """
         return RoundRecord(_metrics_of(played, tested.metrics, seconds), _seats_of(played), played, tested)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Seats, W in coordinates, home if it changed, values, refusals, and the clients' tests, by name; who was here
-        and how late updates were, where a round need not wait for all.
+        """The arrays of ``rounds/NNNNN.npz`` by name.
+
+        They are the seats, W in coordinates, home if it changed, values, refusals and the clients' tests, and, where a
+        round need not wait for all, who was present and how late updates were.
         """
         return {**_arrays_of(self.played), **self.tested.arrays}
 
     def packed(self) -> PackedRound:
-        """Return what is written of the round. Nothing of it changes with what the next round does."""
+        """Return what is written of the round, as bytes. Nothing of it changes with what the next round does."""
         view, arrays, archive = self.played.view, dict[str, Any](self.arrays), io.BytesIO()
         np.savez(archive, **arrays)  # in memory: it goes back and forth in its file
         lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self.metrics]))}
@@ -103,8 +118,13 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class PackedRound:
-    """A round as its bytes: the ``arrays`` of ``rounds/NNNNN.npz``, its ``lines`` of each line file by name, in the
-    order in which they are written, and its transactions.
+    """A round as its bytes, to be written by another thread.
+
+    Attributes:
+        round: its number.
+        arrays: the content of ``rounds/NNNNN.npz``.
+        lines: what is appended to each line file, by name, in the order in which they are written.
+        posted: its transactions.
     """
 
     round: int
@@ -114,22 +134,22 @@ class PackedRound:
 
 
 def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return dictionaries as JSON lines."""
     return "".join(json.dumps(line) + "\n" for line in of).encode()
 
 
 def round_file(folder: Path, round: int) -> Path:
-    """Return where a run directory has the arrays of a round (0-based)."""
+    """Return where a run directory keeps the arrays of a round (counted from 0)."""
     return folder / ROUNDS / f"{round:05d}.npz"
 
 
 def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Return a round's line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time,
-    memory.
-    """
+    """Return a round's line of ``metrics.jsonl``."""
     view = played.view
     updates = view.trained
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
     recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
+    # ru_maxrss is in KiB on Linux and in bytes on macOS
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
     return {
         "round": view.round,
@@ -151,13 +171,13 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
 
 
 def _mean_loss(loss: Floats) -> float | None:
-    """Return the mean of the seats' losses ``[S]``, of those that say theirs; None if nobody does."""
+    """Return the mean of the seats' training losses ``[S]``, of those that say theirs; None if nobody does."""
     said = loss[~np.isnan(loss)]
     return float(said.mean()) if len(said) else None
 
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
-    """Return a round's lines of ``clients.jsonl``: one for each seat, with its value or the reason of its refusal."""
+    """Return a round's lines of ``clients.jsonl``: one a seat, with its value or the reason of its refusal."""
     view = played.view
     if view.seats is None:
         return []
@@ -166,6 +186,7 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
     answered = view.trained.seats
     place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
     lines = []
+    # late updates belong to seats of earlier rounds, and get lines behind those of this round's seats
     late = np.flatnonzero(view.trained.staleness)
     seats = view.seats.plain().with_more([answered.take(late).plain()])
     for client, start in zip(seats.client.tolist(), seats.start.tolist(), strict=True):
@@ -181,6 +202,7 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
 
 
 def _line_of(view: View, s: int) -> dict[str, Any]:
+    """Return what the line of a seat says of its update, the ``s``-th of the round."""
     updates = view.trained
     row = int(updates.seats.target[s])
     line: dict[str, Any] = {
@@ -205,7 +227,7 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
 
 
 def _arrays_of(played: Played) -> dict[str, np.ndarray]:
-    """Return what ``rounds/NNNNN.npz`` holds: seats, W in coordinates, home if it changed, values, refusals."""
+    """Return the arrays of a round beside those of its test."""
     view = played.view
     seats, updates, mixed = view.seats, view.trained, view.mixed
     row, column = np.nonzero(mixed.W)
@@ -240,15 +262,23 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    # homes rarely change, and a run of many clients would repeat them in every file
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
     return arrays
 
 
 def made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
-    """Return what is recorded of rows that are no row of W: their numbers ``made_row [a]``, the hash of each
-    ``made_hash [a]``, and the positions of the updates that they are made of, ``made_of [n]``, with the place of the
-    row that each belongs to, ``made_at [n]``. Nothing if there are none.
+    """Return what is recorded of rows that are no sum of updates and old rows (a median's, for example); empty without
+    any.
+
+    Args:
+        made: the rows, by their number in the table.
+
+    Returns:
+        ``made_row [a]``: the rows' numbers; ``made_hash [a]``: the hash of each; ``made_of [n]``: positions of the
+        updates
+        that they are made of; ``made_at [n]``: which of the ``a`` rows each of these belongs to.
     """
     if not made:
         return {}
@@ -262,14 +292,18 @@ def made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
 
 
 def row_hash(row: Tensor) -> str:
-    """Return the hash of a model ``[P]``: of its numbers as float32, little-endian."""
+    """Return the hash of a model ``[P]``: BLAKE2b of its numbers as float32, little-endian, in 40 hexadecimal
+    digits.
+    """
     numbers = np.ascontiguousarray(row.detach().cpu().numpy(), dtype="<f4")
     return hashlib.blake2b(numbers.data, digest_size=20).hexdigest()
 
 
 def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
-    """Return the main metric of a round in words, at the clients or else the server's; the loss if there is none, and
-    nothing if nothing was tested.
+    """Return the main metric of a round in words, as a progress bar shows it.
+
+    It is that of the clients on their own data, or else the server's, or else the server's loss; empty if nothing was
+    tested.
     """
     own, server = metrics.get(f"client/test_{main.key}"), metrics.get(f"test/{main.key}")
     if own is not None:  # the clients' own data come first where they test: it is what they asked for
@@ -284,11 +318,20 @@ def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A line of ``clients.jsonl``; what is not a finite number there is None. ``value`` has the standard errors
-    ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples, ``exact`` is the
-    exact value where the run computed it beside an estimate, ``score`` the client's cumulative value after the round as
-    the mechanism keeps it, ``weight`` that of the update in the model that it trained, ``refused`` why there is none.
-    ``staleness`` is how many rounds after the one in which it was asked the update came: 0 in its own.
+    """A line of ``clients.jsonl``. What is not a finite number in the file is None.
+
+    Attributes:
+        round: the round that the line belongs to.
+        client: the client's number.
+        staleness: how many rounds after it was asked the update came; 0 in its own round.
+        value: what the update was worth.
+        error: the value's standard error from the sampling of coalitions; infinite: not known; None: not recorded.
+        drawn: the value's standard error from the draw of the validation samples.
+        exact: the exact value, where the run computed it beside an estimate.
+        score: the client's cumulative value after the round, as the mechanism keeps it.
+        weight: the update's weight in the model that it trained.
+        refused: why there is no update; None: there is one.
+        name: what the client is called; empty: it has no name.
     """
 
     round: int
@@ -305,7 +348,7 @@ class Seat:
 
     @staticmethod
     def of(line: Mapping[str, Any]) -> Seat:
-        """Return the seat that a line describes, whose ``round`` and ``client`` are counts."""
+        """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
 
         def number(key: str) -> float | None:
             return value if is_number(value := line.get(key)) else None
@@ -316,6 +359,7 @@ class Seat:
             client=line["client"],
             staleness=late if isinstance(late := line.get("staleness"), int) and 0 <= late <= line["round"] else 0,
             value=number("value"),
+            # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
             error=math.inf if line.get("value_error", 0) is None else number("value_error"),
             drawn=number("value_draw_error"),
             exact=number("value_exact"),
@@ -328,11 +372,17 @@ class Seat:
 
 @dataclass(frozen=True)
 class SeatColumns:
-    """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and its standard errors are NaN where
-    there is none, ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples,
-    ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the client's cumulative value
-    after the round as the mechanism keeps it. ``asked`` is the round in which the client was asked: that of the seat
-    but for late updates.
+    """All seats of a run as columns ``[S]``, in the order of rounds. Numbers that are not there are NaN.
+
+    Attributes:
+        round: the round that the seat's line belongs to.
+        asked: the round in which the client was asked, which is earlier for late updates.
+        client: the client's number.
+        value: what the update was worth.
+        error: its standard error from the sampling of coalitions.
+        drawn: its standard error from the draw of the validation samples.
+        exact: the exact value, where it was computed beside an estimate.
+        score: the client's cumulative value after the round, as the mechanism keeps it.
     """
 
     round: Ints
@@ -347,11 +397,17 @@ class SeatColumns:
 
 @dataclass(frozen=True)
 class OwnTests:
-    """What clients found on their own shares after a round, ``[n]`` each: ``loss``, ``accuracy`` (NaN: none), how many
-    ``samples`` (None: not recorded) and the standard ``error`` of the loss (NaN: not recorded).
+    """What clients found on their own test shares after a round, ``[n]`` each.
 
-    ``main`` is the run's main metric (NaN: none), ``gaps`` why there is none of it ("": there is), and ``without`` what
-    it is with each block of the client's samples left out, ``[n, B]`` (None: not recorded).
+    Attributes:
+        clients: their numbers.
+        loss: mean loss.
+        accuracy: 0 to 1; NaN: there is none.
+        samples: how many test samples; None: not recorded.
+        error: standard error of the loss; NaN: not recorded.
+        main: the run's main metric; NaN: the client has none.
+        gaps: why a client has none; empty: it has.
+        without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
     """
 
     clients: Ints
@@ -383,7 +439,20 @@ MARKET: Mapping[str, tuple[int, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MarketRound:
-    """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
+    """One recorded market of ``m`` clients.
+
+    Attributes:
+        round: the round.
+        clients: ``[m]``, their numbers.
+        market: what they declared.
+        graph: ``[m, m]``, 1 where the row's client imports the column's model.
+        units: ``[m, m]``, what the row's client was billed by the column's, in units.
+        paid: ``[m]``, whether each client paid its bill.
+        pricing: the pricing rule's name.
+        utility: ``[m]``, each client's utility under what is true of it.
+        withheld: the centres that were not delivered, as rows of the table.
+        stop: what Algorithm 2 of iPFL did at a seller that does not pay.
+    """
 
     round: int
     clients: NDArray[np.int64]
@@ -398,18 +467,25 @@ class MarketRound:
 
     @property
     def realised(self) -> NDArray[np.int8]:
-        """The imports that were delivered."""
+        """The imports that were delivered, ``[m, m]``: those of clients that paid."""
         return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
 
     @property
     def money(self) -> NDArray[np.int64]:
-        """What was really paid, units ``[m, m]``."""
+        """What was really paid, in units ``[m, m]``."""
         return np.where(self.paid[:, None], self.units, 0)
 
 
 def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
-    """Return the market of round ``number`` from the arrays of its ``file`` (those that ``MARKET`` names); None if it
-    had none. Raises UserError if they do not fit each other.
+    """Return the market of a round; None if it had none.
+
+    Args:
+        number: the round.
+        file: the file that the arrays are from, for errors.
+        record: its arrays, those that ``MARKET`` names.
+
+    Raises:
+        UserError: they do not fit each other.
     """
     try:
         return _checked_market(number, record) if "market_units" in record else None
@@ -418,6 +494,9 @@ def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
 
 
 def _checked_market(number: int, record: Arrays) -> MarketRound:
+    """Return the market that these arrays describe. Raises ValueError or KeyError if one is missing or has another
+    form.
+    """
     d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
     for name, (axes, kinds) in MARKET.items():
         array = record[name]
@@ -439,7 +518,11 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
 
 
 def rounds_of(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the rounds of which a run directory has arrays, in order, with their files. Raises UserError."""
+    """Yield the rounds of which a run directory has arrays, in order, with their files.
+
+    Raises:
+        UserError: a file whose name is no number.
+    """
     for file in sorted((folder / ROUNDS).glob("*.npz")):
         if not file.stem.isdecimal():
             raise UserError(f"{file}: is not the record of a round: its name is no number")
@@ -458,15 +541,25 @@ def recorded_markets(folder: Path) -> Iterator[MarketRound]:
 
 
 def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
-    """Say whether a round did not wait for a seat's update, which may join a later one: it is not refused."""
+    """Say whether a round did not wait for a seat's update, which may still join a later one. Then it is not
+    refused.
+    """
     return seat.refused == STILL and table(config, "federation").get("late") == "next"
 
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """A run directory in memory: ``metrics`` has a round's line each (its ``round`` is a number, all else is as it was
-    written), ``clients`` a seat each; arrays are read when they are asked for. ``ledger_url`` is where the user says
-    that its books are; None: in the directory.
+    """A run directory in memory, as reports read it.
+
+    Attributes:
+        path: the directory.
+        name: what to call it.
+        config: its ``config.toml``.
+        metrics: a line a round. Its ``round`` is a number; everything else is as it was written, unchecked.
+        clients: a seat each.
+        ledger_url: where the user says that its books are; None: in the directory.
+
+    Arrays of rounds are read from their files when they are asked for.
     """
 
     path: Path
@@ -483,7 +576,7 @@ class RunRecord:
 
     @property
     def label(self) -> str:
-        """The mechanism and the seed in words."""
+        """The mechanism and the seed in words, such as "greedyfed, seed 0"."""
         return f"{self.mechanism}, seed {self.seeds[0]}"
 
     @property
@@ -493,7 +586,7 @@ class RunRecord:
 
     @property
     def readings(self) -> tuple[Reading, ...]:
-        """How the metrics of ``[eval] metrics`` are read, the main one first; none if there is no such list."""
+        """How the metrics of ``[eval] metrics`` are read, the main one first; empty if there is no such list."""
         return readings_of(table(self.config, "eval").get("metrics"))
 
     @property
@@ -509,7 +602,9 @@ class RunRecord:
 
     @cached_property
     def ended_early(self) -> str | None:
-        """Why the run ended before its last round: its target was reached or its budget used up; None: it did not."""
+        """Why the run ended before its last round: a target that was reached or a budget that was used up; None: it did
+        not.
+        """
         if len(self.metrics) >= self.rounds_planned:
             return None
         limits = table(self.config, "run")
@@ -533,21 +628,25 @@ class RunRecord:
 
     @property
     def num_clients(self) -> int:
-        """The number of registered clients; at least as many as ever had a seat."""
+        """The number of registered clients, but at least as many as ever had a seat."""
         data = table(self.config, "data")
         registered = 1 if data.get("partition") == "pooled" else len(self.members) or data.get("clients")
         return max(registered if isinstance(registered, int) else 0, int(self.seats.client.max(initial=-1)) + 1)
 
     @cached_property
     def members(self) -> Mapping[int, Mapping[str, Any]]:
-        """The register of a federation on a network, by client; empty for a simulation. Raises UserError."""
+        """The register of a federation on a network, by client; empty for a simulation. Raises UserError for a damaged
+        one.
+        """
         file = self.path / MEMBERS
         return read_members(file) if file.is_file() else {}
 
     @cached_property
     def about(self) -> About:
-        """What the run's parts and behaviours say of themselves, as recorded; what built-in ones would have said, of a
-        run from before they did. Raises UserError.
+        """What the run's parts and behaviours say of themselves.
+
+        It is read from the directory. Runs from before this was recorded are described as the built-in parts would have
+        done.
         """
         said = read_about(self.path)
         if said is None:
@@ -557,7 +656,14 @@ class RunRecord:
         return said
 
     def series(self, key: str) -> tuple[Ints, Floats]:
-        """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""
+        """Return one metric over the rounds that have it.
+
+        Args:
+            key: its name, such as "test/accuracy".
+
+        Returns:
+            The rounds ``[n]``, counted from 0, and the numbers ``[n]``. Rounds without a finite number are left out.
+        """
         found = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
         rounds = np.array([r for r, _ in found], np.int64)
         return rounds, np.array([v for _, v in found], np.float64)
@@ -574,7 +680,7 @@ class RunRecord:
 
     @cached_property
     def seats(self) -> SeatColumns:
-        """The seats as arrays."""
+        """The seats as columns."""
 
         def column(name: str) -> Floats:
             values = (getattr(seat, name) for seat in self.clients)
@@ -598,26 +704,40 @@ class RunRecord:
 
     @cached_property
     def _names(self) -> dict[int, str]:
+        """What clients are called, by number: as the directory says, or else as their lines do."""
         return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
 
     def client_of(self, name: str) -> int:
-        """Return the number of the client that a person means. Raises UserError; see :func:`client_of`."""
+        """Return the number of the client that a person means by its number or name.
+
+        Raises:
+            UserError: none or several have this name (see :func:`hanse.runs.names.client_of`).
+        """
         return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-        """Read the arrays of one round (0-based), all or ``only`` those named of them; empty if its file is not there.
+        """Read the arrays of one round.
 
-        ``[S]`` by seat, ``[n]`` by those tested or refused, ``[N]`` by client (balances).
+        Args:
+            round: counted from 0.
+            only: read those with these names alone; empty: all.
 
-        Raises UserError if it is broken.
+        Returns:
+            Arrays by name; empty if the round has no file. Their axes are ``[S]`` by seat, ``[n]`` by the clients that
+            were
+            tested or refused, or ``[N]`` by client.
+
+        Raises:
+            UserError: the file is broken.
         """
         file = round_file(self.path, round)
         return read_arrays(file, only) if file.exists() else {}
 
     def own_tests(self, round: int) -> OwnTests | None:
-        """Return what the clients that tested on their own shares after a round found; None if nobody did.
+        """Return what clients found on their own test shares after a round; None if nobody tested.
 
-        Raises UserError if the arrays do not fit each other.
+        Raises:
+            UserError: the arrays do not fit each other.
         """
         key = f"test_{self.main.key}"
         record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block"))
@@ -637,8 +757,10 @@ class RunRecord:
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
-        """By round, of those that recorded it: the clients ``[S]`` whose updates were valued, and their values without
-        each block of the validation samples ``[S, B]``.
+        """Values without each block of the validation samples, by round, of the rounds that recorded them.
+
+        Each is the clients ``[S]`` whose updates were valued, and ``[S, B]``: their values with each of B blocks left
+        out.
         """
         found = {}
         for line in self.metrics:
@@ -649,10 +771,15 @@ class RunRecord:
         return found
 
     def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
-        """Return what values would have been with smaller budgets, by budget: of each round that recorded it the
-        clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN: not known).
+        """Return what values would have been with smaller budgets, by budget (models evaluated a round).
 
-        Raises UserError if a round's arrays do not fit each other.
+        Returns:
+            For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
+            not
+            known).
+
+        Raises:
+            UserError: a round's arrays do not fit each other.
         """
         given = (self.config.get("mechanism") or {}).get("value")
         also = given.get("also") if isinstance(given, Mapping) else None
@@ -673,11 +800,14 @@ class RunRecord:
         return found
 
     def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Yield, of each round that recorded them, the clients ``[S]`` whose updates were valued and the pairwise
-        interactions of these updates ``[S, S]`` (NaN: not in one game) with their standard errors ``[S, S]`` (NaN: not
-        known).
+        """Yield the pairwise interactions of each round that recorded them.
 
-        Raises UserError if a round's arrays do not fit each other.
+        Yields:
+            The clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game), and their
+            standard errors ``[S, S]`` (NaN: not known).
+
+        Raises:
+            UserError: a round's arrays do not fit each other.
         """
         for line in self.metrics:
             stored = self.arrays(line["round"], only=("answered", "value_interactions", "value_interaction_errors"))
@@ -695,8 +825,11 @@ class RunRecord:
             yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
 
     def arrivals(self) -> Recorded:
-        """Return who was here in each round, and whose updates were accepted in it. Raises UserError for a run that did
-        not record it, and for arrays that do not fit each other.
+        """Return who was present in each round, and whose updates were accepted in it, to replay this order.
+
+        Raises:
+            UserError: the run did not record it because its rounds waited for everybody, or its arrays do not fit each
+                other.
         """
         present, came = {}, {}
         for line in self.metrics:
@@ -717,8 +850,9 @@ class RunRecord:
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:
-        """The (round, client) of whom the round did not wait for, where late updates join later rounds: nothing of
-        theirs is refused yet. Empty where late updates are dropped.
+        """The (round, client) of updates that the round did not wait for and that may still join later rounds.
+
+        They count as late, not as refused. It is empty where late updates are dropped.
         """
         return frozenset((seat.round, seat.client) for seat in self.clients if is_under_way(self.config, seat))
 
@@ -729,12 +863,13 @@ class RunRecord:
         return max(0, int(counts.sum()) - len(self.under_way)) if len(counts) else None
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (round, client, reason) of every refusal, without those who are only late; only rounds that had one are
-        opened.
-        """
+        """Yield (round, client, reason) of every refusal, without those that are only late."""
         yield from (found for found in self._said_no() if found[2] != STILL or found[:2] not in self.under_way)
 
     def _said_no(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (round, client, reason) of everything that was refused or late. Only rounds that had some are
+        opened.
+        """
         for line in self.metrics:
             if not line.get("refused"):
                 continue
@@ -750,12 +885,17 @@ class RunRecord:
 def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
     """Read a run directory, which may be a stranger's: nothing of it is imported, and no link in it is followed.
 
-    ``ledger_url``: where its books are, if not in the directory. Raises UserError with one line: it is not a run
-    directory, holds links, has no finished round yet, or is damaged.
+    Args:
+        path: the directory.
+        ledger_url: where its books are, if not in the directory.
+
+    Raises:
+        UserError: with one line: it is no run directory, holds links, has no finished round yet, or is damaged.
     """
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")
     registered = table(config, "data").get("clients")
+    # reports make arrays by client, so a number from a stranger's file must not decide how much memory they take
     if isinstance(registered, int) and registered > CLIENTS:
         raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
     metrics = list(json_lines(path / METRICS, ("round",)))
@@ -767,7 +907,7 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
 
 
 def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> list[RunRecord]:
-    """Read run directories; one that is given twice is read once. Raises UserError."""
+    """Read several run directories; one that is given twice is read once. Raises UserError as :func:`load_run`."""
     if not paths:
         raise UserError("no run directory was given")
     once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
@@ -775,7 +915,11 @@ def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> lis
 
 
 def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the lines of a line file of a run that is to go on. Raises MachineError for a line that is damaged."""
+    """Return the lines of a line file of a run that is to go on.
+
+    Raises:
+        MachineError: a line is damaged.
+    """
     try:
         return list(json_lines(folder / name, remedy="bring back a backup of the run"))
     except UserError as wrong:
@@ -783,7 +927,7 @@ def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Say whether this is a finite number that a page can show."""
+    """Say whether this is a finite number that a page can show. Whole numbers beyond 64 bits are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
@@ -794,8 +938,12 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 @dataclass(frozen=True)
 class Grown:
-    """What one look found: new ``lines``; ``cut`` if everything that was read before no longer counts (the lines are
-    from the beginning then); ``left`` bytes that were not looked at yet.
+    """What one look at a growing file found.
+
+    Attributes:
+        lines: new lines, parsed.
+        cut: whether everything that was read before no longer counts. Then ``lines`` are from the beginning.
+        left: bytes that were not looked at yet.
     """
 
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -805,8 +953,13 @@ class Grown:
 
 @dataclass
 class LineTail:
-    """A place in a growing file. ``damaged`` counts lines that are not JSON objects, or have no counts under the keys
-    ``whole``; they are passed over.
+    """A place in a growing file of JSON lines, from which :meth:`read` goes on.
+
+    Attributes:
+        path: the file, which need not be there yet.
+        whole: keys under which each line must have a count, such as "round".
+        place: bytes that have been read.
+        damaged: how many lines were passed over because they are no JSON objects or lack these counts.
     """
 
     path: Path
@@ -817,10 +970,13 @@ class LineTail:
     _file: tuple[int, int] | None = None  # device and inode
 
     def read(self, most: int = CHUNK) -> Grown:
-        """Return the complete lines after the place reached, about ``most`` bytes of them; a torn last line waits.
+        """Return the complete lines after the place reached; a last line that is torn waits for the next call.
 
-        A file that is shorter than the place reached, is another file, or has other bytes before that place was cut
-        by a resumed run or made anew: it is read from its beginning. A file that is not there is an empty one.
+        A file that is shorter than the place reached, is another file, or has other bytes before that place was cut by
+        a resumed run or made anew. It is read from its beginning. A file that is not there counts as an empty one.
+
+        Args:
+            most: how many bytes are read, about.
         """
         try:
             file = opened(self.path)
@@ -840,6 +996,7 @@ class LineTail:
             self._file = (status.st_dev, status.st_ino)
             file.seek(self.place)
             data = file.read(most)
+            # a line longer than ``most`` is read to its end, but one that never ends is given up at LONGEST
             while b"\n" not in data and len(data) < LONGEST and (more := file.read(most)):
                 data += more
         end = data.rfind(b"\n") + 1
@@ -854,11 +1011,12 @@ class LineTail:
         return Grown(lines, cut, max(0, status.st_size - self.place) if end else 0)
 
     def _rewind(self) -> None:
+        """Begin again at the start of the file."""
         self.place, self.damaged, self._before = 0, 0, b""
 
 
 def last_line(file: Path) -> Mapping[str, Any]:
-    """Return the last complete line of a JSON-lines file; empty if it has none."""
+    """Return the last complete line of a JSON-lines file; empty if it has none or cannot be read."""
     try:
         with opened(file) as lines:
             size = lines.seek(0, os.SEEK_END)

@@ -1,7 +1,10 @@
-"""What a recorded market must have cost, computed anew from its record: the prices, the bills, who was delivered what;
-and whether the models of a run are those that its record has by their hashes.
+"""What a recorded market must have cost, computed anew from its record.
 
-It needs the files in ``rounds/`` of a run directory and the transactions of its ledger, and of models its checkpoint.
+``hanse ledger verify`` and ``hanse audit`` use it to check the prices, the bills, what was delivered and what the
+ledger moved, and whether the models of a run are those of its record by their hashes. It needs the files in ``rounds/``
+of a run directory, the transactions of its ledger, and for models its checkpoint.
+
+Each check returns "" if all is well, or a phrase that names the first thing that is wrong.
 """
 
 from __future__ import annotations
@@ -19,9 +22,7 @@ from hanse.runs.record import Arrays, MarketRound, row_hash
 
 
 def wrong_payments(r: MarketRound) -> str:
-    """Return the first bill that is not its price, rounded down to the unit, or is nothing for a price above 0; "" if
-    there is none.
-    """
+    """Return the first bill that is not its price rounded down to the unit, or that is nothing for a price above 0."""
     due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
     apart = np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units)
     free = (r.graph != 0) & (due > 0) & (r.units == 0)
@@ -35,13 +36,13 @@ def wrong_payments(r: MarketRound) -> str:
 
 
 def wrong_balance(r: MarketRound) -> str:
-    """Return what a round made or lost; "" if what was paid was received."""
+    """Return how many units a round made or lost; "" if what was paid was received."""
     net = r.money.sum(axis=0) - r.money.sum(axis=1)
     return f"{int(net.sum())} units were made or lost" if net.sum() or (r.money < 0).any() else ""
 
 
 def wrong_delivery(r: MarketRound) -> str:
-    """Return who did not pay and was not withheld its centre, or the other way round; "" if there is nobody."""
+    """Return who did not pay and yet got its centre, or paid and did not get it."""
     unpaid = np.sort(r.clients[~r.paid])
     # rows of one block lie in the order of the clients, wherever the block begins: both differ by one number
     if len(unpaid) == len(r.withheld) and len(np.unique(np.sort(r.withheld) - unpaid)) <= 1:
@@ -53,9 +54,12 @@ def wrong_delivery(r: MarketRound) -> str:
 def unlike_books(
     rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
 ) -> str:
-    """Return the first payment in which the records and the ledger's ``history`` (round, transaction) differ, or "".
+    """Return the first payment in which the records and the ledger differ, or "".
 
-    Records of rounds from ``through`` on (None: of none) are not in the ledger yet.
+    Args:
+        rounds: the recorded markets.
+        history: the ledger's transactions, each with its round.
+        through: records of rounds from this one on are not in the ledger yet; None: all are.
     """
     owed: dict[tuple[int, str], dict[str, int]] = {}
     for r in rounds:
@@ -82,8 +86,14 @@ def unlike_books(
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
-    """Return the first row of the ``table`` after a round that is not the one that its record has by its hash, or "".
-    Rows that were withheld stayed as they were. A row that is no sum of rows and has no hash is wrong, too.
+    """Return the first row of a table that is not the one that its record has by its hash, or "".
+
+    A row that was recorded neither by its weights nor by a hash is wrong, too. Rows that were withheld are passed over,
+    since they stayed as they were.
+
+    Args:
+        table: the models after the round.
+        record: the round's arrays.
     """
     withheld = record.get("withheld", ())
     made, hashes = (record[name].tolist() if name in record else [] for name in ("made_row", "made_hash"))
@@ -101,13 +111,21 @@ def unlike_rows(table: Table, record: Arrays) -> str:
 def first_wrong(
     rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
 ) -> tuple[int, str | None]:
-    """Return how many recorded markets were replayed, and the first thing that is wrong with what their models cost, or
-    with the payments in the ledger's ``history`` (as :func:`unlike_books`).
+    """Replay all markets of a run, and hold the ledger against them.
+
+    Args:
+        rounds: the recorded markets.
+        history: the ledger's transactions, each with its round.
+        through: as in :func:`unlike_books`.
+
+    Returns:
+        How many markets there were, and the first thing that is wrong; None: all is well.
     """
     looks: tuple[Callable[[MarketRound], str], ...] = (wrong_payments, wrong_balance, wrong_delivery)
     count, wrong = 0, list[str]()
 
     def seen() -> Iterator[MarketRound]:
+        """Yield the markets while they are counted and checked, so that a long run is read once."""
         nonlocal count
         for r in rounds:
             count += 1

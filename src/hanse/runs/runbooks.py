@@ -1,4 +1,8 @@
-"""The books of a run directory: its ledger, and the journal beside it from which a lost one is rebuilt."""
+"""The books of a run directory: its ledger, and the journal beside it from which a lost one is rebuilt.
+
+:class:`hanse.runs.rundir.RunDir` opens them if the mechanism pays. The journal (``transactions.jsonl``) is written with
+each round, the ledger after each checkpoint, so the ledger is never ahead of the run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,13 @@ from hanse.runs.config import Experiment
 
 
 class RunBooks:
-    """An open ledger, and where its journal is: ``count`` transactions lead to ``head``."""
+    """An open ledger and its journal. Make one with :meth:`open`.
+
+    Args:
+        folder: the run directory.
+        ledger: its open ledger.
+        claim: how many transactions the run has, and the hash of the last one.
+    """
 
     def __init__(self, folder: Path, ledger: Ledger, claim: Claim) -> None:
         self._folder, self._ledger = folder, ledger
@@ -27,9 +37,19 @@ class RunBooks:
 
     @staticmethod
     def open(folder: Path, experiment: Experiment, snapshot: Snapshot | None) -> tuple[RunBooks, list[str]]:
-        """Open the ledger as it was at the checkpoint, see that the journal is whole, and say what had to be mended.
+        """Open the ledger as it was at the checkpoint, and see that the journal is whole.
 
-        Raises MachineError for what cannot be mended, and LedgerError if the database cannot be opened.
+        Args:
+            folder: the run directory.
+            experiment: says where the ledger is, and its floor.
+            snapshot: the checkpoint from which the run goes on; None: it begins.
+
+        Returns:
+            The books, and lines on what had to be mended.
+
+        Raises:
+            MachineError: something cannot be mended.
+            LedgerError: the database cannot be opened.
         """
         claim = Claim()
         if snapshot is not None:
@@ -51,7 +71,9 @@ class RunBooks:
         return RunBooks(folder, ledger, claim), said
 
     def lines(self, round: int, transactions: Sequence[Transaction]) -> str:
-        """Return the journal's lines of a round's transactions, which come next in the book."""
+        """Return the journal's lines of a round's transactions, which come next in the book. Each has the hash of the
+        one before.
+        """
         found = []
         for transaction in transactions:
             before, self._head = self._head, digest(self._head, round, transaction)
@@ -64,7 +86,9 @@ class RunBooks:
         self._ledger.post_rounds(transactions)
 
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
-        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
+        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
+        later.
+        """
         write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, None))
 
     def close(self) -> None:

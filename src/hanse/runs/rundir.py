@@ -1,8 +1,11 @@
 """The run directory: what a run leaves on disk, and how a resumed run finds its place again.
 
+A new directory is made by :func:`claim` and :meth:`RunDir.create`, an existing one is opened by :meth:`RunDir.reopen`.
+Each round is then appended, and from time to time a checkpoint is written.
+
 A round becomes part of the run with its checkpoint: lines and files of rounds after the last checkpoint are cut off on
 resume and made again, bit for bit. Its transactions are in the checkpoint too, and are written into the ledger right
-after it: the ledger is never ahead of the run, and a resumed run writes what a crash kept from it.
+after it. So the ledger is never ahead of the run, and a resumed run writes what a crash kept from it.
 """
 
 from __future__ import annotations
@@ -58,8 +61,12 @@ KEEP = 3  # checkpoints: the last one, and two to fall back on
 
 
 def claim(hold: Hold, *, overwrite: bool) -> None:
-    """See that a new run can go to a directory, before anything is built for it; a run that is to be overwritten is
-    held from now on. Raises UserError.
+    """See that a new run can go to a directory, before anything is built for it.
+
+    A run that is to be overwritten is locked from here on, so that nobody resumes it meanwhile.
+
+    Raises:
+        UserError: the place is taken, or another process plays the run there.
     """
     path = hold.folder
     if (path / LOCK).exists() or (overwrite and (path / "config.toml").exists()):
@@ -68,8 +75,10 @@ def claim(hold: Hold, *, overwrite: bool) -> None:
 
 
 def claim_anew(hold: Hold, *, overwrite: bool) -> None:
-    """Do the same for a run that only a program can begin, and nobody can resume: the errors say ``out`` and
-    ``overwrite`` as that program does. Raises UserError.
+    """Do the same as :func:`claim` for a run that only a program can begin and nobody can resume.
+
+    Raises:
+        UserError: as :func:`claim`, but it speaks of ``out`` and ``overwrite`` as that program does, not of options.
     """
     try:
         claim(hold, overwrite=overwrite)
@@ -80,14 +89,16 @@ def claim_anew(hold: Hold, *, overwrite: bool) -> None:
 
 
 def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
-    """Delete what is in a folder."""
+    """Delete everything in a folder except entries with these names. Links are removed, never followed."""
     for entry in path.iterdir():
         if entry.name not in but:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
 def _check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise UserError if a new run cannot go to this place: it is taken, and not to be (or must not be) overwritten."""
+    """Raise UserError if a new run cannot go to this place: it is taken, or is no run that ``overwrite`` might
+    delete.
+    """
     if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):
         return
     if not overwrite:
@@ -97,14 +108,18 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 
 
 def _is_no_run(path: Path) -> bool:
-    """Say whether this may lie where a run begins: members who came, or what a start that was killed left behind."""
+    """Say whether this entry may lie where a run begins: members who came, or what a start that was killed left
+    behind.
+    """
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
 @dataclass
 class RunDir:
-    """An open run directory. Use :meth:`create` or :meth:`reopen`, then :meth:`append` each round, then
-    :meth:`close`. Whoever opens it holds its lock. What the machine fails to do raises MachineError.
+    """An open run directory.
+
+    Use :meth:`create` or :meth:`reopen`, then :meth:`append` and :meth:`checkpoint` for the rounds, then :meth:`close`.
+    Whoever opens it holds its lock. What the machine fails to do raises MachineError with how to go on.
     """
 
     path: Path
@@ -125,11 +140,21 @@ class RunDir:
         overwrite: bool = False,
         books: bool = False,
     ) -> RunDir:
-        """Make a new run directory for these ``data``, which says what its parts are ``about``, and the ``shape`` of
-        what the model takes and gives; with a ledger if there will be ``books``. ``hold`` is taken. If that fails,
-        nothing new is left behind.
+        """Make a new run directory. If that fails, nothing new is left behind.
 
-        Raises UserError if it exists (unless ``overwrite``), is another process's, or cannot be written.
+        Args:
+            path: where.
+            experiment: written as ``config.toml``, last of all: that file makes the directory a run.
+            hold: the right to write there; it is taken here.
+            data: the fingerprint of the data, written as ``data.json``.
+            about: what the run's parts say of themselves.
+            shape: what the model takes and gives, written as ``shape.json``.
+            overwrite: whether an earlier run there may be deleted.
+            books: whether there will be transactions, so that it needs a ledger.
+
+        Raises:
+            UserError: the place is taken, another process plays there, or it cannot be written.
+            MachineError: the disk is full.
         """
         _check_free(path, overwrite=overwrite)
         folder = RunDir(path)
@@ -164,17 +189,30 @@ class RunDir:
         names: Sequence[str] = (),
         other_data: bool = False,
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
-        """Open a run directory to go on: return it, the last sound checkpoint, and what was passed over or mended.
+        """Open a run directory to go on. Whatever lies after the last sound checkpoint is cut off.
 
-        Whatever lies after that checkpoint is cut off, and its transactions are in the ledger. Raises UserError if
-        ``data``, of clients with these ``names``, are not those that the run was played with, unless ``other_data``
-        allows it.
+        Args:
+            path: the run directory.
+            experiment: its experiment.
+            device: where the table is loaded.
+            data: the fingerprint of the data as they are.
+            names: what the clients are called, for errors.
+            other_data: go on with data that are not those of the rounds before; it is recorded.
+
+        Returns:
+            The directory, the last sound checkpoint (None: start from round 0), and lines on what was passed over or
+            mended.
+
+        Raises:
+            UserError: the data are not those that the run was played with, and ``other_data`` does not allow it.
+            MachineError: the books cannot be brought to where the checkpoint is.
         """
         note = compare_data(path, data, allowed=other_data, names=names)
         said = [] if note is None else [note]
         folder = RunDir(path)
         with folder._storing():
             snapshot = folder._last_sound(device, said)
+            # files that a killed process had not finished writing
             for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
                 litter.unlink()
             lengths = dict.fromkeys((*LINES, JOURNAL), 0) if snapshot is None else snapshot.lengths
@@ -192,7 +230,9 @@ class RunDir:
         return folder, snapshot, said
 
     def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:
-        """Return the last checkpoint that is whole and set those after it aside, with a line in ``said``."""
+        """Return the last checkpoint that is whole, and set damaged ones after it aside, with a line each in
+        ``said``.
+        """
         passed_over = False
         for file in sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True):
             try:
@@ -208,7 +248,7 @@ class RunDir:
         return None
 
     def _open(self, experiment: Experiment, snapshot: Snapshot | None) -> list[str]:
-        """Open the books and the line files, and say what had to be mended."""
+        """Open the books and the line files, and return lines on what had to be mended."""
         said, file = list[str](), self.path / "ledger.json"
         if file.exists():
             from hanse.runs.runbooks import RunBooks  # here: databases take a while to import, and few runs need them
@@ -221,7 +261,7 @@ class RunDir:
         return said
 
     def append(self, done: PackedRound) -> None:
-        """Write one finished round's lines and arrays."""
+        """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
         with self._storing():
             round_file(self.path, done.round).write_bytes(done.arrays)
             for name, lines in done.lines.items():
@@ -229,21 +269,25 @@ class RunDir:
         self.owe(done.round, done.posted)
 
     def _write(self, name: str, lines: bytes) -> None:
+        """Append to a line file, through to the operating system, so that a page that follows the run sees it."""
         self._files[name].write(lines)
         self._files[name].flush()
 
     def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
-        """Keep a round's transactions for the next checkpoint."""
+        """Keep a round's transactions for the next checkpoint, and write them into the journal."""
         self._pending += [(round, t) for t in transactions]
         if self._books is not None:
             with self._storing():
                 self._write(JOURNAL, self._books.lines(round, transactions).encode())
 
     def checkpoint(self, state: LoopState) -> None:
-        """Make everything so far part of the run, and write the transactions since the last time into the ledger."""
+        """Make everything so far part of the run, and write the transactions since the last checkpoint into the
+        ledger.
+        """
         lengths = {name: file.tell() for name, file in self._files.items()}
         folder = self.path / "checkpoints"
         with self._storing():
+            # the journal must be on the disk before a checkpoint says how long it is: a lost ledger is rebuilt from it
             if self._books is not None and self._pending:
                 os.fsync(self._files[JOURNAL].fileno())
             checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths, tuple(self._pending)))
@@ -256,9 +300,7 @@ class RunDir:
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
-        """Turn what the machine cannot do for the run into a MachineError that says how many rounds are kept and how to
-        go on.
-        """
+        """Turn what the machine cannot do into a MachineError that says how many rounds are kept and how to go on."""
         try:
             yield
         except (OSError, LedgerError) as wrong:
@@ -273,7 +315,9 @@ class RunDir:
             ) from wrong
 
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
-        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
+        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
+        later.
+        """
         if self._books is not None:
             with self._storing():
                 self._books.receipts(round, book, posted)
@@ -289,7 +333,7 @@ class RunDir:
             self._books = None
 
     def discard(self) -> None:
-        """Close and delete the directory, but for what was there before the run began."""
+        """Close and delete the directory, except for what was there before the run began."""
         self.close()
         clear(self.path, EARLIER)
         if [entry.name for entry in self.path.iterdir()] == [LOCK]:
@@ -303,12 +347,14 @@ class RunDir:
 
     @property
     def is_new(self) -> bool:
-        """Whether no round was finished in it yet."""
+        """Whether no round was finished in it yet, so that nothing is lost if it is deleted."""
         return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
-    """Return the snapshot if the line files are as long as it says. Raises CorruptCheckpointError otherwise."""
+    """Return the snapshot if the line files are at least as long as it says. Raises CorruptCheckpointError
+    otherwise.
+    """
     for file in LINES:  # not the journal: the ledger has what it should have
         length = snapshot.lengths[file]
         size = (path / file).stat().st_size if (path / file).exists() else 0
@@ -333,8 +379,10 @@ def _environment() -> dict[str, Any]:
 
 @contextmanager
 def _making(path: Path) -> Iterator[None]:
-    """Turn what keeps a directory from being made into a UserError (a place that cannot be written, a database that
-    cannot be opened) or a MachineError (no space).
+    """Turn what keeps a directory from being made into an error with one line.
+
+    That is a UserError for a place that cannot be written or a database that cannot be opened, and a MachineError for a
+    full disk.
     """
     try:
         yield

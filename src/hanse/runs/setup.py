@@ -1,4 +1,13 @@
-"""Builds what an experiment names: data, model, mechanism, engine and federation, and refuses what does not fit."""
+"""Builds what an experiment names: data, model, mechanism, engine and federation, and refuses what does not fit.
+
+It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
+that can be seen with the data at hand, so that a user gets one list and not one error after another.
+:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns the
+:class:`hanse.rounds.round.Setup` that rounds are played with.
+
+Most functions here look for one kind of mistake, and return a line for each one found (an error before round 0, or a
+warning). To refuse one more thing, add a function like these and call it in :func:`build`.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +69,23 @@ REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, what clients are like, and
-    the training ``loop`` of the user's own, if there is one.
+    """Everything of a run but its engine.
 
-    ``experiment`` is the one that was asked for, as own data and an own model settle it. ``another`` draws the k-th of
-    several different models' first rows.
+    Attributes:
+        experiment: the one that was asked for, completed by what data and a model given as objects say of themselves.
+        data: the samples, split among the clients.
+        problem: the model as a module, its loss, and its metrics.
+        initial: ``[P]``, the row at which training starts.
+        another: draws the first row of the k-th of several different models; ``another(0)`` is ``initial``.
+        mechanism: its parts, by slot.
+        behaviours: what some clients do otherwise, in the order of the file.
+        policy: what clients decide for themselves.
+        profiles: what each client is like in a market; empty: nothing is said.
+        refuse: what refuses updates that stand out; None: nothing does.
+        waiting: when TRAIN ends, and what becomes of late updates.
+        device: where the table lies.
+        about: what parts, behaviours and the policy say of themselves.
+        loop: a training loop of the user's own; None: hanse's.
     """
 
     experiment: Experiment
@@ -85,8 +106,12 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Own:
-    """What a run was given as objects: ``data`` in any form that :mod:`hanse.data.own` reads, and a ``model``: a
-    module, or a function ``(input_shape, num_classes, **options)`` that returns one; None: what the experiment names.
+    """What a run was given as objects of this process, in the place of what the experiment names.
+
+    Attributes:
+        data: in any form that :mod:`hanse.data.own` reads; None: the experiment's source.
+        model: a module, or a function ``(input_shape, num_classes, **options)`` that returns one; None: the
+            experiment's.
     """
 
     data: Any = None
@@ -94,9 +119,15 @@ class Own:
 
 
 def build(experiment: Experiment, data: FederatedData | None = None, own: Own = Own()) -> Blueprint:
-    """Build data (unless it is given: clients on a network have their own), model, mechanism and behaviours.
+    """Build data, model, mechanism and behaviours, and refuse what does not fit together.
 
-    Raises UserError that lists everything that does not fit.
+    Args:
+        experiment: what to build.
+        data: the data, where they are there already: on a network, what the server knows of them.
+        own: objects in the place of what the experiment names.
+
+    Raises:
+        UserError: with a line for everything that does not fit.
     """
     if data is None:
         spec, dataset = with_own(experiment.data, own.data)
@@ -108,6 +139,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
 
     def tried(make: Callable[[], Any], section: str = "") -> Any:
+        """Return what ``make`` makes, or None with its errors added to the list."""
         try:
             return make()
         except UserError as wrong:
@@ -156,18 +188,20 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
 
 
 def _seats(mechanism: Mechanism, data: FederatedData) -> int:
-    """Return how many clients sit in a round, at most."""
+    """Return how many clients train in a round, at most."""
     return min(getattr(mechanism.select, "clients_per_round", data.num_clients), data.num_clients)
 
 
 def _enough(experiment: Experiment, seats: int) -> int | None:
-    """Return how many sound replies end a round's training; a share is of the seats, rounded up."""
+    """Return how many sound replies end a round's training; None: all are waited for. A share is of the seats,
+    rounded up.
+    """
     given = experiment.federation.enough
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
 def _too_few(experiment: Experiment, seats: int) -> list[str]:
-    """Return a line for a number of replies that a round cannot have, or that ends it before it may count."""
+    """Return a line for numbers of replies that a round cannot have, or with which it would end before it may count."""
     least, enough, given = experiment.federation.min_replies, _enough(experiment, seats), experiment.federation.enough
     lines = [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
     if enough is not None and enough > seats:
@@ -179,7 +213,7 @@ def _too_few(experiment: Experiment, seats: int) -> list[str]:
 
 
 def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a line for each thing that cannot be with late = "next"."""
+    """Return a line for each thing that does not go with ``late = "next"``."""
     if experiment.federation.late == "drop":
         return []
     lines = [f"federation.late: 'next': {line}" for line in refuse_late(mechanism)]
@@ -190,7 +224,11 @@ def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def _waiting(experiment: Experiment, seats: int) -> Waiting:
-    """Return how long a round waits. Raises UserError for an order of arrival that cannot be repeated."""
+    """Return how long a round waits.
+
+    Raises:
+        UserError: ``replay`` names an order of arrival that cannot be repeated with this experiment.
+    """
     section, rounds, order = experiment.federation, experiment.run.rounds, None
     if section.replay is not None:
         if section.engine != "local":
@@ -207,7 +245,7 @@ def _waiting(experiment: Experiment, seats: int) -> Waiting:
 
 
 def _at_once(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
-    """Return a warning if a simulation's rounds cannot end early, since all replies come at once."""
+    """Return a warning if rounds are to end early in a simulation where all replies come at once."""
     section = experiment.federation
     early = section.enough is not None or section.late == "next"
     timed = any(type(b).takes is not Behaviour.takes for b in behaviours) or section.replay is not None
@@ -221,7 +259,7 @@ def _at_once(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[st
 
 
 def _no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int) -> list[str]:
-    """Return a line for each client that a behaviour names and that is not there."""
+    """Return a line for each client that a behaviour names and that does not exist."""
     return [
         f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {num_clients - 1}"
         for name, behaviour in behaviours.items()
@@ -233,13 +271,24 @@ def _no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: in
 def build_model(
     experiment: Experiment, data: FederatedData, given: nn.Module | Factory | None = None, number: int = 0
 ) -> tuple[Problem, Tensor]:
-    """Return the model (the one that is ``given``, or the section's) with its loss and metrics, and the first row
-    ``[P]`` of the ``number``-th such model. Raises UserError for a model, a loss or a metric that does not exist or
-    does not go with the data.
+    """Return the model with its loss and metrics, and its first row.
+
+    Args:
+        experiment: names the model, loss and metrics.
+        data: what the model is made for.
+        given: a model given as an object, in the place of the one that is named.
+        number: which of several different initial models; 0 is the usual one.
+
+    Returns:
+        The problem (module, layout of a row, loss, metrics) and the row ``[P]``.
+
+    Raises:
+        UserError: a model, loss or metric does not exist or does not go with the data.
     """
     section, classes = experiment.model, data.num_classes
     text = is_text(data.pool([0])[0])
     loss: str | Mapping[str, Any] | None = experiment.train.loss
+    # "balanced" weights come from the class counts, which are only known here
     if isinstance(loss, dict) and loss.get("weights") == "balanced":
         loss = balanced(loss, classes, data.class_counts())
     objective, name = build_objective(loss, classes, text=text), section.name if given is None else given
@@ -259,9 +308,11 @@ def build_model(
 def _modelled(
     experiment: Experiment, data: FederatedData, given: nn.Module | Factory | None
 ) -> tuple[Experiment, Callable[[int], tuple[Problem, Tensor]]]:
-    """Return the experiment with what is recorded of a model that was given as an object, and what makes the k-th model
-    and its first row. Raises UserError for an experiment that needs an object and has none, or for another one than the
-    experiment, of a run that goes on, has.
+    """Return the experiment with what is recorded of a model given as an object, and what makes the k-th model and its
+    row.
+
+    Raises:
+        UserError: the run's model was given as an object and is not given now, or what is given is no model.
     """
     section = experiment.model
     if given is None and section.name == OBJECT:
@@ -292,6 +343,12 @@ HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "takes", "tells")
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
+    """Return a behaviour by its name or import path.
+
+    Raises:
+        UserError: there is none, its options are wrong, or it is a class that would never do anything, such as one with
+            a misspelt method.
+    """
     make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
     found: Behaviour = call(make, options, f"behaviour.{name}")
     if Behaviour not in type(found).__mro__:
@@ -304,8 +361,9 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
 
 
 def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> list[str]:
-    """Return a line if more clients a round are asked for, or more tiers, than there are clients; the default of the
-    former adapts by itself.
+    """Return a line if more clients a round, or more tiers, are asked for than there are clients.
+
+    A mechanism's default number of clients a round is not refused: it becomes smaller by itself.
     """
     select = table.get("select")
     asked = {
@@ -335,9 +393,7 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
 
 
 def _too_few_for(mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line if the weigh part's rule, or one that it is made of, needs or keeps more updates than a round may
-    have.
-    """
+    """Return a line if an averaging rule needs, or keeps, more updates than a round may have."""
     lines = []
     for rule in rules(mechanism.weigh):
         least, f, keep = (getattr(rule, name, None) for name in ("least", "f", "keep"))
@@ -357,7 +413,7 @@ def _too_few_for(mechanism: Mechanism, seats: int) -> list[str]:
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
-    """Return a line for each setting of the recipe that depends on clients' earlier training and cannot be met."""
+    """Return a line for each training setting that depends on clients' earlier rounds and cannot be met here."""
     recipe, lines = experiment.train.recipe, []
     if recipe.remembers and (experiment.federation.engine != "local" or isinstance(data, RemoteData)):
         changed = [f"{name} = '{getattr(recipe, name)}'" for name in recipe.remembered]
@@ -383,8 +439,11 @@ def _not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> 
 
 
 def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
-    """Return what a mechanism asks of training that a loop of one's own does not do, or None. ``loop`` is "plain", or
-    "penalty" if it takes the pulls and tilts of seats; None: it is hanse's own training, which does everything.
+    """Return what a mechanism asks of training that a loop of the user's own does not do; None: it does everything.
+
+    Args:
+        mechanism: the mechanism.
+        loop: "plain"; "penalty" if the loop takes the pulls and tilts of seats; None: hanse's own training.
     """
     train = mechanism.train
     name = type(train).__name__
@@ -396,7 +455,7 @@ def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
 
 
 def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
-    """Return a line if the model gives one answer a sample, and the samples' targets are a row each (texts)."""
+    """Return a line if the model gives one answer a sample, and the samples (texts) ask for one at each position."""
     name, tested = experiment.model.name, data.server_test or data.server_validation
     samples = data.pool([0])[0] if tested is None else tested
     if name not in ("logistic", "mlp") or not is_text(samples):
@@ -418,7 +477,7 @@ def _unfit(experiment: Experiment, data: FederatedData, problem: Problem, device
 
 
 def _some(data: FederatedData) -> Samples:
-    """Return the first of the samples that this process can see: the server's, or else the largest client's."""
+    """Return a few samples that this process can see, to try a model on: the server's, or else the largest client's."""
     tested = data.server_validation or data.server_test
     if not tested:
         pool, [index] = data.pool([int(data.sizes.argmax())])
@@ -429,7 +488,11 @@ def _some(data: FederatedData) -> Samples:
 def _given(
     experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
 ) -> frozenset[str]:
-    """Return the needs that the experiment meets by itself; the head of a model that is ``unfit`` is not looked for."""
+    """Return the needs of parts that the experiment meets by itself, such as a validation set at the server.
+
+    Args:
+        unfit: the model is refused already, so it is not tried again to see whether it ends in a linear layer.
+    """
     given = set() if experiment.train.loop is not None else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
@@ -452,9 +515,19 @@ def _given(
 def settle_engine(
     experiment: Experiment, blueprint: Blueprint, *, federation: Federation | None = None
 ) -> tuple[Experiment, Setup, Sequence[str]]:
-    """Choose the engine (by a rule if it says "auto"), write the choice into the experiment, and make the setup.
+    """Choose the engine, by the rule of ``docs/engines.md`` if it is "auto", and make the setup.
 
-    With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
+    Args:
+        experiment: what was asked for.
+        blueprint: what :func:`build` made of it.
+        federation: the port to clients elsewhere; None: they are in this process. Elsewhere they train themselves, and
+            the engine here only scores, with one thread.
+
+    Returns:
+        The experiment with the choice written into it, the setup, and lines to tell: why this engine, and warnings.
+
+    Raises:
+        UserError: the experiment asks for what only clients of this process can do.
     """
     settled = blueprint.experiment
     experiment = experiment.model_copy(update={"data": settled.data, "model": settled.model})
@@ -492,7 +565,7 @@ def settle_engine(
 
 
 def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError for what only clients of this process can do."""
+    """Raise UserError with a line for everything in the experiment that only clients of this process can do."""
     data, lines = experiment.data, list[str]()
     if experiment.federation.replay is not None:
         lines.append("federation.replay: on a network updates come when they come; leave it out")
@@ -520,11 +593,11 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
 
 
 def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
-    """Return a warning if the run ends before a selector that first meets everyone has done so."""
+    """Return a warning if the run ends before a selector that first meets every client has done so."""
     select, rounds, clients = blueprint.mechanism.select, experiment.run.rounds, blueprint.data.num_clients
     if not getattr(select, "meets_everyone", False):
         return []
-    seats = min(getattr(select, "clients_per_round", clients), clients)
+    seats = _seats(blueprint.mechanism, blueprint.data)
     needed = rounds_to_meet_all(clients, seats)
     if rounds > needed:
         return []
@@ -535,7 +608,7 @@ def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
 
 
 def _not_held(mechanism: Mechanism) -> list[str]:
-    """Return a warning if clients train rows to hold them, and the deploy part hands out others."""
+    """Return a warning if clients train rows to hold them, and the deploy part hands out other rows."""
     made = {block.name for block in mechanism.train.blocks() if block.held}
     if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
         return []
@@ -554,7 +627,7 @@ def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning for each part that reads something off the steps of SGD, as the user's own loop may step
+    """Return a warning for each part whose formula takes the number of steps as SGD's, as the user's own loop may step
     otherwise.
     """
     wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
@@ -570,6 +643,7 @@ def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
 
 
 def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
+    """Return the engine for this experiment: the one that it names, or what the rule says."""
     section, data, recipe = experiment.engine, blueprint.data, experiment.train.recipe
     pool, index = data.pool([0])
     share = recipe.batch_share or 1 / (recipe.batches_per_epoch or 1)
@@ -579,7 +653,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         blueprint.initial,
         recipe,
         pool.take(index[0][:4]),
-        seats=min(getattr(blueprint.mechanism.select, "clients_per_round", data.num_clients), data.num_clients),
+        seats=_seats(blueprint.mechanism, data),
         batch=min(size, int(data.sizes.max())),
         train=section.train,
         threads=section.threads,
@@ -593,9 +667,11 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
 
 
 def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote: Federation | None) -> Setup:
+    """Return what rounds are played with, now that the engine is known."""
     data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
 
     def initial(k: int) -> Tensor:
+        """Return the k-th initial model ``[P]`` on the run's device."""
         return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
     recipe = experiment.train.recipe
@@ -632,8 +708,10 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
 
 
 def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.ndarray:
-    """Return the ids of the clients that test on their own share: none without such a share (clients on a network have
-    or have none, whatever ``[data]`` says).
+    """Return the ids ``[n]`` of the clients that test on their own test shares.
+
+    They are all, or a number of them drawn by the run's seed, or none where there are no such shares. Clients on a
+    network are asked whatever ``[data]`` says, since they may hold test samples of their own.
     """
     wanted = experiment.eval.clients
     if not (experiment.data.tested_by_clients or remote) or wanted == 0:

@@ -1,4 +1,8 @@
-"""What a run's models were made for, kept beside it in ``shape.json``: samples, classes, and frozen parameters."""
+"""What a run's models were made for, kept beside it in ``shape.json``: samples, classes, and frozen parameters.
+
+With it ``hanse.load`` can make a model without the data. The digest of frozen parameters, which rows do not have, keeps
+a run from going on with other ones.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,10 @@ INPUTS, FROZEN = "inputs", "frozen"
 
 
 def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
-    """Return what ``shape.json`` says: the shape of a sample, the number of classes; of samples of several inputs
-    those; and a digest of the frozen parameters, where rows do not have them.
+    """Return what ``shape.json`` says.
+
+    It has the shape of a sample and the number of classes (None: regression); samples of several inputs have each
+    input's name and shape beside these. A model that does not send all its parameters adds a digest of those it keeps.
     """
     said: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
     if data.inputs:
@@ -40,7 +46,11 @@ def same_frozen(folder: Path, problem: Problem) -> None:
 
 
 def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
-    """Return the shape of a sample, or its several inputs, and the number of classes. Raises UserError."""
+    """Return the shape of a sample, or its several inputs, and the number of classes (None: regression).
+
+    Raises:
+        UserError: the file does not say these in the form that hanse writes.
+    """
     said = read_json(file)
     classes = said.get("num_classes") if isinstance(said, Mapping) else 0
     shape: Any = None
@@ -52,6 +62,7 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
 
 
 def _inputs(listed: object) -> Inputs | None:
+    """Return the inputs that a file lists; None if it is no such list."""
     if not isinstance(listed, list) or not listed:
         return None
     parts = []
@@ -64,8 +75,12 @@ def _inputs(listed: object) -> Inputs | None:
 
 
 def _shape(shape: object) -> tuple[int, ...] | None:
+    """Return a list of sizes as a tuple; None if it is no such list."""
     return tuple(shape) if isinstance(shape, list) and all(map(_is_size, shape)) else None
 
 
 def _is_size(size: object) -> bool:
+    """Say whether this can be the length of an axis. The bound keeps a stranger's file from asking for absurd
+    memory.
+    """
     return isinstance(size, int) and 0 < size < 2**50

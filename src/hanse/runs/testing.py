@@ -1,7 +1,10 @@
-"""A round's test: the clients are asked how well what they hold does on their own data, and their replies become the
-figures ``client/test_...`` and the arrays ``tested``, ``test_...``; the server tests on its own set beside it.
+"""A round's test: how well do clients do with the models that they hold?
 
-The names of these figures stand here alone.
+Clients are asked to test on their own shares, and their replies become the figures ``client/test_...`` of the round's
+metrics and the arrays ``tested`` and ``test_...``. The server tests on its own set beside it (``test/...``). The names
+of all these figures stand in this module alone.
+
+:func:`ask_tests` does it all for one round. :func:`still_known` lets the server skip models that have not changed.
 """
 
 from __future__ import annotations
@@ -37,9 +40,14 @@ Metrics = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Figures:
-    """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares.
-    ``on_server``: the loss and the accuracy of each row of the table on the server's test set ``[2, K]``, NaN of those
-    that nobody holds (None: there was one row, or none).
+    """What a round's test found.
+
+    Attributes:
+        metrics: figures by name; None: there is no such figure in this round.
+        arrays: what each client that tested reported, ``[n]``, by name.
+        on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set, NaN for rows that
+            nobody holds; None: fewer than two rows were tested, so there is nothing to save by remembering them.
+        personal: ``[N, K]``, weights of the clients' personal models; None: they are not known, or there are none.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -63,22 +71,35 @@ def ask_tests(
     problem: Problem | None = None,
     known: Floats | None = None,
 ) -> Figures:
-    """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
-    each on its own test share.
+    """Test what clients hold after a round, on the server's test set and by clients on their own test shares.
 
-    In a simulation private rows lie in the table and are tested on the server's set, too, and all ``clients`` answer,
-    whether they are present or not. With clients that are ``remote``, a private row is tested by its owner alone,
-    only those that are here are asked, and what they say is checked. With a ``history`` clients test with the
-    batch-norm statistics that they keep; where they keep them, the server has none, and tests nothing. Clients in
-    ``trained`` test that model ``[P]`` in the place of what they hold. The ``problem`` says which metrics are reported
-    beside loss and accuracy. ``known [2, K]`` are the server's scores of rows of which they need not be made again.
+    In a simulation, private rows lie in the table and are tested on the server's set too, and all ``clients`` answer,
+    whether they are present or not. On a network a private row is tested by its owner alone, only those that are
+    present are asked, and what they say is checked.
+
+    Args:
+        engine: scores models at the server.
+        data: has the server's test set.
+        federation: the port to the clients.
+        round: the round's number.
+        table: the models after the round.
+        held: which model each client holds.
+        clients: ids ``[n]`` of those that test.
+        remote: whether they are on a network.
+        history: the batch-norm statistics that clients keep, if they do. The server has none then, and tests nothing.
+        trained: models ``[P]`` by client that are tested in the place of what the client holds.
+        problem: says which metrics are reported beside loss and accuracy.
+        known: ``[2, K]``, scores on the server's set that need not be computed again; NaN: not known.
     """
     measures = () if problem is None else problem.metrics
     rows = held.rows
     public = rows[table.owner[rows] == SERVER] if remote else rows
     roster = federation.present(round) if remote and len(clients) else Roster()
     here = np.intersect1d(roster.ids, clients) if remote else clients
-    requests = [_in_place(r, trained.get(r.client)) for r in _requests(table, held, here, remote)]
+    requests = [
+        Request(r.client, (Test("test", trained[r.client]),)) if r.client in trained else r
+        for r in _requests(table, held, here, remote)
+    ]
     if history is not None:
         requests = [replace(r, tasks=tuple(_kept(r.client, t, history) for t in r.tasks)) for r in requests]
     replies = federation.exchange(round, requests, None, None) if requests else ()
@@ -108,9 +129,13 @@ def ask_tests(
 
 
 def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
-    """Return the update ``[P]`` of each client that trained, as it came back: of several that of the row which the
-    client holds (Ditto's own model), and none if none of them is. Raises UserError where clients mix rows for
-    themselves: what they train is not what they use.
+    """Return the update ``[P]`` of each client that trained, as it came back, for ``eval.model = "trained"``.
+
+    A client with several seats has that of the row which it holds (Ditto's personal model), and none if it holds none
+    of them.
+
+    Raises:
+        UserError: the mechanism gives clients mixes of several rows, and nobody trains such a mix.
     """
     if held.own_mix is not None or held.weights is not None:
         raise UserError(
@@ -127,17 +152,14 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
     return found
 
 
-def _in_place(request: Request, model: Tensor | None) -> Request:
-    """Return the test of another model; None: the request as it is."""
-    return request if model is None else Request(request.client, (Test("test", model),))
-
-
 def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
     """Return a test for each of ``clients [n]``.
 
-    In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
+    In a simulation, clients that do not test are asked for their own mixtures as well, so that who runs it may look at
+    them.
     """
     rows, own, share = table.rows, None, held.own_mix
+    # making a mixture takes time, so only those whose mixtures are wanted are asked
     asked = clients if share is None or remote else np.arange(len(held.rows))  # all others cost time, if they are many
     at = dict(zip(asked.tolist(), held.rows[asked].tolist(), strict=True))
     views = {k: rows[k] for k in set(at.values())}
@@ -166,12 +188,20 @@ def _kept(client: int, task: Task, history: History) -> Task:
 
 
 def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | None:
-    """Return the server's scores ``[2, K']`` of those rows of the table ``after`` a round that are, bit for bit, what
-    they were ``before`` it, from ``scores [2, K]``; NaN of the others.
+    """Return the server's scores of those rows that a round left as they were, bit for bit.
+
+    Args:
+        scores: ``[2, K]`` from before the round; None: nothing is known.
+        before: the table before the round.
+        after: the table after it.
+
+    Returns:
+        ``[2, K']`` with NaN for rows that changed or are new; None: nothing is known.
     """
     if scores is None:
         return None
     found = np.full((2, after.size), np.nan)
+    # as integers, so that two NaN of the same bits are equal, and 0.0 and -0.0 are not
     old, new = before.rows.view(torch.int32), after.rows.view(torch.int32)
     for row in np.flatnonzero(~np.isnan(scores[0, : after.size])).tolist():
         if torch.equal(old[row], new[row]):
@@ -180,8 +210,8 @@ def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | 
 
 
 def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints, known: Floats | None) -> Floats | None:
-    """Return the loss and the accuracy on the server's own test set of ``rows [n]``, by row of the table ``[2, K]``;
-    only those are scored of which they are not ``known``.
+    """Return loss and accuracy ``[2, K]`` of ``rows [n]`` on the server's test set; only what is not ``known`` is
+    computed.
     """
     if data.server_test is None or not len(rows):
         return None
@@ -199,8 +229,11 @@ def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints, kn
 def _server_figures(
     engine: Engine, data: FederatedData, table: Table, rows: Ints, problem: Problem | None, scores: Floats
 ) -> dict[str, float | None]:
-    """Return the figures on the server's own test set, means over the clients that hold ``rows [n]``, whose
-    ``scores [2, K]`` these are.
+    """Return the figures on the server's test set, as means over the clients that hold ``rows [n]``.
+
+    Args:
+        rows: the row that each client holds, so a row that several hold counts several times.
+        scores: ``[2, K]``, loss and accuracy of every row.
     """
     assert data.server_test is not None
     count = np.bincount(rows)
@@ -219,8 +252,9 @@ def _server_figures(
 
 
 def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem) -> dict[str, float | None]:
-    """Return the means of the metrics of several rows, held by ``count [k]`` clients each, and the standard error of
-    the main one from the draw of the test samples; None where a row has none.
+    """Return the means of the metrics of several rows, each held by ``count [k]`` clients; None where a row has none.
+
+    The main metric comes with its standard error from the draw of the test samples.
     """
     figures: dict[str, float | None] = {}
     for metric in problem.metrics:
@@ -231,12 +265,18 @@ def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem
 
 
 def _finite(number: float) -> float | None:
+    """Return a number, or None for an infinite or NaN one, which JSON cannot say."""
     return number if math.isfinite(number) else None
 
 
 def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: Sequence[Metric]) -> Figures:
-    """Return the figures of ``clients [n]``: plain means, means weighted by samples, and the worst. Who has no test
-    samples is listed and counts in none of them.
+    """Return the figures of clients' tests: plain means, means weighted by samples, and the worst client.
+
+    Args:
+        clients: their ids ``[n]``. Who has no test samples is listed in the arrays and counts in no figure.
+        results: what they reported, in the same order.
+        text: whether the samples are texts, which have a perplexity.
+        measures: the metrics beside loss and accuracy, the main one first.
     """
     loss, accuracy, error, of_row = (
         np.array([math.nan if x is None else x for x in column])
@@ -274,8 +314,8 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
 
 
 def _over_clients(metric: Metric, own: Floats, count: Ints) -> dict[str, float | None]:
-    """Return the mean of a metric ``own [n]`` over the clients that have it, weighted by samples too, the worst, and
-    how many have none.
+    """Return a metric's mean over the clients that have it, weighted by samples too, the worst, and how many have
+    none.
     """
     known, name = np.isfinite(own), f"client/test_{metric.key}"
     if not known.any():
@@ -318,9 +358,9 @@ _MOST_ROWS = 16  # server rows that are tested on each distribution
 def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
     """Return how each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
 
-    With as many rows as distributions also "test/tier d/..", where tier d is the row that is matched to distribution d
-    (the matching with the largest sum; which row serves which is chance), its "best" figure, and "test/separated": 1 if
-    every tier is best on its own distribution and on each distribution its own tier is best.
+    With as many rows as distributions, rows are matched to distributions such that the sum of the matched figures is
+    largest, because which row serves which is chance. "tier d" is then the row of distribution d, and "test/separated"
+    is 1 if every tier is best on its own distribution and every distribution is served best by its own tier.
     """
     rows, tests = table.on_show[:_MOST_ROWS], [t for t in data.server_tests if len(t)]
     if not len(rows) or not tests:
@@ -343,14 +383,17 @@ def _enum(figures: Floats) -> Iterator[tuple[int, float]]:
 
 
 def _separated(figures: Floats) -> bool:
-    """Say whether the diagonal of ``figures [D, D]`` is the largest of its row and of its column, alone."""
+    """Say whether each diagonal entry of ``figures [D, D]`` is alone the largest of its row and of its column."""
     own, rest = np.diag(figures), figures.copy()
     np.fill_diagonal(rest, -np.inf)
     return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
 
 
 def personal_fit(scores: Scores) -> Mapping[str, float]:
-    """Return the mean and some quantiles over clients of how well their models fit their own test shares."""
+    """Return the mean and some quantiles, over clients, of how well models fit the clients' own test shares.
+
+    The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.
+    """
     found = np.array(fits(scores))[scores.count > 0]
     if not len(found):
         return {}

@@ -1,0 +1,163 @@
+"""A run as Python sees it (:class:`Run`), and what may watch one while it is played (:class:`Observer`).
+
+``hanse.run`` and ``hanse.resume`` return a :class:`Run` (:mod:`hanse.runs.experiment`), and ``hanse.load`` reads one
+from its directory (:mod:`hanse.runs.reading`). Progress bars and trackers that come with hanse are observers
+(:mod:`hanse.runs.observers`); one of your own needs no base class.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError, library
+from hanse.core.book import Book
+from hanse.core.table import SERVER, Table, mix
+from hanse.learning.by_name import own_module
+from hanse.learning.job import Problem
+from hanse.rounds.round import Played
+from hanse.runs.config import Experiment
+from hanse.runs.names import MEMBERS, client_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Observer(Protocol):
+    """Watches a run.
+
+    An observer is any object that has one of these methods or more. It need not be a subclass. What a method raises
+    ends the run; rounds that are on the disk stay there.
+    """
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """See the run before its first round.
+
+        Args:
+            experiment: the experiment with every default settled, as ``config.toml`` has it.
+            first_round: the number of the first round that is going to be played; above 0 in a resumed run.
+            said: lines on the engine that was chosen, and warnings.
+        """
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """See a finished round, once it is on the disk. The next one may have been played meanwhile.
+
+        Args:
+            metrics: the round's line of ``metrics.jsonl``, such as ``{"round": 0, "test/accuracy": 0.41, ..}``.
+            played: everything that was decided in the round; models and updates included.
+        """
+
+    def on_end(self, result: Run) -> None:
+        """See the finished run, also one that was interrupted. It is not called if the run raises."""
+
+
+@dataclass
+class Run:
+    """A finished or interrupted run.
+
+    Attributes:
+        experiment: what was played, with every default settled.
+        problem: the model as a module and how rows become its parameters; None for a run that was read and whose model
+            cannot be made (see ``why_no_model``).
+        metrics: a dictionary a round, the lines of ``metrics.jsonl``.
+        clients: a dictionary a seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
+        table: the final models, a row each.
+        home: ``[N]``, the row from which each client would start next.
+        personal: ``[N, K]``, the weights with which each client mixes its personal model of the table's rows; None: no
+            such models.
+        book: the final balances, in units (a millionth of a token).
+        tested: the last test of the clients on their own shares, arrays by name.
+        tests: that of every round with a test, by round, of a run without a directory; with one they lie there.
+        path: the run directory; None: there is none.
+        interrupted: whether it was stopped before it was over.
+        over: why the run ended before its last round, such as a target accuracy that was reached; None: it did not.
+        names: ``[N]``, what the data call the clients; empty: they have only numbers.
+        why_no_model: why :meth:`model` has nothing to return; empty: it has.
+        held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
+    """
+
+    experiment: Experiment
+    problem: Problem | None
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    table: Table = field(default_factory=lambda: Table.of(torch.zeros(0, 0)))
+    home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    personal: np.ndarray | None = None
+    book: Book = field(default_factory=Book)
+    tested: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tests: dict[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    path: Path | None = None
+    interrupted: bool = False
+    over: str | None = None
+    names: tuple[str, ...] = ()
+    why_no_model: str = ""
+    held: np.ndarray | None = None
+
+    def model(self, client: int | str = 0) -> nn.Module:
+        """Return the model that a client holds at the end, as a new PyTorch module.
+
+        Args:
+            client: its number, or its name.
+
+        Raises:
+            UserError: there is no such client, the run's models cannot be made, or the client's model is its own on a
+                network and was never sent.
+        """
+        if isinstance(client, str):
+            client = client_of(client, self.names, "client")
+        if not self.why_no_model and not 0 <= client < len(self.home):
+            raise UserError(f"client {client}: no such client; this run has clients 0 to {len(self.home) - 1}")
+        if self.why_no_model:
+            raise UserError(self.why_no_model)
+        # a client without weights (all 0) has not mixed a model of its own yet, and holds its row
+        if self.personal is not None and client < len(self.personal) and self.personal[client].any():
+            return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
+        row = int((self.home if self.held is None else self.held)[client])
+        if self.table.owner[row] != SERVER and self._remote:
+            raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
+        return self.model_of(self.table.rows[row])
+
+    @property
+    def _remote(self) -> bool:
+        """Whether the clients were in other processes, where private rows stay."""
+        here = self.experiment.federation.engine == "local"
+        return not here or (self.path is not None and (self.path / MEMBERS).is_file())
+
+    def model_of(self, row: Tensor) -> nn.Module:
+        """Return a row ``[P]`` of the table as a new PyTorch module. Raises UserError if the run's models cannot
+        be made.
+        """
+        if self.problem is None:
+            raise UserError(self.why_no_model)
+        module = copy.deepcopy(self.problem.module)
+        self.problem.layout.load(module, row.cpu())
+        return own_module(module)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the metrics as a pandas DataFrame with a row a round. Raises UserError if pandas is not installed."""
+        return _frame(self.metrics).set_index("round")
+
+    def clients_to_pandas(self) -> pd.DataFrame:
+        """Return the seats as a pandas DataFrame, a row a seat, with a column "name" where clients have names.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        frame = _frame(self.clients)
+        if self.names and "client" in frame:
+            frame.insert(2, "name", [self.names[client] for client in frame["client"]])
+        return frame
+
+
+def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return lines as a pandas DataFrame. Pandas is imported here because most runs need none."""
+    pandas = library("pandas", "pandas is not installed; 'pip install pandas', or use Run.metrics as it is")
+    frame: pd.DataFrame = pandas.DataFrame(lines)
+    return frame
