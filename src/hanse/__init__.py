@@ -7,7 +7,7 @@ are raised as :class:`UserError`, a line each.
 
 Everything else is imported from its module, such as ``hanse.core.part`` for what a mechanism is made of.
 
-Example:
+Examples:
     A federation of four on handwritten digits, chosen by GreedyFed. A row of numbers is a model, and GreedyFed has one.
 
     >>> import hanse

@@ -65,7 +65,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
     The text begins with a semicolon, so that it can be appended to an error message.
 
-    Example:
+    Examples:
         >>> nearest("gtflatt", ["gtflat", "samples"])
         "; did you mean 'gtflat'?"
         >>> nearest("x", ["gtflat", "samples"])

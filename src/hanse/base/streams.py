@@ -33,7 +33,7 @@ def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start:
         client: the client's id, where each client draws for itself; -1 otherwise.
         start: the table row that a seat starts from, or any third number that tells draws apart; -1 otherwise.
 
-    Example:
+    Examples:
         >>> [int(stream(0, "dice", round=3).integers(1, 7)) for _ in range(3)]  # the first throw, three times
         [6, 6, 6]
     """

@@ -43,7 +43,7 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
     Raises:
         TypeError: a value of a type that TOML does not have.
 
-    Example:
+    Examples:
         >>> print(dumps({"run": {"rounds": 3, "seed": None}}), end="")
         [run]
         rounds = 3

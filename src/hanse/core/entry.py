@@ -26,7 +26,7 @@ def units_of(tokens: float) -> int:
         ValueError: the amount is NaN.
         OverflowError: the amount is infinite.
 
-    Example:
+    Examples:
         >>> units_of(1.5)
         1500000
     """
@@ -37,7 +37,7 @@ def units_of(tokens: float) -> int:
 def tokens(units: int) -> str:
     """Return units as a decimal number of tokens, exactly.
 
-    Example:
+    Examples:
         >>> tokens(1_500_000), tokens(-1)
         ('1.5', '-0.000001')
     """

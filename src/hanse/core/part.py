@@ -473,7 +473,7 @@ class View:
 def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
     """Return declared names by slot, for a part that stands in several slots and needs different things in each.
 
-    Example:
+    Examples:
         >>> dict(by_slot(train={"centre"}, settle={"bids"}))
         {'train': frozenset({'centre'}), 'settle': frozenset({'bids'})}
     """

@@ -578,7 +578,7 @@ def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes do not fit.
 
-    Example:
+    Examples:
         >>> updates, table = torch.tensor([[1.0, 1.0], [3.0, 3.0]]), torch.zeros(1, 2)
         >>> mix(np.array([[0.5, 0.5, 0.0]]), updates, table).tolist()  # the mean of two updates
         [[2.0, 2.0]]

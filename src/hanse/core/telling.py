@@ -217,7 +217,7 @@ def matched(pattern: str, name: str) -> tuple[str, ...] | None:
     Both are split at slashes into steps. A step of the pattern has at most one ``*``, which stands for one character or
     more and never for a slash.
 
-    Example:
+    Examples:
         >>> matched("tokens/tier */accuracy", "tokens/tier 2/accuracy")
         ('2',)
         >>> matched("tokens/*", "tokens/tier 2/accuracy") is None

@@ -113,7 +113,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     Raises:
         UserError: one line that names what cannot be done.
 
-    Example:
+    Examples:
         >>> from hanse.data import DataSpec, build
         >>> data = build(DataSpec(source="digits", partition="iid", clients=5, client_test=0.2))
         >>> data.sizes.tolist()  # train samples of each client, beside the fifth that it tests on

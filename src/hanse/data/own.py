@@ -97,7 +97,7 @@ def from_arrays(
     Raises:
         UserError: lengths that differ, numbers that are not finite, or a client with too few samples.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from hanse.data import from_arrays
         >>> x = np.arange(40.0).reshape(20, 2)  # 20 samples of two features

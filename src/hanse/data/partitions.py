@@ -186,7 +186,7 @@ def dirichlet(
     Raises:
         UserError: there are not enough samples, or ``labels`` are not integer classes.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from hanse.data.partitions import dirichlet
         >>> labels = np.repeat([0, 1, 2], 40)  # 40 samples of each of three classes

@@ -133,7 +133,7 @@ def load(
     Raises:
         UserError: an unknown name, a file that cannot be read, or a download that failed.
 
-    Example:
+    Examples:
         >>> from hanse.data import load
         >>> digits = load("digits")  # comes with scikit-learn, so nothing is downloaded
         >>> len(digits.train), len(digits.test), digits.num_classes

@@ -205,7 +205,7 @@ def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
         A record with the names of the first one. Real arrays keep the type that they have there, other numbers become
         float64.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from flwr.app import Array, ArrayRecord
         >>> small, large = (ArrayRecord({"w": Array(np.array(w, np.float32))}) for w in ([0.0, 2.0], [4.0, 6.0]))

@@ -125,7 +125,7 @@ def instructions(
     Raises:
         UserError: the file cannot be read or is too short, or the shares leave nothing to train on.
 
-    Example:
+    Examples:
         >>> import json, tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:

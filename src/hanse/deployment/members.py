@@ -96,7 +96,7 @@ class Hello:
         Raises:
             ValueError: it is too long, no JSON, or a field is missing, unknown or out of bounds; the message names it.
 
-        Example:
+        Examples:
             >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
             120
             >>> Hello.of('{"num_samples": -1, "input_shape": [8], "num_classes": 2}')

@@ -61,7 +61,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
     Returns:
         The user id, or None if there is no such established connection.
 
-    Example:
+    Examples:
         A table with one connection from port 40000 to port 9092 of this machine, opened by user 1000:
 
         >>> row = "0: 0100007F:9C40 0100007F:2384 01 00000000:00000000 00:00000000 00000000 1000 0 12345"
@@ -179,7 +179,7 @@ def split(address: str, field: str) -> tuple[str, int]:
     Raises:
         UserError: it has another form.
 
-    Example:
+    Examples:
         >>> split("0.0.0.0:9092", "--listen")
         ('0.0.0.0', 9092)
     """

@@ -41,7 +41,7 @@ def update_cumulative(
         ValueError: shapes that do not fit, a client outside ``0..N-1`` or given twice, a value that is not finite, or
             an ``alpha`` that is not allowed.
 
-    Example:
+    Examples:
         >>> total, counts = update_cumulative([0.0, 0.0], [0, 0], clients=[1], values=[0.4])
         >>> total, counts = update_cumulative(total, counts, clients=[0, 1], values=[0.1, 0.2])
         >>> total.round(3).tolist(), counts.tolist()  # client 1: the mean of 0.4 and 0.2

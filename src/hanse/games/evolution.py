@@ -76,7 +76,7 @@ def equilibrium(
     Raises:
         ValueError: payoffs that are not finite or not square, or options out of range.
 
-    Example:
+    Examples:
         >>> payoff = [[0, -0.53, -0.55], [-0.53, 0, -0.37], [-0.55, -0.37, 0]]  # GTFLAT's Example 1
         >>> equilibrium(payoff, population=100).tolist()  # models 1 and 2 are near each other
         [[0.0, 0.5, 0.5], [0.13, 0.0, 0.87], [0.12, 0.88, 0.0]]
@@ -238,7 +238,7 @@ def weights(state: Any) -> Floats:
     Args:
         state: ``[k, k]``, as :func:`equilibrium` returns it.
 
-    Example:
+    Examples:
         >>> payoff = [[0, -0.53, -0.55], [-0.53, 0, -0.37], [-0.55, -0.37, 0]]  # GTFLAT's Example 1
         >>> weights(equilibrium(payoff, population=100)).round(2).tolist()  # the outlier gets little
         [0.08, 0.46, 0.46]

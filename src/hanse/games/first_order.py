@@ -28,7 +28,7 @@ def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = Tru
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, or weights that are not allowed.
 
-    Example:
+    Examples:
         >>> gradient = [-1.0, 0.0]  # the test loss falls in the direction of the first parameter
         >>> first_order(gradient, [[2.0, 5.0], [0.0, 9.0]], weights=[0.5, 0.5]).tolist()
         [0.5, -0.5]

@@ -99,7 +99,7 @@ def gtg(
     Raises:
         ValueError: an argument out of range, a sweep that is not as described, or a worth that is not finite.
 
-    Example:
+    Examples:
         >>> worths = [0.0, 1.0, 2.0]  # nobody depends on the others: every order finds the same values
         >>> found = gtg(lambda coalition: sum(worths[i] for i in coalition), n=3)
         >>> found.values.tolist(), found.permutations, found.converged  # 7 sweeps make 20 stored estimates

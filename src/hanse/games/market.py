@@ -142,7 +142,7 @@ def learn_graph(
     Raises:
         ValueError: numbers that no market can have (see :meth:`Market.of`).
 
-    Example:
+    Examples:
         >>> sizes, costs, eagerness = [100, 300, 300], [0, 2, 9], [1e4, 0, 0]  # client 0 buys, the others sell
         >>> distance = [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
         >>> graph = learn_graph(distance, sizes, costs, eagerness, lam=1.0)

@@ -58,7 +58,7 @@ def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Float
         ValueError: negative numbers, NaN, or a client with eagerness but no samples, whose gain would be infinite
             (docs/papers.md, I13).
 
-    Example:
+    Examples:
         >>> float(gain(n_own=100, n_imported=300, eagerness=1e4))  # 10 - 5
         5.0
     """

@@ -748,7 +748,7 @@ def mixture(
         ValueError: an argument out of range, a budget below ``2 n + 2`` that does not hold all coalitions, or a worth
             that is not finite.
 
-    Example:
+    Examples:
         >>> positions = np.arange(8) / 7  # eight players on a line
         >>> def worth(coalition):  # high where the mean of the members is near the middle
         ...     return 1 - 4 * (positions[list(coalition)].mean() - 0.5) ** 2 if coalition else 0.0

@@ -92,7 +92,7 @@ def monte_carlo(
     Raises:
         ValueError: ``n < 1``, no permutation, something that is not a permutation, or a worth that is not finite.
 
-    Example:
+    Examples:
         >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
         ...     return float(0 in coalition and len(coalition) > 1)
         >>> monte_carlo(pairs, 3, permutations=1000).round(1).tolist()  # exact: 2/3, 1/6, 1/6

@@ -151,7 +151,7 @@ def exact(value: Utility, n: int) -> Floats:
     Raises:
         ValueError: ``n`` is out of range, or a worth is not finite.
 
-    Example:
+    Examples:
         >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
         ...     return float(0 in coalition and len(coalition) > 1)  # only a pair is worth something
         >>> exact(pairs, 3).round(3).tolist()
@@ -166,7 +166,7 @@ def banzhaf(value: Utility, n: int) -> Floats:
     All ``2**n`` coalitions are evaluated. The values do not sum to ``v(N) - v({})`` in general. Arguments and errors
     are those of :func:`exact`.
 
-    Example:
+    Examples:
         >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
         ...     return float(0 in coalition and len(coalition) > 1)
         >>> banzhaf(pairs, 3).tolist()  # sums to 1.25, though there is only 1 to share out
@@ -187,7 +187,7 @@ def leave_one_out(value: Utility, n: int) -> Floats:
     Raises:
         ValueError: ``n < 1``, or a worth is not finite.
 
-    Example:
+    Examples:
         >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
         ...     return float(0 in coalition and len(coalition) > 1)
         >>> leave_one_out(pairs, 3).tolist()  # without player 1 there is still player 2

@@ -74,7 +74,7 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
     Raises:
         ValueError: negative weights.
 
-    Example:
+    Examples:
         >>> mixture([[0.9, 0.3], [0.0, 0.0]]).tolist()  # nothing fits the second client
         [[0.75, 0.25], [0.5, 0.5]]
     """

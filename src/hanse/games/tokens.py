@@ -203,7 +203,7 @@ def settle_round(
         ValueError: a payer cannot pay the price (there is no debt; docs/papers.md, P10), a client has no balance, or as
             :func:`settle_tier` does. Nothing has changed then.
 
-    Example:
+    Examples:
         >>> balances, movements = settle_round(  # the accuracy grew by a tenth, half way to gamma
         ...     {0: 10, 1: 10, 2: 0}, payers=[0, 1], providers=[2], price=4, accuracy=0.55, best_accuracy=0.5,
         ...     eta=0.5, gamma=0.2, contributions={2: 1.0}, participations={2: 1},

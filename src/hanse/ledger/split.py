@@ -26,7 +26,7 @@ def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
     Raises:
         ValueError: there are no weights, a weight is negative, infinite or not a number, or the total is no integer.
 
-    Example:
+    Examples:
         >>> split(100, [1, 1, 1])
         [34, 33, 33]
         >>> split(10, [0.5, 0.3, 0.2])

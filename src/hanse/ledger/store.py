@@ -97,7 +97,7 @@ class Ledger:
         floor: the lowest balance, in units, that any account except the mint may have.
         read_only: whether :meth:`post` is refused.
 
-    Example:
+    Examples:
         Two clients get a grant of one token each from the mint, and one pays the other a quarter of a token:
 
         >>> from hanse.core.entry import MINT, TOKEN, Transaction, client
@@ -136,7 +136,7 @@ class Ledger:
             LedgerError: the book has another floor, it does not exist and ``read_only`` is set, or the database cannot
                 be opened.
 
-        Example:
+        Examples:
             A book in a file is still there when the file is opened again:
 
             >>> import tempfile
@@ -278,7 +278,7 @@ class Ledger:
             LedgerError: ``units`` is not a positive integer, an account does not exist, or :meth:`post` refuses it.
             OverdraftError: ``source`` would end below the floor.
 
-        Example:
+        Examples:
             >>> from hanse.core.book import OverdraftError
             >>> from hanse.core.entry import MINT, TOKEN, Transaction, client
             >>> ledger = Ledger.open(":memory:")
@@ -326,7 +326,7 @@ class Ledger:
         Raises:
             LedgerError: ``account`` is not a valid name: ``mint``, ``client/N``, ``escrow/N`` or ``pool/NAME``.
 
-        Example:
+        Examples:
             >>> from hanse.core.entry import MINT, Transaction
             >>> ledger = Ledger.open(":memory:")
             >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
@@ -416,7 +416,7 @@ class Ledger:
         Args:
             receipts: what participants kept of the book. The book must agree with each of them.
 
-        Example:
+        Examples:
             >>> from hanse.core.entry import MINT, Transaction
             >>> from hanse.ledger.receipts import make_receipts
             >>> ledger = Ledger.open(":memory:", book="town")

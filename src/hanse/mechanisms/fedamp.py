@@ -37,7 +37,7 @@ def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
         alpha: the paper's step length, above 0.
         sigma: the scale of squared distances, above 0.
 
-    Example:
+    Examples:
         >>> distance = np.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
         >>> attention(distance, alpha=0.25, sigma=1.0).round(3)
         array([[0.75, 0.25, 0.  ],

@@ -50,7 +50,7 @@ def received_weights(gain: Floats) -> Floats:
     Args:
         gain: from :func:`gains`, ``[m, n]``.
 
-    Example:
+    Examples:
         The first client gains from both models, the second from neither:
 
         >>> received_weights(np.array([[3.0, 1.0], [-1.0, 0.0]]))

@@ -36,7 +36,7 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
         importance: importances ``[S, K]`` of the centres to the clients.
         num_samples: reported samples ``[S]``.
 
-    Example:
+    Examples:
         Two clients with 10 and 30 samples; the first belongs to both clusters, the second to the second one alone:
 
         >>> soft_shares(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([10.0, 30.0])).round(3)

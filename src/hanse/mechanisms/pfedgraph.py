@@ -34,7 +34,7 @@ def onto_simplex(points: Floats) -> Floats:
 
     The threshold of each row comes from one sort (Held, Wolfe, Crowder 1974).
 
-    Example:
+    Examples:
         >>> onto_simplex([[0.5, 0.5], [2.0, 0.0], [0.75, 0.75]])
         array([[0.5, 0.5],
                [1. , 0. ],

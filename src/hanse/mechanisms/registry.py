@@ -224,7 +224,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     Raises:
         UserError: with a line for each key that is wrong.
 
-    Example:
+    Examples:
         GreedyFed with another rule for the average, and a table with two mistakes:
 
         >>> mechanism = build_mechanism({"name": "greedyfed", "clients_per_round": 4, "weigh": "median"})

@@ -55,7 +55,7 @@ def sorted_columns(rows: Tensor) -> Tensor:
     Up to 64 rows are sorted by odd-even transposition: neighbouring rows are compared m times over, for all columns at
     once. That is many times faster than sorting columns that are so short.
 
-    Example:
+    Examples:
         >>> sorted_columns(torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 0.0]])).tolist()
         [[1.0, 0.0], [2.0, 1.0], [3.0, 2.0]]
     """
@@ -150,7 +150,7 @@ def krum_scores(squared: Floats, attackers: int) -> Floats:
         squared: squared distances between updates, ``[m, m]``.
         attackers: how many bad updates to withstand.
 
-    Example:
+    Examples:
         Updates at 0, 1, 2 and 10 on a line, of which one may be bad; the last one scores worst:
 
         >>> at = np.array([0.0, 1.0, 2.0, 10.0])

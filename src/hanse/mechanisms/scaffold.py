@@ -125,7 +125,7 @@ def step_sum(steps: Ints, momentum: float) -> Floats:
         steps: the number of optimiser steps of each seat, ``[S]``.
         momentum: SGD's momentum b, at least 0 and below 1.
 
-    Example:
+    Examples:
         >>> step_sum(np.array([1, 2, 3]), momentum=0.0)
         array([1., 2., 3.])
         >>> step_sum(np.array([1, 2, 3]), momentum=0.5)  # of three steps: 1.75 + 1.5 + 1

@@ -39,7 +39,7 @@ def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
         waiting: a mask by client id, ``[N]``.
         m: how many clients a block has.
 
-    Example:
+    Examples:
         Five clients in blocks of two; the last block is filled from the start of the order:
 
         >>> order = np.array([3, 0, 4, 1, 2])
@@ -163,7 +163,7 @@ def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floa
         finished: t, the number of finished rounds.
         beta: weight of the bonus.
 
-    Example:
+    Examples:
         The second client has been valued less often, which outweighs its lower value:
 
         >>> ucb_scores(np.array([0.3, 0.2, 0.0]), np.array([8, 2, 0]), finished=10, beta=0.5).round(2)
@@ -401,7 +401,7 @@ def next_query_size(size: int, m: int, decay: float) -> int:
 
     How the rule was read: papers.md G9.
 
-    Example:
+    Examples:
         >>> next_query_size(100, m=10, decay=0.9)
         90
         >>> next_query_size(11, m=10, decay=0.9)

@@ -39,7 +39,7 @@ class ServerStep(AggregatePart):
     Attributes:
         of: the rule whose change the step follows; it must have no memory of its own.
 
-    Example:
+    Examples:
         A server that moves every parameter by the same small amount, in the direction of the averaged change:
 
         >>> from dataclasses import dataclass, replace

@@ -49,7 +49,7 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
         the mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of what
         no class explains of its move ``[S]``.
 
-    Example:
+    Examples:
         Two classes with orthogonal gradients. The first client descends for both, the second does nothing:
 
         >>> import torch
@@ -111,7 +111,7 @@ def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m:
         m: how many to choose; all, if there are fewer.
         noise: squared length of the noise in each client's update, ``[n]``.
 
-    Example:
+    Examples:
         Two specialists together match an even target better than two clients that are half right:
 
         >>> mixture = np.array([[1.0, 0.0], [0.7, 0.3], [0.8, 0.2], [0.0, 1.0]])

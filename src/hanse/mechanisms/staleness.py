@@ -56,7 +56,7 @@ class ByStaleness(AggregatePart):
     def scale(self, staleness: Ints) -> Floats:
         """Return the factor ``s(tau)`` for each ``staleness [m]`` in rounds.
 
-        Example:
+        Examples:
             >>> ByStaleness(rule="hinge", a=1.0, b=1).scale(np.array([0, 1, 2, 4]))
             array([1.  , 1.  , 0.5 , 0.25])
         """

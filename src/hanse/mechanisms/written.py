@@ -30,7 +30,7 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
         UserError: with a line for each part that no file can name: one whose class is defined inside a function, or
             with an option that is not a plain value.
 
-    Example:
+    Examples:
         >>> from dataclasses import replace
         >>> from hanse.mechanisms.baselines import fedavg
         >>> from hanse.mechanisms.robust import Krum

@@ -398,7 +398,7 @@ class Experiment(BaseModel):
     Raises:
         UserError: with a line for each mistake: the key, the value, and what is allowed.
 
-    Example:
+    Examples:
         >>> import hanse
         >>> experiment = hanse.Experiment(
         ...     data={"source": "digits", "clients": 4},

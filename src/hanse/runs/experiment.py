@@ -96,7 +96,7 @@ def run(
 
     What fails before the first round is finished leaves no directory behind.
 
-    Example:
+    Examples:
         Four clients train on handwritten digits and every update gets its exact Shapley value. Client 3 sends the
             opposite
         of what it learned: the model does well without it, and the sum of its values says so.
@@ -163,7 +163,7 @@ def resume(
             cannot have that many rounds (fewer than were played, or the last one was settled as the last).
         MachineError: the machine failed, such as a full disk.
 
-    Example:
+    Examples:
         A run of two rounds goes on to three, and is the run that had three from the start.
 
         >>> import tempfile, hanse

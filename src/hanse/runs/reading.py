@@ -55,7 +55,7 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         UserError: no run directory, no finished round, damaged files, an import path that is not trusted, or a
             ``model`` of another architecture.
 
-    Example:
+    Examples:
         A run is read again, and the model of client 2 saved for use without hanse.
 
         >>> import tempfile, hanse

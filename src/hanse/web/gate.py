@@ -69,7 +69,7 @@ class Limit:
         """Take one request from an asker's bucket and return 0; if it is empty, return the seconds until there is one
         again.
 
-        Example:
+        Examples:
             >>> limit = Limit(burst=2, per_second=0.5, clock=lambda: 0.0)
             >>> [limit.take("192.0.2.7") for _ in range(3)]
             [0.0, 0.0, 2.0]

@@ -57,7 +57,7 @@ class Key:
     def sees(self, run: str, client: int) -> bool:
         """Say whether the holder may see the statement of ``client`` in the run of this name.
 
-        Example:
+        Examples:
             >>> _, mine = make_key("participant", client=3)
             >>> mine.sees("exp", 3), mine.sees("exp", 4)
             (True, False)
@@ -81,7 +81,7 @@ def make_key(role: str, client: int | None = None, run: str | None = None) -> tu
     Raises:
         UserError: role, client and run do not fit together.
 
-    Example:
+    Examples:
         >>> secret, holder = make_key("operator")
         >>> check_key({holder.id: holder}, secret) == holder
         True

@@ -51,7 +51,7 @@ class SparseSeries:
         seen: how many observations there were.
         last: the last observation, ``(x, y)``.
 
-    Example:
+    Examples:
         >>> series = SparseSeries(most=4)
         >>> for round in range(10):
         ...     series.add(round, round / 10)
@@ -340,7 +340,7 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
         "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so that it has
         stopped or is in a long round.
 
-    Example:
+    Examples:
         >>> [state_of(rounds=3, planned=10, age_s=40.0, pace_s=pace) for pace in (20.0, 2.0)]
         ['running', 'quiet']
     """

@@ -42,7 +42,7 @@ class Keys:
         weighted_by: the metric of a reply that holds its number of samples.
         loss: the metric of a training reply that holds its loss. Empty: the first one with "loss" in its name, if any.
 
-    Example:
+    Examples:
         >>> Keys(loss="train_loss")
         Keys(arrays='arrays', config='config', weighted_by='num-examples', loss='train_loss')
     """

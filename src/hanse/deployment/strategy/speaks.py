@@ -49,7 +49,7 @@ def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None
     Raises:
         UserError: ``app`` is no ClientApp, or answers hanse's questions already.
 
-    Example:
+    Examples:
         >>> from flwr.clientapp import ClientApp
         >>> app = ClientApp()
         >>> speaks(app, name="clinic", profile={"cost": 2.0}) is app

@@ -95,7 +95,7 @@ def strategy(
     Raises:
         UserError: the mechanism or an option is wrong, or asks what a plain app does not do; with a line for each.
 
-    Example:
+    Examples:
         >>> strategy("greedyfed", evaluate=lambda arrays: {"loss": 0.5}, clients_per_round=3).experiment.mechanism.name
         'greedyfed'
         >>> strategy("greedyfed", clients_per_round=3)

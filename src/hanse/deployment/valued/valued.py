@@ -96,7 +96,7 @@ def valued(
     Raises:
         UserError: an argument is wrong; with a line for each.
 
-    Example:
+    Examples:
         An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its
         ``strategy.start(grid, arrays)``. This is one round of two clients without a network. The first client moves
         the model towards (1, 1). The second one sends it back unchanged, and so makes the average's step smaller:

@@ -70,7 +70,7 @@ class ByFunction:
         Raises:
             NoWorthError: ``evaluate`` raised, or returned nothing that can be compared.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from flwr.app import Array, ArrayRecord
             >>> model = ArrayRecord({"w": Array(np.array([3.0, 4.0], np.float32))})
@@ -256,7 +256,7 @@ class ByClients:
         Raises:
             NoWorthError: no client evaluated both.
 
-        Example:
+        Examples:
             >>> before = {0: (-0.9, 10), 1: (-0.5, 30)}  # minus the loss, samples
             >>> ByClients.gain(before, after={0: (-0.5, 10), 1: (-0.5, 30), 2: (-0.1, 5)})
             0.1
