@@ -1,21 +1,27 @@
-"""A finished table as pictures: each ``[[figure]]`` of its file is one for every group that has something to show.
+"""The pictures of a finished table.
 
-``kind`` says what is drawn; points are means over seeds, bands and whiskers one sample standard deviation:
+:func:`charts` returns them as descriptions, which ``hanse.reports`` draws. Come here to add a kind of picture, or to
+learn what a ``[[figure]]`` in a table's file may say. Each ``[[figure]]`` becomes one picture for every group of the
+table that has something to show.
 
-* "curves": the table's figure over the rounds, a line an algorithm, with what the paper prints at some round.
-* "cdf": the share of clients below a number, a line an algorithm, from the clients' own numbers where they are kept,
-  else from columns called q10, q25, ... ``each`` names that number: "clients", the accuracy at the last test, or a
-  figure such as "utility/client/*".
-* "scatter": column ``y`` against column ``x``, a point an algorithm; ``missing`` stands for a ``y`` that is not there.
-* "moves": columns "SETTING: y" against "SETTING: x", a line an algorithm from the setting ``start`` to another one.
-* "strip": each client's own number (``each``) and the mean, ``column``, a place an algorithm.
-* "bars": rows by ``columns`` (default all), side by side or ``stacked``.
-* "fit": the columns' numbers against the setting ``x``, with the fit p1/sqrt(x) + p2. ``printed_at [n]``: where the
-  published numbers belong, ``printed_fit``: the published p1 and p2.
-* "trades": who paid whom over the run, as a graph of clients by role.
-* "imports": who imported whom, in what share of the markets, the rows of the table side by side.
+Points are means over seeds; bands and whiskers are one sample standard deviation, up and down. Hollow markers are the
+paper's numbers. ``kind`` is one of:
 
-``y_name`` and ``x_name`` name axes that the table's unit does not name, ``title`` what the table's title does not.
+* "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
+* "cdf": the share of clients that have at most a number, one line for each algorithm. ``each`` names the number:
+  "clients", the accuracy at the last test, or a figure such as "utility/client/*". Where the runs have not kept it
+  client by client, the columns called q10, q25, ... stand for it.
+* "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
+  table does not have.
+* "moves": how algorithms move from the setting ``start`` to another, in columns called "SETTING: x" and "SETTING: y".
+* "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
+* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``.
+* "fit": the numbers against the setting ``x`` of their experiments, with the curve p1/sqrt(x) + p2 fitted to them.
+  ``printed_at [n]`` are the x of the published numbers, ``printed_fit`` the published p1 and p2.
+* "trades": who paid whom over the run, as a graph with the clients coloured by role.
+* "imports": who imported whose model, in what share of the markets, with the algorithms side by side.
+
+``x_name`` and ``y_name`` name axes that the table's unit does not name; ``title`` replaces the table's title.
 """
 
 from __future__ import annotations
@@ -43,14 +49,20 @@ CAPTIONS = {
 }
 """How each kind of picture is read."""
 HOLLOW = "hollow: the paper's"
-FITTED = 2  # numbers of a fit's curve, which therefore meets any two points
+FITTED = 2  # parameters of the fit: its curve meets any two points, so it is drawn for more only
 Spec = Mapping[str, Any]
+"""One ``[[figure]]`` of a table's file."""
 Here = Mapping[tuple[str, str], Row]
 """A group's rows by column and algorithm."""
 
 
 def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
-    """Return the pictures of a table, their keys beginning with ``stem``; none of what no run has numbers of."""
+    """Return the pictures of a table; a picture without any number of ours is left out.
+
+    Args:
+        outcome: the table with its results.
+        stem: the key of the picture, which is its file's name; of several pictures, what their keys begin with.
+    """
     found = rows(outcome)
     drawn: list[Chart] = []
     for spec in outcome.table.figures:
@@ -62,7 +74,10 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
 
 
 def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat | Graph, **more: str) -> Chart:
-    """Return a chart of a group; ``also`` is what tells it from the group's others."""
+    """Return a chart of a group.
+
+    ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
+    """
     group, also = next(iter(here.values())).cell.group, more.pop("also", "")
     name = f"{group}: {also}" if also else group
     kinds = [other["kind"] for other in outcome.table.figures]
@@ -74,6 +89,7 @@ def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | 
 
 
 def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:
+    """Return what an axis ("x" or "y") is called: the file's word for it, else ``otherwise``, else the table's unit."""
     unit = "" if outcome.table.unit == "as named" else outcome.table.unit
     return str(spec.get(f"{axis}_name") or otherwise or unit)
 
@@ -83,8 +99,9 @@ def _algorithms(here: Here) -> list[str]:
 
 
 def _named(outcome: TableOutcome, here: Here, algorithm: str) -> str:
-    """Return an algorithm's name, with its number of finished seeds where these are not all: lines of a picture may
-    be means over different ones.
+    """Return an algorithm's name in the legend, with how many seeds are finished unless all are.
+
+    Lines of one picture may be means over different numbers of seeds, and a reader has to see that.
     """
     counts = sorted({row.best.n for (_, name), row in here.items() if name == algorithm and row.best.mean is not None})
     if not counts or counts == [outcome.seeds]:
@@ -94,14 +111,14 @@ def _named(outcome: TableOutcome, here: Here, algorithm: str) -> str:
 
 
 def _known(row: Row | None) -> tuple[float, float] | None:
-    """Return a cell's mean and deviation (0 for one seed); None if it has no number."""
+    """Return a cell's mean and standard deviation (0 for one seed); None if there is no such cell or no number."""
     if row is None or row.best.mean is None:
         return None
     return row.best.mean, row.best.sd or 0.0
 
 
 def _runs(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
-    """Return the finished runs of a cell's best variant, a seed each."""
+    """Return the finished runs of a cell's best variant, one for each seed."""
     keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
     return [outcome.results[key] for key in keys if key in outcome.results]
 
@@ -109,7 +126,10 @@ def _runs(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
 def _dot(
     name: str, x: float, y: float, look: int, sd: tuple[float, float] = (0.0, 0.0), *, hollow: bool = False
 ) -> Line:
-    """Return one point with whiskers of a deviation along x and along y; none of length 0."""
+    """Return a single point with whiskers of one deviation ``sd`` along x and along y.
+
+    A deviation of 0 means one seed, so it gets no whisker: one of no length would claim certainty.
+    """
     at_x, at_y = np.array([x]), np.array([y])
     left, right = (at_x - sd[0], at_x + sd[0]) if sd[0] else (None, None)
     low, high = (at_y - sd[1], at_y + sd[1]) if sd[1] else (None, None)
@@ -117,6 +137,7 @@ def _dot(
 
 
 def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
+    """Return lines as the marks of a chart, with the meaning of hollow markers if there are any."""
     named = hollow if any(line.hollow for line in lines) else ""
     return Lines(tuple(lines), whole=whole, hollow=named, **more)
 
@@ -125,6 +146,7 @@ def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, 
 
 
 def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "curves" of a group; a published number has the colour of its algorithm's curve."""
     drawn = curves(outcome, list(here.values()))
     lines = [_curve(outcome, here, look, curve) for look, curve in enumerate(drawn)]
     for look, curve in enumerate(drawn):
@@ -139,18 +161,20 @@ def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Line:
+    """Return one algorithm's line, named with its best variant."""
     name = f"{_named(outcome, here, curve.row.cell.algorithm)} {curve.row.best.variant}".strip()
     x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
     return Line(name, x, mean, *_around(outcome, mean, sd), look)
 
 
 def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
-    """Return a deviation below and above means ``[n]``; a percentage stays one."""
+    """Return one deviation below and above the means ``[n]``; percentages stay between 0 and 100."""
     low, high = mean - sd, mean + sd
     return (low.clip(0, 100), high.clip(0, 100)) if outcome.table.unit.endswith("%") else (low, high)
 
 
 def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "cdf" of a group, with the paper's means on the x axis."""
     lines = []
     for look, algorithm in enumerate(_algorithms(here)):
         found = _by_client(outcome, here, algorithm, spec) or _by_quantile(here, algorithm)
@@ -168,8 +192,11 @@ def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) -> tuple[Floats, Floats, Floats] | None:
-    """Return numbers that shares of the clients are below of: mean and deviation over seeds, and the shares, ``[n]``
-    each. None if the runs have not kept them client by client.
+    """Return the quantiles of a number over the clients: mean and deviation over the seeds, and their shares.
+
+    Each is ``[n]``, for as many shares from 0 to 1 as the run with the fewest clients has numbers. Quantiles are taken
+    run by run and then averaged, so that runs with different clients can be put together. None if no run has kept the
+    number client by client.
     """
     row = next(row for (_, name), row in here.items() if name == algorithm)
     each = [values for run in _runs(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
@@ -181,7 +208,7 @@ def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) ->
 
 
 def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -> Floats:
-    """Return a run's numbers client by client at the cell's round, in the table's unit, ``[n]``."""
+    """Return a run's number of each client at the cell's round, ``[n]``, in the table's unit."""
     factor = outcome.table.factor if row.cell.factor is None else row.cell.factor
     at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
     if spec.get("each") == "clients":
@@ -194,6 +221,7 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
 
 
 def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
+    """Return the same as :func:`_by_client` from the columns called q10, q25, ...; None if there are none."""
     found = {column: _known(row) for (column, name), row in here.items() if name == algorithm}
     points = [
         (*known, int(column[1:]) / 100) for column, known in found.items() if known and re.fullmatch(r"q\d+", column)
@@ -205,6 +233,7 @@ def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | 
 
 
 def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so that none is covered."""
     algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
     places, values, means, sds = [], [], [], []
     for place, algorithm in enumerate(algorithms):
@@ -230,6 +259,7 @@ def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "scatter" of a group."""
     lines = []
     for look, algorithm in enumerate(_algorithms(here)):
         cells = [here.get((spec[axis], algorithm)) for axis in ("x", "y")]
@@ -247,6 +277,7 @@ def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "moves" of a group, one chart for each setting other than the first; all four numbers are needed."""
     settings = dict.fromkeys(column.split(": ")[0] for column, _ in here)
     for setting in (name for name in settings if name != spec["start"]):
         lines = []
@@ -266,6 +297,7 @@ def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "bars" of a group: a series for each column of ours, then one for each column that is published."""
     asked = list(spec.get("columns", dict.fromkeys(c for c, _ in here)))
     columns = [c for c in asked if any(_known(row) for (column, _), row in here.items() if column == c)]
     labels = [a for a in _algorithms(here) if any(_known(here.get((c, a))) for c in columns)]
@@ -289,6 +321,7 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "fit" of a group, ours beside the published points and the published curve."""
     points, printed = [], []
     for place, row in enumerate(here.values()):
         if known := _known(row):
@@ -315,12 +348,13 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Line:
-    """Return the curve p1/sqrt(x) + p2 over the range of ``x [n]``."""
+    """Return the curve ``p1 / sqrt(x) + p2`` (iPFL eq. 17) over the range of ``x [n]``, as a line without markers."""
     at = np.geomspace(x.min(), x.max(), 60)
     return Line(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
 
 
 def _setting(sections: Mapping[str, Any], dotted: str) -> float:
+    """Return the number that an experiment has at a dotted key."""
     value: Any = sections
     for key in dotted.split("."):
         value = value[key]
@@ -331,6 +365,7 @@ def _setting(sections: Mapping[str, Any], dotted: str) -> float:
 
 
 def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "trades" of a group, the mean over the runs that have the same clients as the first."""
     runs = {run["key"]: run for row in here.values() for run in _runs(outcome, row) if "trades" in run}
     if not runs:
         return
@@ -345,6 +380,7 @@ def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "imports" of a group: a square for each algorithm, row i and column j the share in which i took j's."""
     panels: list[Floats] = []
     columns: list[str] = []
     for algorithm in _algorithms(here):
@@ -369,4 +405,4 @@ KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
     "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "moves": _moves, "bars": _bars, "fit": _fit,
     "trades": _trades, "imports": _imports,
 }  # fmt: skip
-"""What a file's ``[[figure]]`` names as ``kind``."""
+"""What draws each ``kind`` of a ``[[figure]]``."""
