@@ -238,7 +238,7 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
 
 
 def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
-    """Return whether the ledger's chain of hashes is whole, its sum is 0, and its postings are the records' payments."""
+    """Return whether the ledger's chain of hashes is whole, its sum 0, and its postings the recorded payments."""
     from hanse.ledger.place import reading, rounds_written
 
     name = "conservation"
