@@ -98,7 +98,7 @@ def read_axis(text: str) -> Axis:
         raise UserError(f'--grid {text}: a value is empty; write "" for empty text')
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise UserError(f"--grid {text}: {twice} is there twice")
+        raise UserError(f"--grid {text}: {twice} is given twice")
     return Axis(key, values)
 
 
@@ -192,7 +192,7 @@ def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
     keys = [axis.key for axis in axes]
     for key in keys:
         if keys.count(key) > 1:
-            raise UserError(f"--grid {key}: is given twice; write all its values in one")
+            raise UserError(f"--grid {key}: is given twice; write all its values in one --grid")
         if seeds is not None and key in ("run.seed", "data.seed"):
             raise UserError(f"--grid {key}: --seeds sets it already; give one of the two")
     return axes

@@ -77,8 +77,8 @@ def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
     if not lines:
         return []
     caption = (
-        "How far each experiment was when so many seconds had passed on the simulation's clock, which runs while "
-        f"clients train; of several seeds, their mean clock after each round. {_band(groups, lines)}"
+        "How good each experiment's model was after so many seconds on the simulation's clock, which runs while "
+        f"clients train. With several seeds, a point stands at their mean clock after a round. {_band(groups, lines)}"
     )
     title = f"Test {reading.title} over virtual time"
     axis = f"{reading.title} on the test set{_unit(reading)}"
@@ -146,9 +146,9 @@ def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
     """Return how lines, bands and single markers are to be read, as the end of a caption."""
     alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
     if all(line.low is None for line in lines):
-        return f"One run a line: how much a different seed would change is not known.{alone}"
+        return f"Each line is a single run: how much another seed would change it is not known.{alone}"
     single = " A line without a band is a single run." if any(len(group.runs) == 1 for group in groups) else ""
-    return f"A line is the mean over seeds, its band one standard deviation up and down.{single}{alone}"
+    return f"Each line is a mean over seeds, with a band of one standard deviation up and down.{single}{alone}"
 
 
 # ---- clients on their own data
@@ -255,10 +255,10 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
     if not lines:
         return None
     caption = (
-        f"For each {reading.title} across, how many clients got at most that after the last round, all seeds together. "
-        f"A curve further {'left' if reading.less_is_better else 'right'} is better; a steep one treats everyone "
-        f"alike; a long {'tail on the right' if reading.less_is_better else 'foot on the left'} are clients left "
-        "behind."
+        f"For each {reading.title} on the horizontal axis, the share of clients with at most that after the last "
+        f"round, all seeds together. A curve further to the {'left' if reading.less_is_better else 'right'} is better. "
+        "A steep curve means that clients fare alike; a long "
+        f"{'tail on the right' if reading.less_is_better else 'foot on the left'} shows clients that were left behind."
     )
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
     return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=own_axis(reading), y="clients (%)")
@@ -275,14 +275,14 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
         return None
     if utility is not None:
         worth, what, axis = utility, f"Utility against {run.main.title}", "utility over the run (tokens)"
-        told = "its utility up: what the market brought it, less what sharing and the net payments cost"
+        told = "its utility, which is what the market brought it less what sharing and its net payments cost,"
     elif books is not None:
         worth, what, axis = (
             books.held[-1] - run.grant,
             f"Tokens earned against {run.main.title}",
             "tokens earned or lost",
         )
-        told = "what it holds beyond its grant up"
+        told = "what it holds beyond its grant"
     else:
         return None
     clients, accuracy = tested
@@ -298,9 +298,9 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
         names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
         lines.append(Line(kind, x, y, dots=True, names=names))
     caption = (
-        f"Every dot is one client: its {run.main.title} on its own test data across, {told}. "
-        f"{'Left' if run.main.less_is_better else 'Right'} and up: it has both a good model and a gain. Seed "
-        f"{run.seeds[0]}."
+        f"Each dot is one client, with its {run.main.title} on its own test data on the horizontal axis and {told} on "
+        f"the vertical one. High up on the {'left' if run.main.less_is_better else 'right'} are clients with both a "
+        f"good model and a gain. Seed {run.seeds[0]}."
     )
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what}: {group.label}"

@@ -134,13 +134,20 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     rounds = load_market(folder)
     clients = _sums(rounds)
     checks = (
-        _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
+        _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
-        _all("local optimality", "no import too many or too few, iPFL eq. (9)", rounds, _optimal),
-        _rationality("individual rationality", rounds, "nobody lost in any round, by what was declared", _declared),
-        _rationality("true rationality", rounds, "nobody lost in any round, by what is true", lambda r: r.utility),
-        _all("budget balance", "what is paid is what is received", rounds, wrong_balance),
-        _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
+        _all("local optimality", "nobody imports a model too many or too few, iPFL eq. (9)", rounds, _optimal),
+        _rationality(
+            "individual rationality",
+            rounds,
+            "nobody lost in any round, by what clients declared of themselves",
+            _declared,
+        ),
+        _rationality(
+            "true rationality", rounds, "nobody lost in any round, by what is true of the clients", lambda r: r.utility
+        ),
+        _all("budget balance", "all that was paid was received", rounds, wrong_balance),
+        _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
         _books(folder, rounds, ledger_url),
         _isolated(clients),
         *(() if made is None else (made,)),
@@ -161,7 +168,7 @@ def _made_rows(folder: Path) -> Check | None:
         return None
     if state is None or state.round == 0:
         return Check(
-            "models", False, f"{count} were recorded by their hashes, and no checkpoint is left to hold them to"
+            "models", False, f"{count} were recorded by their hashes, and there is no checkpoint to compare them with"
         )
     record = kept.get(state.round - 1, {})
     try:
@@ -203,7 +210,11 @@ def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Che
 def _graph(r: MarketRound) -> str:
     """Return where the graph is not the one that Algorithm 2 makes of what was declared; "" if it is."""
     bad = np.argwhere(best_imports(r.market, r.stop) != r.graph)
-    return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    does, should = ("imports", "should not") if r.graph[i, j] else ("does not import", "should")
+    return f"client {r.clients[i]} {does} the model of client {r.clients[j]}, and by Algorithm 2 it {should}"
 
 
 def _optimal(r: MarketRound) -> str:

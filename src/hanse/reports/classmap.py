@@ -82,7 +82,8 @@ def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts
         return DataFacts(
             name,
             groups,
-            skipped=f"this is only built for up to {MOST_BUILT:,} clients and without data.path; --trust builds it",
+            skipped=f"it is only built for up to {MOST_BUILT:,} clients and without data.path, unless you trust the "
+            "run's file (--trust)",
         )
     try:
         data = build_data(parse_spec(table | {"download": False}))
@@ -107,9 +108,10 @@ def class_chart(facts: DataFacts) -> Chart | None:
     shown = facts.counts[kept].T
     z: Floats = np.sqrt(shown.astype(np.float64))
     caption = (
-        f"{facts.counts.shape[0]:,} clients with {int(facts.counts.sum()):,} train samples in all. A column is a "
-        "client, a row a class; light is many samples, darkest none. Shades follow the square root of the number, so "
-        "that a few samples still show. Unequal columns are what makes the federation hard."
+        f"{facts.counts.shape[0]:,} clients with {int(facts.counts.sum()):,} train samples in all. Each column is a "
+        "client, each row a class. The lighter a cell, the more samples; the darkest shade means none. Shades follow "
+        "the square root of the number, so that a few samples still show. The more the columns differ, the harder it "
+        "is to learn together."
     )
     if len(kept) < len(facts.counts):
         caption += f" {len(kept)} evenly spaced clients are shown."

@@ -411,7 +411,7 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
     """
     learned = _table("What was learned", _LEARNED, rows)
     if any(row["client_accuracy"] is not None for row in rows):
-        learned.caption = "own %: the honest clients' accuracy on their own test data."
+        learned.caption = "own %: mean accuracy of the honest clients on their own test data."
     own = [(key, textwrap.fill(short, 16), f, digits) for key, short, _, f, digits in _own_columns(rows, ())]
     named = [_table("By the metrics and losses that the runs' files name", own, rows)] if own else []
     tables = [*named, learned, _table("What it cost", _COST, rows)]

@@ -31,8 +31,8 @@ from hanse.runs.record import RunRecord
 
 SURE = 1.96  # standard errors on either side: a 95 % interval
 EXACT = (
-    "These values are exact on the validation samples, since every group of updates was tried; what others would have "
-    "said is not recorded"
+    "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
+    "other samples is not recorded"
 )
 
 
@@ -163,8 +163,9 @@ def without_values(run: RunRecord) -> list[str]:
         run: the run.
     """
     return [
-        f"No values for {'round' if len(rounds) == 1 else 'rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted "
-        f"from 0), which {'is' if len(rounds) == 1 else 'are'} in no sum of values: {why}."
+        f"{'Round' if len(rounds) == 1 else 'Rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted from 0) "
+        f"{'has' if len(rounds) == 1 else 'have'} no values and {'is' if len(rounds) == 1 else 'are'} left out of all "
+        f"sums of values: {why}."
         for why, rounds in run.gaps.items()
     ]
 
@@ -533,17 +534,17 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     ).replace("  ", " ")
     exact = found.last.exact
     caption += (
-        "One update says little."
+        "A single update says little."
         if exact
-        else "A bar whose whiskers, doubled, reach across zero says neither that the updates helped nor that they "
-        "harmed; one update says little."
+        else "Where the whiskers, made twice as long, reach across zero, the updates may have helped or harmed. A "
+        "single update says little."
     )
     known = bool(np.isfinite(found.errors).any())
     if known:
         caption += f" {how_sure(found.last, 'Whiskers:')}"
-    caption += " Before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
+    caption += " The number before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
     if left_out:
-        caption += f" The 15 best and the 10 worst; of the {left_out} clients between them, the mean."
+        caption += f" Shown are the 15 best and the 10 worst clients, and the mean of the {left_out} between them."
     series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known and not exact else None)
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
@@ -574,15 +575,18 @@ def _ties_told(ranked: Standings) -> str:
     if not ranked.known or count < 2:
         return ""
     told = (
-        " Before a name is its place. Tied are those who cannot be told apart: the difference of their sums is within "
-        "1.96 standard errors of 0, so that chance may have put them in this order."
+        " The number before a name is its place. Clients are tied if they cannot be told apart: the difference of "
+        "their sums is within 1.96 standard errors of 0, so that their order may be chance."
     )
     if count > MOST_CLIENTS:  # counting ties takes a comparison of every pair, which would take long for more
         return told
     alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist())
     if alone == count:
-        return " Before a name is its place; any two of these sums differ by more than 1.96 standard errors."
-    sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "Nobody stands"
+        return (
+            " The number before a name is its place; any two of these sums differ by more than 1.96 standard errors of "
+            "their difference."
+        )
+    sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "No client stands"
     return f"{told} {sure} apart from everybody else."
 
 
@@ -592,9 +596,10 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
     x = found.rounds.astype(np.float64)
     spread = found.spread.total
     lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
-    caption = "The same sum as it grows. A flat stretch: the client was not selected, or added nothing. " + (
-        "All clients." if len(kept) == len(found.clients) else "The four highest and the three lowest at the end."
-    )
+    caption = (
+        "How the same sum grows over the rounds. Where a line is flat, the client was not selected or added nothing. "
+        "Shown are "
+    ) + ("all clients." if len(kept) == len(found.clients) else "the four highest and the three lowest at the end.")
     if any(line.low is not None for line in lines):
         caption += f" {how_sure(found.last, 'Bands, up and down:')}"
     title = f"Contribution over rounds: {group.label}{many}"
@@ -613,13 +618,13 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     half = MOST_CLIENTS // 2
     kept = _ends(len(found.clients), half, half)
     caption = (
-        "One row a client, the most valuable on top; a shade is the client's value so far, light is much. "
-        "A row that lights up early is a client whose first updates counted."
+        "Each row is a client, the most valuable on top; the lighter the shade, the higher its value so far. "
+        "A row that turns light early is a client whose first updates counted."
     )
     if bool(np.isfinite(found.errors).any()):
         caption += " " + how_sure(found.last, "A row's last value has")
     if len(kept) < len(found.clients):
-        caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
+        caption += f" Shown are the {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(
         tuple(found.labels[i] for i in kept),
         tuple(str(r) for r in found.rounds.tolist()),
@@ -678,12 +683,12 @@ def _interactions(group: SeedGroup, name: str) -> list[Chart]:
     caption = (
         "How updates work together: the mean of each pair's interaction over the rounds in which both were "
         "valued. Above 0 the two complement each other: together they are worth more than one by one. Below 0 they "
-        "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey: "
-        f"never valued together, or the client itself. A pair met in {int(np.median(times[times > 0]))} rounds at the "
-        "median." + _sure_pairs(mean, error)
+        "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey "
+        "cells are the client itself, and pairs that were never valued together. The median pair met in "
+        f"{int(np.median(times[times > 0]))} rounds." + _sure_pairs(mean, error)
     )
     if len(most) < len(who):
-        caption += f" The {len(most)} of {len(who):,} clients that were valued together most often."
+        caption += f" The {len(most)} of {len(who):,} clients that were valued together most often are shown."
     marks = Heat(names, names, mean, "mean interaction", around_zero=True)
     title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
     return [Chart(f"interactions-{name}", _SECTION, title, caption, marks, x="client", y="client")]
@@ -694,7 +699,7 @@ def _sure_pairs(mean: Floats, error: Floats) -> str:
     upper = np.triu_indices(len(mean), 1)  # each pair once
     known = np.isfinite(mean[upper]) & np.isfinite(error[upper])
     if not known.any():
-        return " How sure an interaction is, is not recorded, and one of a few rounds says little."
+        return " How sure these numbers are is not recorded; an interaction over a few rounds says little."
     pairs, errors = mean[upper][known], error[upper][known]
     above, below = int((pairs > SURE * errors).sum()), int((pairs < -SURE * errors).sum())
     return (
@@ -756,13 +761,14 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     series = [Series(f"{less.budget} models", less.sums[clients], less.errors[clients]) for less in smaller]
     whole = Series("the whole budget", found.totals[kept], found.last.sampling[kept])
     said = [
-        f"With {less.budget} models a round {less.same} of the {less.of} best are the same, and "
-        + (f"the sign of {_plural(len(less.flips))} is surely another." if less.flips else "no sign is surely another.")
+        f"With {less.budget} models a round, {less.same} of the {less.of} best clients are the same, and "
+        + (f"the sums of {_plural(len(less.flips))} surely have" if less.flips else "no sum surely has")
+        + " the other sign."
         for less in smaller
     ]
     caption = (
-        "What the values would have been from fewer models a round, a part of those that were scored. Whiskers: one "
-        "standard error from the sampling of coalitions. " + " ".join(said)
+        "What the values would have been if fewer models had been scored in each round. Whiskers: one standard error "
+        "from the sampling of coalitions. " + " ".join(said)
     )
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
@@ -799,8 +805,8 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
         kept = even(len(x), MOST_COLUMNS)
         lines.append(Line(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
     caption = (
-        "The cumulative value (an average over the client's rounds, not a sum) as the mechanism keeps it to "
-        "decide who is selected; it changes only when the client takes part. The highest and the lowest at the end of "
+        "The score by which the mechanism decides whom to select: an average over the client's rounds, not a sum. It "
+        "changes only when the client takes part. Shown are the highest and the lowest at the end of "
         f"{run.name}. {_score_error(run)}"
     )
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
@@ -814,8 +820,8 @@ def _score_error(run: RunRecord) -> str:
     """Return a sentence on how sure the values are that the scores are made of."""
     seats = run.seats
     if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
-        return "How sure the values are that it is made of is not known."
-    return how_sure(Errors(seats.error, seats.drawn), "The values that it is made of have")
+        return "How sure the values behind it are is not known."
+    return how_sure(Errors(seats.error, seats.drawn), "The values behind it have")
 
 
 def _ends(count: int, first: int, last: int) -> list[int]:
@@ -858,9 +864,9 @@ def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.nda
     kept = order[even(len(order), MOST_POINTS)]
     ends = np.array([exact.min(), exact.max()])
     caption = (
-        "Every dot is one client in one round: its exact Shapley value across, the estimate up. On the line both "
-        f"agree. Mean distance {apart.mean():.2g}, largest {apart.max():.2g}, where values are {scale:.2g} on average "
-        "(by size)."
+        "Each dot is one client in one round, with its exact Shapley value on the horizontal axis and the estimate on "
+        f"the vertical one. On the line the two agree. They are {apart.mean():.2g} apart on average and "
+        f"{apart.max():.2g} at most; the mean size of a value is {scale:.2g}."
     )
     known = np.isfinite(error)
     if known.any():

@@ -141,10 +141,13 @@ def _chart(
         series.append(
             Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if np.isfinite(errors).any() else None)
         )
-    caption = "The mean over the clients of each kind, seed by seed."
+    caption = "Each bar is the mean over the clients of one kind, for each seed by itself."
     many = len(seeds) > 1
-    caption += " Whiskers at a seed: one standard error, of sampling and validation samples." if estimated else ""
-    caption += " Whiskers at the mean over seeds: one standard error." if many else " One seed: it may be chance."
+    if estimated:
+        caption += (
+            " Whiskers at a seed: one standard error, from the sampling of coalitions and the validation samples."
+        )
+    caption += " Whiskers at the mean over seeds: one standard error." if many else " With one seed it may be chance."
     base = next(iter(means))
     for name, values in means.items():
         if name == base:

@@ -174,13 +174,13 @@ def verdict(client: int, honest: Fared, found: Sequence[Counterfactual]) -> list
         >>> lies = [Counterfactual("cost x2", utility=3.0, accuracy=0.8, gain=-1.0)]
         >>> for line in verdict(2, Fared(4.0, 0.8), lies):
         ...     print(line)
-        Client 2 would have gained by nothing of this: honesty was its best choice in this run.
+        Client 2 would have gained by none of this: honesty was its best choice in this run.
         Overstating the cost cannot pay in a round (iPFL Theorem 3); for every other lie there is no such proof.
     """
     paying = [c for c in found if c.gain > LEAST]
     lines = []
     if not paying:
-        lines.append(f"Client {client} would have gained by nothing of this: honesty was its best choice in this run.")
+        lines.append(f"Client {client} would have gained by none of this: honesty was its best choice in this run.")
     for c in paying:
         line = f"Client {client} would have gained {c.gain:.3f} tokens by '{c.story}'"
         under = c.gain_under_critical_prices
@@ -188,7 +188,7 @@ def verdict(client: int, honest: Fared, found: Sequence[Counterfactual]) -> list
             line += (
                 ", and nothing under critical prices"
                 if under <= LEAST
-                else f", and {under:.3f} under critical prices, which only concern the cost"
+                else f", and {under:.3f} under critical prices, which prevent only lies about the cost"
             )
         lines.append(line + ".")
     alone = next((c for c in found if c.story == ALONE), None)

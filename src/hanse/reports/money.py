@@ -134,7 +134,7 @@ TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
     "test/tier */distribution *",
     "accuracy",
     "tier * on distribution *",
-    "Held-out data of each distribution; tier d is the one that serves distribution d best.",
+    "Each tier's accuracy on held-out data of each distribution; tier d is the one that serves distribution d best.",
 )
 
 
@@ -198,15 +198,15 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
         return None
     if len(known) <= MOST_LINES:
         lines = [Line(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
-        what = "A line a client: what its account and its escrow hold together."
+        what = "Each line is a client: what its account and its escrow hold together."
     else:
         names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
         lines = [Line(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
         what = (
-            f"Of the {len(known)} clients the richest, the poorest, and those between, by what account and escrow "
-            "hold together; a line is not always the same client."
+            f"What account and escrow hold together, for the richest and the poorest of the {len(known)} clients and "
+            "for those between; a line is not always the same client."
         )
-    caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
+    caption = f"{what} A client whose line rises earns. Lines that spread apart mean that some clients become rich. "
     key, title = f"balances-{slug(group.label)}", f"Token balances over the rounds: {group.label}"
     marks = Lines(tuple(lines), steps=True)
     return Chart(key, SECTION, title, f"{caption}Seed {run.seeds[0]}.", marks, x="rounds played", y="tokens")
@@ -229,6 +229,6 @@ def _riders_chart(group: SeedGroup) -> Chart | None:
         return None
     who = " and ".join(labels)
     told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
-    caption = f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip()
+    caption = f"The mean balance of honest clients and of {who}, for each seed by itself. {told}".strip()
     key, title, marks = f"riders-{slug(group.label)}", f"What {who} lose: {group.label}", Lines(tuple(lines))
     return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")

@@ -80,7 +80,9 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
             kept = even(len(s), 400)
             lines.append(Line(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
         marks, x = Lines(tuple(lines)), "clients, the most often selected first"
-        caption = "A flat curve treats everyone alike; a steep one relies on few. "
+        caption = (
+            "A flat curve means that everyone is selected alike, a steep one that training relies on few clients. "
+        )
     elif len(choosing) == 1:
         label, s = next(iter(choosing.items()))
         marks = Bars(_names(groups, label, len(s)), (Series(label, s, look=places[label]),), upright=True)
@@ -90,7 +92,10 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
         for row, s in zip(z, choosing.values(), strict=True):
             row[: len(s)] = s
         marks = Heat(tuple(choosing), _names(groups, next(iter(choosing)), most), z, "% of rounds", floor=0.0)
-        y, caption = "", "A row of one shade treats everyone alike; light cells are the clients that it relies on. "
+        y = ""
+        caption = (
+            "In a row of one shade everyone is selected alike; light cells are the clients that training relies on. "
+        )
     caption += (
         "The share of all rounds in which a client was asked to train (mean over seeds where the clients are the same)."
     )

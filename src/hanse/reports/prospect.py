@@ -90,7 +90,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     clients = _number_of_clients(experiment, data)
     if isinstance(client, str):
         if data is None or not data.names:
-            raise UserError(f"--client {client}: must be a number: before the run nobody has a name")
+            raise UserError(f"--client {client}: must be a number, since the clients have no names before the run")
         client = client_of(client, data.names)
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
@@ -183,7 +183,9 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
     if data is not None:
         _, row = build_model(experiment, data)
         # four bytes a parameter
-        found.append(f"A model is {4e-6 * row.numel():.2g} MB each way for every seat.")
+        found.append(
+            f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
+        )
     return tuple(found)
 
 
@@ -191,7 +193,9 @@ def _unknown(money: bool, why: str) -> tuple[str, ...]:
     """Return sentences on what cannot be known before a run; ``why`` the data are not here, or ""."""
     lines = ["How much better its model will be than one trained alone: compare after a trial run."]
     if why:
-        lines.append(f"Everything that depends on the data: {why}.")
+        lines.append(f"Everything that depends on the data, which are not here: {why}.")
     if money:
-        lines.append("What a token is worth outside this federation: the grant is made for it, nothing is paid in.")
+        lines.append(
+            "What a token is worth outside this federation: grants are made for it, and nobody pays anything in."
+        )
     return tuple(lines)

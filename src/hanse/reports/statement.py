@@ -423,23 +423,25 @@ def _why_untested(run: RunRecord) -> str:
     """Return why a client has no test on its own data."""
     data = run.config.get("data", {})
     if data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes"):
-        none = "clients keep no test data of their own in this run"
-        return f"{none}: [data] client_test is 0, and a run with 0.25, say, would know"
-    return "the run has not tested this client on its own data: [eval] clients says how many are tested"
+        return (
+            "clients keep no test data of their own in this run, since [data] client_test is 0; a run with 0.25, for "
+            "example, can tell"
+        )
+    return "the run has not tested this client on its own data; [eval] clients says how many clients are tested"
 
 
 def _how(run: RunRecord, client: int) -> str:
     """Return how to learn what the client would have reached alone."""
     if run.mechanism == "local":
-        return "in this run everyone is alone"
+        return "in this run every client trains alone"
     if (run.path / "members.json").exists():
         return (
-            "only the participant can tell: its data are not here. Train the same model on your own data alone, for as "
-            "many steps, and compare on the same test data"
+            "only the participant can find out how good a model of its own would be, since its data are not here. "
+            "Train the same model on your own data alone, for as many steps, and compare on the same test data"
         )
     return (
-        f"what it would be alone is not known yet: 'hanse statement DIR --client {client} --train-alone' plays the "
-        "same experiment with everyone alone"
+        f"how good a model that it trains alone would be is not known yet: 'hanse statement DIR --client {client} "
+        "--train-alone' plays the same experiment with every client alone"
     )
 
 
@@ -516,14 +518,15 @@ class Contributed:
         """A sentence on the client's place, no surer than the errors allow; "" if it has no place."""
         if self.place is None:
             return ""
-        told = f"By this sum it is number {self.place} of the {self.ranked} clients of whom more than one update was "
+        many = f"the {self.ranked} clients with more than one valued update"
+        told = f"By this sum it is number {self.place} of {many}."
         if not self.tied:
-            return f"{told}valued."
+            return told
         if len(self.tied) == self.ranked - 1:
             others = "any of the others" if len(self.tied) > 1 else "the other"
         else:
             others = in_words(np.array(self.tied, np.int64), self.place)
-        return f"{told}valued; it cannot be told apart from {others}: that order may be chance."
+        return f"{told} It cannot be told apart from {others}: the order among them may be chance."
 
     @property
     def error(self) -> float | None:
@@ -986,6 +989,7 @@ def _figures(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[Postin
 Answer = Literal["yes", "no", "mixed", "even", "unknown"]
 """What the statement says of joining; :class:`JoiningVerdict` explains each."""
 CLEAR = 2.0  # a difference of accuracies or losses counts if it is more than this many standard errors
+_UNSURE = "How much of the difference is chance is not known, so that it does not count."
 
 
 @dataclass(frozen=True)
@@ -1022,7 +1026,7 @@ _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
     "mixed": "It depends on what a token is worth to you",
-    "even": "Joining made no difference that can be told",
+    "even": "Joining made no difference that could be measured",
     "unknown": "Whether joining paid is not known",
 }
 
@@ -1041,7 +1045,7 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
         ...     fit = Fit((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
         ...     print(verdict_of(fit, None, models).headline)
         Yes, joining paid
-        Joining made no difference that can be told
+        Joining made no difference that could be measured
     """
     judged = (_model(fit), _economy(money, models))
     signs = [sign for sign, _ in judged if sign is not None]
@@ -1077,10 +1081,12 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     told = f"Its model gets {100 * ours:.1f} % of its own test data right; alone it would reach {100 * alone:.1f} %"
     error = fit.error
     if error is None:
-        return (points > 0) - (points < 0), f"{told}. On how many samples is not recorded: it may be chance."
+        unsure = "The number of test samples is not recorded, so that the difference may be chance."
+        return (points > 0) - (points < 0), f"{told}. {unsure}"
     if abs(points) <= CLEAR * 100 * error or points == 0:
         return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance."
-    return (1 if points > 0 else -1), f"{told}: {points:+.1f} points, standard error at most {100 * error:.1f}."
+    told += f": a difference of {points:+.1f} points, with a standard error of at most {100 * error:.1f}."
+    return (1 if points > 0 else -1), told
 
 
 def _by_main(main: MainFit) -> tuple[int | None, str]:
@@ -1094,15 +1100,15 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
     sure = "" if main.interval is None else f" (95 % interval {' to '.join(map(reading.show, main.interval))})"
     told = f"Its model's {reading.title} on its own test data is {reading.show(last)}{sure}"
     if main.difference is None or main.alone is None:
-        return None, f"{told}; what alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
+        return None, f"{told}; what it would be alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
     told += f"; alone it would be {reading.show(main.alone)}{' (less is better)' if reading.less_is_better else ''}"
     between = main.difference_interval
     if between is None:
-        return 0, f"{told}. How much of that is chance is not known, so that it decides nothing."
+        return 0, f"{told}. {_UNSURE}"
     low, high = map(reading.show_difference, between)
     said = f"with 95 % confidence the difference is between {low} and {high}"
-    if low == high:  # nothing is left of it in the digits shown: as good as the same model
-        return 0, f"{told}: the same, to the digits that are shown."
+    if low == high:  # in the digits shown the two models are equally good
+        return 0, f"{told}: in these digits the two are the same."
     if not main.sign:
         return 0, f"{told}. The two cannot be told apart: {said}."
     return main.sign, f"{told}: {reading.show_difference(main.difference)}, and {said}."
@@ -1111,13 +1117,15 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
 def _loss(fit: Fit) -> tuple[int | None, str]:
     """Return the same as :func:`_model` for a model without an accuracy, as of a regression, judged by its loss."""
     if fit.last is not None and fit.alone is None:
-        return None, f"Its model gets {100 * fit.last:.1f} % of its own test data right; what alone is not known."
+        right = f"Its model gets {100 * fit.last:.1f} % of its own test data right"
+        return None, f"{right}; how much it would be alone is not known."
     ours, alone = fit.last_loss, fit.alone_loss
     if ours is None or alone is None:
-        return None, f"Its model's loss on its own test data is {ours:.4g}; what alone is not known." if ours else ""
+        told = f"Its model's loss on its own test data is {ours:.4g}; what it would be alone is not known."
+        return None, "" if ours is None else told
     told = f"Its model's loss on its own test data is {ours:.4g}; alone it would be {alone:.4g} (less is better)."
     if fit.loss_error is None:
-        return 0, f"{told} How much of that is chance is not known, so that it decides nothing."
+        return 0, f"{told} {_UNSURE}"
     if abs(ours - alone) <= CLEAR * fit.loss_error:
         return 0, f"{told} A difference of {ours - alone:+.2g} may be chance (standard error {fit.loss_error:.2g})."
     return (1 if ours < alone else -1), f"{told} The difference has a standard error of at most {fit.loss_error:.2g}."
@@ -1130,16 +1138,17 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
     """
     if models.utility is not None:
         u = models.utility
-        told = f"By its own measure the market was worth {u:+.2f} tokens to it: gain, less the cost of sharing"
-        told += " and the net payments." if money is not None else "."
+        told = f"By its own measure the market was worth {u:+.2f} tokens to it: what it gained from others' models, "
+        told += "less the cost of sharing its own" + (" and its net payments." if money is not None else ".")
         return (u > 0) - (u < 0), told
     if money is None:
         return None, "Nobody pays in this run."
-    told = f"It received {tokens(money.received)} tokens and paid {tokens(money.paid)}, the grant aside"
-    if money.escrow:
-        told += f"; {tokens(money.escrow)} are held in escrow"
     net = money.net
-    return (net > 0) - (net < 0), f"{told}: {'+' if net >= 0 else ''}{tokens(net)}."
+    told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, which "
+    told += f"makes {'+' if net >= 0 else ''}{tokens(net)}."
+    if money.escrow:
+        told += f" Of its tokens {tokens(money.escrow)} are held in escrow."
+    return (net > 0) - (net < 0), told
 
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:

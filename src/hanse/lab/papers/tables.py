@@ -202,7 +202,7 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
         return table
     filters = [frozenset(text.lower().replace(",", " ").split()) for text in only]
     if not all(filters):
-        raise UserError("--only: there are no words in it, which would be every cell")
+        raise UserError("--only: there are no words in it; leave it out to get every cell")
     known = frozenset().union(*(cell.tags for cell in table.cells))
     wrong = sorted({word for words in filters for word in words if word not in known})
     if wrong:
