@@ -38,14 +38,18 @@ from hanse.lab.papers.computed import fit
 from hanse.lab.papers.runner import TableOutcome
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 
-OVER_SEEDS = "Means over seeds; bands and whiskers are one standard deviation, and there are none with one seed."
+OVER_SEEDS = (
+    "Means over the seeds, with bands and whiskers of one standard deviation; with a single seed there are none."
+)
 CAPTIONS = {
     **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
-    "cdf": f"How many of the clients (0 to 1) have at most this number. {OVER_SEEDS}",
+    "cdf": f"The share of the clients (0 to 1) that have at most this number. {OVER_SEEDS}",
     "strip": "A grey mark is one client in one run. " + OVER_SEEDS,
-    "trades": "An arrow goes from who paid to who was paid, the wider the more; beside a client, what it was paid less "
-    "what it paid, in tokens over the whole run (a table's balance is that of one round), mean over seeds.",
-    "imports": "The share of the markets in which a client imported the other's model, mean over seeds.",
+    "trades": "An arrow points from the client that paid to the one that was paid; the wider it is, the more was paid. "
+    "Beside a client stands what it was paid less what it paid, in tokens over the whole run (a table's balance is "
+    "that of one round), as a mean over the seeds.",
+    "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
+    "the seeds.",
 }
 """How each kind of picture is read."""
 HOLLOW = "hollow: the paper's"
