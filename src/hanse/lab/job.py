@@ -245,16 +245,16 @@ def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the part of a result that follows from a run's metrics, one line for each round."""
     tested = [line for line in metrics if any(name.startswith(("test/", "client/")) for name in line)]
     names = dict.fromkeys(name for line in tested for name in line if name.startswith(KEPT))
+    seconds, rounds = [line["time/round_s"] for line in metrics], max(1, len(metrics))
     return {
         "rounds": len(metrics),
         "tested": [line["round"] + 1 for line in tested],
         "curves": {name: [_finite(line.get(name)) for line in tested] for name in names},
-        "seconds": _sum(line["time/round_s"] for line in metrics),
-        "ms_per_round": 1e3 * _sum(line["time/round_s"] for line in metrics) / max(1, len(metrics)),
-        "median_ms": 1e3 * statistics.median([line["time/round_s"] for line in metrics] or [0.0]),
+        "seconds": _sum(seconds),
+        "ms_per_round": 1e3 * _sum(seconds) / rounds,
+        "median_ms": 1e3 * statistics.median(seconds or [0.0]),
         "stages_ms": {
-            name.removeprefix("time/").removesuffix("_s"): 1e3 * _sum(line.get(name, 0.0) for line in metrics)
-            / max(1, len(metrics))
+            name.removeprefix("time/").removesuffix("_s"): 1e3 * _sum(line.get(name, 0.0) for line in metrics) / rounds
             for name in dict.fromkeys(name for line in metrics for name in line if name.startswith("time/"))
         },
         "bytes": {way: _sum(line[f"bytes/{way}"] for line in metrics) for way in ("down", "up")},

@@ -15,7 +15,7 @@ sum would have been without each block of the samples is added up round by round
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -172,16 +172,22 @@ def without_values(run: RunRecord) -> list[str]:
 
 def _rounds(rounds: Sequence[int]) -> str:
     """Return ascending rounds in words: "0", "2 to 6", "0, 3 and 5 to 7"."""
-    stretches: list[list[int]] = []
-    for round in rounds:
-        if stretches and stretches[-1][-1] == round - 1:
-            stretches[-1].append(round)
-        else:
-            stretches.append([round])
+    stretches = _stretches(rounds)
     told = [str(s[0]) if len(s) == 1 else f"{s[0]} to {s[-1]}" for s in stretches]
     if len(told) > _MOST_STRETCHES:
         told = [*told[: _MOST_STRETCHES - 1], f"{sum(map(len, stretches[_MOST_STRETCHES - 1 :]))} more"]
     return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+
+
+def _stretches(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending numbers cut where one does not follow the other: [0, 2, 3] becomes [[0], [2, 3]]."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
 
 
 # ---- which sums can be told apart, and how sure parts of the whole are
@@ -359,15 +365,9 @@ def _in_short(places: Ints, own: int) -> str:
 
 def _spans(places: Ints, own: int, to: str) -> list[str]:
     """Return each stretch of places as a text, its ends joined by ``to``; nothing if there are too many stretches."""
-    stretches: list[list[int]] = []
-    for place in sorted({own, *places.tolist()}):
-        if stretches and stretches[-1][-1] == place - 1:
-            stretches[-1].append(place)
-        else:
-            stretches.append([place])
     told: list[str] = []
     parted = 0
-    for stretch in stretches:
+    for stretch in _stretches(sorted({own, *places.tolist()})):
         kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
         told += [f"{kept[0]}{to}{kept[-1]}"] if len(kept) > 2 else map(str, kept)
         parted += bool(kept)
@@ -737,13 +737,14 @@ def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
         found: its contributions with the whole budget.
     """
     top, ours, result = set(found.clients[:_TOP].tolist()), np.sort(found.clients), []
+    whole = dict(zip(found.clients.tolist(), found.totals.tolist(), strict=True))
     for budget, rounds in run.smaller_budgets().items():
         sums, squares = np.zeros(run.num_clients), np.zeros(run.num_clients)
         for who, (values, errors) in rounds:
             np.add.at(sums, who, np.nan_to_num(values))
             np.add.at(squares, who, errors**2)
         error = np.sqrt(squares)
-        flips = (c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * _total(found, c) < 0)
+        flips = (c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * whole[c] < 0)
         same = len(top & set(ours[np.argsort(-sums[ours], kind="stable")[:_TOP]].tolist()))
         result.append(SmallerBudget(budget, sums, error, same, len(top), tuple(flips)))
     return result
@@ -773,11 +774,6 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
     return [Chart(f"value-budgets-{name}", _SECTION, title, caption, marks, x="total value")]
-
-
-def _total(found: Contribution, client: int) -> float:
-    """Return a client's total with the whole budget."""
-    return float(found.totals[found.clients == client][0])
 
 
 def _plural(count: int) -> str:

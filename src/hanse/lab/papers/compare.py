@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from hanse.lab.job import Job
-from hanse.lab.papers.runner import TableOutcome, expand
+from hanse.lab.papers.runner import Reading, TableOutcome, expand
 from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.compare import best_so_far, effective_round, improvement
 
@@ -139,10 +139,9 @@ def rows(outcome: TableOutcome) -> list[Row]:
     table = outcome.table
     runs: dict[tuple[str, str, str], dict[int, Pair]] = {}
     for reading in outcome.readings:
-        cell, base = reading.cell, reading.base
+        cell = reading.cell
         found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), {})
-        against = None if base is None else outcome.results.get(base.key)
-        found[reading.seed] = outcome.results.get(reading.job.key), against
+        found[reading.seed] = _pair(outcome, reading)
     result = []
     for cell in table.cells:
         if not cell.variants:  # computed without a run, so that it is the same for every seed
@@ -168,14 +167,25 @@ def _measured(
     """
     if cell.measure in ("rounds", "improvement"):
         return _against(cell, runs, table.metric)
-    factor = table.factor if cell.factor is None else cell.factor
-    found = {
-        seed: v * factor for seed, (run, _) in runs.items() if (v := _mean_of(cell, run, table.metric)) is not None
-    }
+    found = _by_seed(cell, runs, table)
     if not found:
         return None, None, 0, ()
     values = list(found.values())
     return float(np.mean(values)), _sd(values), len(values), tuple(found)
+
+
+def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[int, float]:
+    """Return the number that each seed's run gives for a cell, in the table's unit; seeds without one are left out."""
+    if cell.measure in ("rounds", "improvement"):
+        pairs = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, table.metric)) is not None}
+        return {seed: v for seed, both in pairs.items() if (v := _one(cell, *both)) is not None}
+    factor = factor_of(cell, table)
+    return {seed: v * factor for seed, (run, _) in runs.items() if (v := _mean_of(cell, run, table.metric)) is not None}
+
+
+def factor_of(cell: Cell, table: PaperTable) -> float:
+    """Return what a cell's recorded figure is multiplied with: its own factor, or else the table's."""
+    return table.factor if cell.factor is None else cell.factor
 
 
 def _sd(values: Sequence[float]) -> float | None:
@@ -193,21 +203,24 @@ def seed_values(outcome: TableOutcome, row: Row) -> dict[int, float]:
     Returns:
         The number by seed, in the table's unit; seeds without one are left out.
     """
-    cell, table, found = row.cell, outcome.table, {}
-    factor = table.factor if cell.factor is None else cell.factor
-    for reading in outcome.readings:
-        if reading.cell is not cell or reading.variant.name != row.best.variant:
-            continue
-        run = outcome.results.get(reading.job.key)
-        if reading.base is None:
-            value = _mean_of(cell, run, table.metric)
-            value = None if value is None else value * factor
-        else:
-            curves = _curves(cell, run, outcome.results.get(reading.base.key), table.metric)
-            value = None if curves is None else _one(cell, *curves)
-        if value is not None:
-            found[reading.seed] = value
-    return found
+    runs = {
+        reading.seed: _pair(outcome, reading)
+        for reading in outcome.readings
+        if reading.cell is row.cell and reading.variant.name == row.best.variant
+    }
+    return _by_seed(row.cell, runs, outcome.table)
+
+
+def finished(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
+    """Return the results of the finished runs of a row's best variant, one for each seed."""
+    keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
+    return [outcome.results[key] for key in keys if key in outcome.results]
+
+
+def _pair(outcome: TableOutcome, reading: Reading) -> Pair:
+    """Return the result that a reading is of, and the one that it is compared with, as far as there are any."""
+    against = None if reading.base is None else outcome.results.get(reading.base.key)
+    return outcome.results.get(reading.job.key), against
 
 
 def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -349,10 +362,8 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
     for row in found:
         if row not in last.values():
             continue
-        jobs = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
-        done = [outcome.results[key] for key in jobs if key in outcome.results]
         metric = outcome.table.metric
-        done = [d for d in done if metric in d["curves"] and None not in d["curves"][metric]]
+        done = [d for d in finished(outcome, row) if None not in d["curves"].get(metric, [None])]
         if done:
             y = np.array([d["curves"][metric] for d in done]) * outcome.table.factor
             y = best_so_far(y) if row.cell.measure == "best" else y

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.lab.papers.compare import CellCurve, Row, curves, rows
+from hanse.lab.papers.compare import CellCurve, Row, curves, factor_of, finished, rows
 from hanse.lab.papers.computed import fit
 from hanse.lab.papers.runner import TableOutcome
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
@@ -121,12 +121,6 @@ def _known(row: Row | None) -> tuple[float, float] | None:
     return row.best.mean, row.best.sd or 0.0
 
 
-def _runs(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
-    """Return the finished runs of a cell's best variant, one for each seed."""
-    keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
-    return [outcome.results[key] for key in keys if key in outcome.results]
-
-
 def _dot(
     name: str, x: float, y: float, look: int, sd: tuple[float, float] = (0.0, 0.0), *, hollow: bool = False
 ) -> Line:
@@ -203,7 +197,7 @@ def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) ->
     number client by client.
     """
     row = next(row for (_, name), row in here.items() if name == algorithm)
-    each = [values for run in _runs(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
+    each = [values for run in finished(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
     if not each:
         return None
     share = np.linspace(0.0, 1.0, min(map(len, each)))
@@ -213,7 +207,6 @@ def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) ->
 
 def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -> Floats:
     """Return a run's number of each client at the cell's round, ``[n]``, in the table's unit."""
-    factor = outcome.table.factor if row.cell.factor is None else row.cell.factor
     at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
     if spec.get("each") == "clients":
         values = list(run.get("clients", {}).values()) if row.cell.at == run["tested"][-1] else []
@@ -221,7 +214,7 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
         pattern = re.escape(spec.get("each", "")).replace(r"\*", r"\d+")
         named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
         values = [curve[at] for curve in named if at is not None]
-    return np.array([value for value in values if value is not None], dtype=np.float64) * factor
+    return np.array([v for v in values if v is not None], dtype=np.float64) * factor_of(row.cell, outcome.table)
 
 
 def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
@@ -242,7 +235,7 @@ def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     places, values, means, sds = [], [], [], []
     for place, algorithm in enumerate(algorithms):
         row = here[spec["column"], algorithm]
-        each = np.concatenate([_each(outcome, row, run, spec) for run in _runs(outcome, row)])
+        each = np.concatenate([_each(outcome, row, run, spec) for run in finished(outcome, row)])
         places.append(np.full(len(each), float(place)))
         values.append(each)
         mean, sd = _known(row) or (0.0, 0.0)
@@ -370,7 +363,7 @@ def _setting(sections: Mapping[str, Any], dotted: str) -> float:
 
 def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "trades" of a group, the mean over the runs that have the same clients as the first."""
-    runs = {run["key"]: run for row in here.values() for run in _runs(outcome, row) if "trades" in run}
+    runs = {run["key"]: run for row in here.values() for run in finished(outcome, row) if "trades" in run}
     if not runs:
         return
     first = next(iter(runs.values()))
@@ -389,7 +382,7 @@ def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     columns: list[str] = []
     for algorithm in _algorithms(here):
         row = next(row for (_, name), row in here.items() if name == algorithm)
-        runs = [run["trades"] for run in _runs(outcome, row) if "trades" in run]
+        runs = [run["trades"] for run in finished(outcome, row) if "trades" in run]
         if not runs:
             continue
         clients = runs[0]["clients"]
