@@ -115,6 +115,7 @@ def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) ->
     assert np.isnan(errors.total).all()
     given = contributed(read, 1)
     assert given.error is None
+    assert [one.error for one in given.rounds] == [None] * len(given.rounds)
     assert given.interval is None
     assert not given.sure
     assert "interval is below zero" not in " ".join(summary(group_runs([read])))

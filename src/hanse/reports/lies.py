@@ -57,8 +57,8 @@ class Counterfactual:
         utility: its true utility over the run, in tokens.
         accuracy: its accuracy on its own test data at the end, 0 to 1; None: not tested.
         gain: its utility less that of being honest, in tokens.
-        gain_under_critical_prices: the same gain where sellers are paid critical prices, in tokens. It is known only
-            for a story that gains.
+        gain_under_critical_prices: the same gain where sellers are paid critical prices, in tokens. It is None for
+            :data:`ALONE`, and for a story that gains nothing.
     """
 
     story: str
@@ -106,7 +106,7 @@ def counterfactuals(
         said(story)
         fared = _play(_changed(experiment, client, STORIES.get(story)), client)
         gain, under = fared.utility - honest.utility, None
-        if gain > LEAST:
+        if gain > LEAST and story != ALONE:  # who trades nothing is paid no prices
             said(f"{story}, critical prices")
             if critical is None:
                 critical = _play(_changed(experiment, client, {}, critical=True), client)

@@ -628,8 +628,8 @@ def _positive_by_round(run: RunRecord, some: np.ndarray, played: int) -> Floats:
 
 
 def _sum(numbers: Floats) -> Floats:
-    """Return the sum of what is known of ``numbers``; NaN if nothing is."""
-    known = numbers[np.isfinite(numbers)]
+    """Return the sum of the ``numbers`` that are not NaN; NaN if all are. An infinite one ("not known") stays so."""
+    known = numbers[~np.isnan(numbers)]
     return np.asarray(known.sum() if len(known) else np.nan)
 
 
