@@ -100,7 +100,7 @@ def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequen
     given = dict(sections)
     for name in () if seed is None else of:
         below = given.get(name, {})
-        if isinstance(below, Mapping):  # anything else the experiment's check will refuse
+        if isinstance(below, Mapping):  # anything else is a mistake, which the experiment's check will report
             given[name] = {**below, "seed": seed}
     return Job(key_of(given), label, given)
 
@@ -268,7 +268,7 @@ def _accuracies(result: Run, round: int) -> dict[int, float]:
 
     A run that was resumed has the tests of earlier rounds only in its run directory, so they are read from there.
     """
-    from hanse.runs.record import round_file  # late, as the run itself is
+    from hanse.runs.record import round_file  # imported late, as hanse.runs.experiment is in play
 
     tests: Mapping[str, Any] = result.tests.get(round, {})
     if not tests and result.path is not None and (file := round_file(result.path, round)).exists():

@@ -112,7 +112,8 @@ def play_all(
     with ExitStack() as until_the_end:
         until_the_end.enter_context(keeping())
         check_sources(todo)
-        doing = _doing(work, workers, ray, gpus)(todo, steps)  # before the bar, whose thread would forbid to fork
+        # before the bar is drawn: its thread would forbid to fork
+        doing = _doing(work, workers, ray, gpus)(todo, steps)
         until_the_end.enter_context(progress)
         for count, (job, found) in enumerate(doing, 1):
             if found["status"] == "interrupted":

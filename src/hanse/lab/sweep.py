@@ -172,7 +172,7 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         for at in grid_points:
             point = _point(base, overrides, at, seed, written_for, file.stem)
             if there.setdefault(tuple(point.at.values()), point) is not point:
-                continue  # they differ only in an option that this mechanism does not have
+                continue  # it differs from one that is there only in an option that this mechanism does not have
             points.append(point)
             try:
                 point.job.checked()

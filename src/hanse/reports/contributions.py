@@ -795,7 +795,7 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
     lines = []
     for i in _ends(len(ranked), 4, 3):
         mine = some & (seats.client == ranked[i])
-        # held until the end: the score stays when the client is not selected
+        # drawn until the end: a score stays as it is while the client is not selected
         x = np.append(seats.round[mine] + 1.0, run.metrics[-1]["round"] + 1.0)
         y = np.append(seats.score[mine], seats.score[mine][-1])
         kept = even(len(x), MOST_COLUMNS)

@@ -79,8 +79,8 @@ def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 def _charts(group: SeedGroup) -> list[Chart]:
     """Return the charts of one experiment: a bar for each kind of clients and each seed."""
     seeds: list[str] = []
-    means: dict[str, dict[str, list[float]]] = {}  # figure -> kind -> a number a seed
-    sure: dict[str, list[float]] = {}  # kind -> the standard error of its mean value, a number a seed
+    means: dict[str, dict[str, list[float]]] = {}  # by figure and kind, a mean for each seed
+    sure: dict[str, list[float]] = {}  # by kind, the standard error of its mean value for each seed
     counts: dict[str, int] = {}
     for run in group.runs:
         kinds = kinds_of(run)

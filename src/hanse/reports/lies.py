@@ -16,7 +16,8 @@ from hanse.base.errors import UserError
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run, run
 
-# what a client might do instead of being honest: changes to the experiment's [behaviour]
+# What a client might do instead of being honest, as changes to the experiment's [behaviour]. The numbers multiply what
+# the client declares.
 STORIES: Mapping[str, Mapping[str, Any]] = {
     "size x0.1": {"liar": {"size": 0.1}},
     "size x0.5": {"liar": {"size": 0.5}},

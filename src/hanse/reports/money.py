@@ -129,7 +129,8 @@ def _client_of(account: str) -> int | None:
 SECTION = "Tokens and tiers"
 MOST_ROUNDS = 200  # points of a line
 MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
-TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
+# The loop itself tests server rows on each distribution, under any mechanism, so that no part asks for this chart.
+TIERS = Plot(
     "Each tier on each distribution",
     "test/tier */distribution *",
     "accuracy",
@@ -181,7 +182,7 @@ def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
         return None
     try:
         books = read_books(run)
-    except UserError:  # the report says why
+    except UserError:  # the report itself says why (see books_of)
         return None
     if books is None:
         return None

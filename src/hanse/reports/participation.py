@@ -17,7 +17,7 @@ from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
 MOST_NAMED = 60  # clients with a place of their own on the axis; of more, a sorted curve is drawn
-MOST_REASONS = 12  # why updates were refused
+MOST_REASONS = 12  # bars of the chart of refusals
 _SECTION = "Who took part"
 
 

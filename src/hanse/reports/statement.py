@@ -390,7 +390,7 @@ def _find_alone(run: RunRecord) -> RunRecord | None:
             given = read_toml(path / "config.toml")
             if table(given, "mechanism").get("name") == "local" and not _differences(run.config, given):
                 return load_run(path)
-        except UserError:  # damaged, or without a round: it does not stand in the way of this run's statement
+        except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
             continue
     return None
 
@@ -1203,7 +1203,7 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
     Raises:
         UserError: there is no run, or it was a federation on a network, whose data are with the participants.
     """
-    from hanse.runs import experiment as running  # here: a statement that plays nothing does without
+    from hanse.runs import experiment as running  # imported here, since most statements play nothing
 
     if not (folder / "config.toml").is_file():
         raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
