@@ -18,7 +18,7 @@ from hanse.cli.demo import market_experiment, scene
 from hanse.federation.profiles import TABLE_5
 from hanse.reports.audit import audit_run, load_market
 from hanse.reports.groups import group_runs
-from hanse.reports.lies import Counterfactual, counterfactuals, verdict
+from hanse.reports.lies import Counterfactual, Fared, counterfactuals, verdict
 from hanse.reports.market import load_trades, market_charts, sweep_chart
 from hanse.reports.report import figures
 from hanse.runs.record import load_run, load_runs
@@ -141,13 +141,22 @@ def test_lies_are_played_and_weighed(folder: Path) -> None:
     assert found[2].utility == 0
     assert gains["alone"] == -honest.utility
     said = verdict(2, honest, found)
-    assert "gained by nothing" in said[0]
+    assert "gained by none of this" in said[0]
     assert "Against training alone" in said[1]
     paying = Counterfactual("size x2", 5.0, 0.5, 3.0, 2.5)
     assert (
         "would have gained 3.000 tokens by 'size x2', and 2.500 under critical prices"
         in verdict(2, honest, [paying])[0]
     )
+
+
+def test_training_alone_may_pay_and_is_played_at_no_prices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(experiment: hanse.Experiment, client: int) -> Fared:
+        return Fared(0.0 if experiment.mechanism.name == "local" else -1.0, None)
+
+    monkeypatch.setattr("hanse.reports.lies._play", play)
+    _, found = counterfactuals(folder, 2, ["alone"])
+    assert found == [Counterfactual("alone", 0.0, None, 1.0, None)]
 
 
 def test_the_named_clients_real_behaviour_is_no_part_of_the_comparison(folder: Path) -> None:

@@ -566,7 +566,8 @@ def test_the_report_and_statements_say_which_rounds_have_no_values_and_in_what_u
     tmp_path: Path,
 ) -> None:
     watched(FedAvg(), tmp_path / "run", validation=None)
-    told = f"No values for round 0 (of {ROUNDS}, counted from 0), which is in no sum of values: no client evaluated"
+    told = f"Round 0 (of {ROUNDS}, counted from 0) has no values and is left out of all sums of values: no client "
+    told += "evaluated"
     assert told in " ".join(warnings([], [load_run(tmp_path / "run")]))
     found = statement(tmp_path / "run", 0)
     assert found.contributed.gaps[0].startswith(told)

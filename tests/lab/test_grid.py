@@ -51,7 +51,7 @@ def test_axes(text: str, key: str, values: tuple[str, ...]) -> None:
         (".lr=1", "must be section.key=value,value"),
         ("train.lr=", "a value is empty"),
         ("train.lr=1,,2", "a value is empty"),
-        ("train.lr=1,2,1", "1 is there twice"),
+        ("train.lr=1,2,1", "1 is given twice"),
     ],
 )
 def test_bad_axes(text: str, why: str) -> None:

@@ -189,7 +189,7 @@ def test_an_audit_does_not_hold_where_hashes_or_checkpoints_are_gone(tmp_path: P
     [check] = audit_run(run.path).checks
     assert (check.holds, check.said) == (
         False,
-        "1 were recorded by their hashes, and no checkpoint is left to hold them to",
+        "1 were recorded by their hashes, and there is no checkpoint to compare them with",
     )
 
 

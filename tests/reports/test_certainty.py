@@ -115,6 +115,7 @@ def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) ->
     assert np.isnan(errors.total).all()
     given = contributed(read, 1)
     assert given.error is None
+    assert [one.error for one in given.rounds] == [None] * len(given.rounds)
     assert given.interval is None
     assert not given.sure
     assert "interval is below zero" not in " ".join(summary(group_runs([read])))
@@ -145,7 +146,7 @@ def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> No
     lines = [metric(r, **({"gap": "it <raised>"} if r in (0, 1, 2, 4) else {"gap": 3})) for r in range(6)]
     run = load_run(write_run(tmp_path / "a", lines))
     assert without_values(run) == [
-        "No values for rounds 0 to 2 and 4 (of 6, counted from 0), which are in no sum of values: it <raised>."
+        "Rounds 0 to 2 and 4 (of 6, counted from 0) have no values and are left out of all sums of values: it <raised>."
     ]
     page = render(statement(tmp_path / "a", 0))
     assert "None of its updates was valued." in page

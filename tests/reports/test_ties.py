@@ -136,9 +136,9 @@ def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Pa
     mine = [contributed(run, c) for c in range(6)]
     assert [(m.place, m.tied) for m in mine] == [(1, ()), (2, (3, 4)), (3, (2, 4)), (4, (2, 3)), (5, ()), (6, ())]
     page = render(statement(path, 2))
-    assert "number 3 of the 6 clients of whom more than one update was valued; it cannot be told apart" in page
-    assert "from numbers 2 to 4: that order may be chance." in page
-    assert mine[0].standing.endswith("number 1 of the 6 clients of whom more than one update was valued.")
+    assert "number 3 of the 6 clients with more than one valued update. It cannot be told apart from numbers" in page
+    assert "from numbers 2 to 4: the order among them may be chance." in page
+    assert mine[0].standing.endswith("number 1 of the 6 clients with more than one valued update.")
     assert "told apart" not in render(statement(path, 0))
     everybody = load_run(sampled_run(tmp_path / "b", [3.0, 2.0, 1.0], [5.0] * 3))
     assert "cannot be told apart from any of the others: " in contributed(everybody, 1).standing

@@ -1,4 +1,12 @@
-"""One run as a job: an experiment with a key, how it is played, and what is kept of it."""
+"""One run as a job: an experiment with a key, how it is played, and what is kept of it.
+
+Sweeps (:mod:`hanse.lab.sweep`) and the papers' tables (:mod:`hanse.lab.papers`) both turn into a list of jobs, which
+:mod:`hanse.lab.player` plays. Come here to learn what identifies a run and what its result holds.
+
+:func:`seeded` makes a :class:`Job` from an experiment and a seed. :func:`play` runs it in memory; :func:`play_kept`
+runs it in a run directory, where a run that was cut off continues. Both return the same plain values, which
+:func:`attempt` describes, and neither raises if the run fails: the failure is the result.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +30,20 @@ if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
 Step = Callable[[int], None]
+"""Called with the number of rounds that were finished since the last call, to move a progress bar."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: ``key`` is a hash of what is said of it (seeds included), ``label`` says it in words."""
+    """One run, described but not yet played.
+
+    Attributes:
+        key: a hash of ``sections`` (see :func:`key_of`). Two jobs with the same key are the same run, so a finished
+            result is found by its key and shared by every table that needs it.
+        label: what tells this run from its neighbours, in words, as in "train.lr=0.1, seed=0".
+        sections: the experiment as nested plain values, in the form of an experiment's file and with the seeds.
+            Settings that are not mentioned have their defaults.
+    """
 
     key: str
     label: str
@@ -34,11 +51,20 @@ class Job:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment. Raises UserError if it is not a valid one."""
+        """The experiment with its defaults filled in.
+
+        Raises:
+            UserError: ``sections`` is not a valid experiment.
+        """
         return Experiment(**self.sections)
 
     def checked(self) -> Experiment:
-        """Return the experiment. Raises UserError with lines that begin with the label if it is not a valid one."""
+        """Return the experiment, with the job's label in front of every mistake.
+
+        Raises:
+            UserError: it is not a valid experiment; each line begins with ``label``, so that a user with many runs
+                sees which of them is meant.
+        """
         try:
             return self.experiment
         except UserError as wrong:
@@ -46,46 +72,65 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it plays."""
+        """How many rounds it plays, read from ``sections`` without checking the rest of the experiment."""
         return int(self.sections.get("run", {}).get("rounds", RunSection().rounds))
 
 
 def key_of(sections: Mapping[str, Any]) -> str:
-    """Return the key of an experiment as it is written down: 20 hexadecimal digits, whatever the order of its keys."""
+    """Return the key of an experiment: 20 hexadecimal digits that do not depend on the order of its settings.
+
+    Only what is written counts. An experiment that names a default has another key than one that leaves it out.
+
+    Args:
+        sections: the experiment as nested plain values that JSON can hold.
+    """
     text = json.dumps(sections, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
 def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequence[str] = ("data", "run")) -> Job:
-    """Return the run of an experiment with one seed: that of the split ("data") and of everything else ("run"), or of
-    what ``of`` names; None: its own seeds.
+    """Return the run of an experiment with one seed.
+
+    Args:
+        sections: the experiment as nested plain values.
+        seed: replaces the seeds of the sections in ``of``; None keeps the experiment's own seeds.
+        label: the job's label.
+        of: the sections whose seed is set. "data" is the seed of the split into clients, "run" that of everything else.
     """
     given = dict(sections)
     for name in () if seed is None else of:
         below = given.get(name, {})
-        if isinstance(below, Mapping):  # anything else the experiment's check will refuse
+        if isinstance(below, Mapping):  # anything else is a mistake, which the experiment's check will report
             given[name] = {**below, "seed": seed}
     return Job(key_of(given), label, given)
 
 
 class _Rounds:
-    """Tells how far a run is."""
+    """An observer of a run that reports finished rounds to a :data:`Step`."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
 
     def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
-        """Rounds of an earlier start count, too."""
+        """Count the rounds that an earlier start of the same run has played, so that a bar ends at the full length."""
         if first_round:
             self._step(first_round)
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
-        """One more."""
+        """Count one finished round."""
         self._step(1)
 
 
 def play(job: Job, step: Step) -> dict[str, Any]:
-    """Run a job without a run directory and return what is kept of it; see :func:`attempt`."""
+    """Run a job without a run directory and return what is kept of it.
+
+    Args:
+        job: the run.
+        step: told of every finished round.
+
+    Returns:
+        The result that :func:`attempt` describes.
+    """
     from hanse.runs.experiment import run
 
     return attempt(job, step, lambda observers: run(job.experiment, observers=observers))
@@ -95,7 +140,11 @@ _LONGEST = 80  # characters of a folder's name that say what varies
 
 
 def folder_of(runs: Path, job: Job) -> Path:
-    """Return the run directory of a job: what varies and a part of its key. One that is there keeps its name."""
+    """Return the run directory of a job below ``runs``: its label and the first 8 digits of its key.
+
+    A directory that is there already is found by those digits and keeps its name, since the label of the same run may
+    read differently in a wider sweep.
+    """
     tail = job.key[:8]
     there = sorted(runs.glob(f"*-{tail}"))
     words = re.sub(r"[^\w.=+-]+", "_", job.label)[:_LONGEST].strip("_.")
@@ -103,7 +152,19 @@ def folder_of(runs: Path, job: Job) -> Path:
 
 
 def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
-    """Run a job in its run directory below ``runs``, or go on there; return what is kept of it."""
+    """Run a job in a run directory of its own and return what is kept of it.
+
+    A directory that holds the same experiment is resumed from its last checkpoint. One that holds anything else is
+    overwritten.
+
+    Args:
+        job: the run.
+        step: told of every finished round, and once of those that an earlier start had played.
+        runs: the folder of all run directories; this one is named by :func:`folder_of`.
+
+    Returns:
+        The result that :func:`attempt` describes, with the run directory as ``folder``.
+    """
     from hanse.runs.experiment import resume, run
 
     path = folder_of(runs, job)
@@ -118,8 +179,10 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
 
 
 def _same(path: Path, asked: Experiment) -> bool:
-    """Say whether a run directory is of this experiment, whatever engine "auto" became; it is not, if this version
-    cannot read it any more.
+    """Return whether a run directory is of this experiment.
+
+    Engine settings that were left to "auto" are not compared: the directory has what they became on the machine that
+    ran it. A directory that this version of hanse cannot read is not the same.
     """
     try:
         ours, theirs = asked.sections(), Experiment.read(path / "config.toml").sections()
@@ -134,13 +197,28 @@ def _same(path: Path, asked: Experiment) -> bool:
 
 
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
-    """Run a job and return what is kept of it, as plain values; a failure is a result, too.
+    """Run a job and return what is kept of it, as plain values that JSON can hold.
 
-    ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has
-    ``experiment`` as it was asked for (what "auto" became on this machine is no reason to run it again), ``tested``
-    (the rounds played at each test), ``curves`` (a list for each tested figure), ``seconds`` of all its rounds,
-    ``ms_per_round``, the same for each stage of a round, and ``clients`` (what each client that tested on its own
-    samples had at the last test).
+    An exception does not leave this function: one run of a sweep that fails must not end the others. Ctrl-C is not
+    caught here; the run itself ends at a round and says that it was interrupted.
+
+    Args:
+        job: the run.
+        step: told of every finished round.
+        run: plays the experiment with the observers that it is given.
+
+    Returns:
+        Always ``key``, ``label``, ``given`` (the job's sections) and ``status``: "done", "failed" (with ``error``, one
+        line, and ``traceback``) or "interrupted". A finished run has besides:
+
+        * ``experiment``: all settings as they were asked for. "auto" stays "auto", since what it became on this machine
+          is no reason to run the job again on another.
+        * ``rounds``, and ``tested``, the number of rounds that had been played at each test.
+        * ``curves``: for each tested figure a list with one number, or None, for each test.
+        * ``clients``: the accuracy at the last test of each client that tested on its own samples.
+        * ``seconds`` of all rounds, ``ms_per_round`` and ``median_ms``, and ``stages_ms``, the mean of each stage.
+        * ``bytes`` sent ``down`` and ``up``, ``models_evaluated`` to value updates, and updates ``refused``.
+        * ``wall_seconds`` and ``cpu_seconds`` of the whole attempt, building the data included.
     """
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections}
     begun = time.perf_counter(), time.process_time()
@@ -164,18 +242,19 @@ KEPT = ("test/", "client/", "utility/", "balance/", "market/")  # figures whose 
 
 
 def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the part of a result that follows from a run's metrics, one line for each round."""
     tested = [line for line in metrics if any(name.startswith(("test/", "client/")) for name in line)]
     names = dict.fromkeys(name for line in tested for name in line if name.startswith(KEPT))
+    seconds, rounds = [line["time/round_s"] for line in metrics], max(1, len(metrics))
     return {
         "rounds": len(metrics),
         "tested": [line["round"] + 1 for line in tested],
         "curves": {name: [_finite(line.get(name)) for line in tested] for name in names},
-        "seconds": _sum(line["time/round_s"] for line in metrics),
-        "ms_per_round": 1e3 * _sum(line["time/round_s"] for line in metrics) / max(1, len(metrics)),
-        "median_ms": 1e3 * statistics.median([line["time/round_s"] for line in metrics] or [0.0]),
+        "seconds": _sum(seconds),
+        "ms_per_round": 1e3 * _sum(seconds) / rounds,
+        "median_ms": 1e3 * statistics.median(seconds or [0.0]),
         "stages_ms": {
-            name.removeprefix("time/").removesuffix("_s"): 1e3 * _sum(line.get(name, 0.0) for line in metrics)
-            / max(1, len(metrics))
+            name.removeprefix("time/").removesuffix("_s"): 1e3 * _sum(line.get(name, 0.0) for line in metrics) / rounds
             for name in dict.fromkeys(name for line in metrics for name in line if name.startswith("time/"))
         },
         "bytes": {way: _sum(line[f"bytes/{way}"] for line in metrics) for way in ("down", "up")},
@@ -185,8 +264,11 @@ def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _accuracies(result: Run, round: int) -> dict[int, float]:
-    """Return the accuracy of each client that tested on its own share after a round, of this process or before it."""
-    from hanse.runs.record import round_file  # late, as the run itself is
+    """Return the accuracy after ``round`` of each client that tested on its own share.
+
+    A run that was resumed has the tests of earlier rounds only in its run directory, so they are read from there.
+    """
+    from hanse.runs.record import round_file  # imported late, as hanse.runs.experiment is in play
 
     tests: Mapping[str, Any] = result.tests.get(round, {})
     if not tests and result.path is not None and (file := round_file(result.path, round)).exists():
@@ -196,10 +278,11 @@ def _accuracies(result: Run, round: int) -> dict[int, float]:
 
 
 def _by_client(tests: Sequence[Mapping[int, float]]) -> dict[str, list[float | None]]:
-    """Return what the clients' own tests say, a point a test: each client's accuracy, of a few clients, and
-    "client/best_accuracy", the mean over clients of the best that each has had so far.
+    """Return the curves that follow from the clients' own tests, one point for each test.
 
-    iPFL's public code prints that mean: the best round of each client, by the test set itself.
+    They are each client's accuracy, if there are at most 16 clients, and "client/best_accuracy": the mean over clients
+    of the best accuracy that each has had so far. iPFL's public code prints that mean, in which the best round of each
+    client is chosen by the test set itself.
     """
     clients = sorted({client for test in tests for client in test})
     if not clients:
@@ -214,9 +297,10 @@ def _by_client(tests: Sequence[Mapping[int, float]]) -> dict[str, list[float | N
 
 
 def _sum(values: Iterable[float]) -> float:
+    """Return the sum as a plain float, whatever numpy types the values have: JSON cannot hold those."""
     return float(sum(values))
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a figure to seven digits, which is what is worth keeping; JSON has no NaN: it is not there."""
+    """Return a figure to seven digits, which keeps the files small; None for NaN and infinity, which JSON lacks."""
     return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

@@ -1,6 +1,12 @@
-"""Plays jobs: skips what is finished, does the rest here, in processes, or on Ray; keeps what ends and what fails.
+"""Plays a list of jobs and keeps their results on disk.
 
-Each job has one thread. A worker that dies costs its job and nobody else's.
+:func:`play_all` is the entry for sweeps and for the papers' tables. It looks up each job in a :class:`Store`, plays
+those without a finished result, and writes every result as soon as it is there. The playing itself is one of three
+generators, which all yield a job with its result: :func:`in_order` plays in this process, :func:`in_processes` in
+worker processes, :func:`in_ray` on a Ray cluster.
+
+Every job runs with one thread, so that its numbers do not depend on how many run at the same time. A worker process
+that dies fails the job that it was playing, and no other.
 """
 
 from __future__ import annotations
@@ -38,13 +44,20 @@ from hanse.lab.job import Job, Step, key_of
 from hanse.learning.threads import intra_op
 
 Work = Callable[[Job, Step], dict[str, Any]]
+"""What plays one job and returns its result, such as :func:`hanse.lab.job.play`."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_PATIENCE_S = 10.0
+_PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 
 
 @dataclass(frozen=True)
 class PlayedJobs:
-    """Finished jobs' results by key, the reason of each failure by key, and how many jobs were run now."""
+    """What is known of a list of jobs, while they are played or at the end.
+
+    Attributes:
+        results: by key, the results of all finished jobs, those of earlier calls included.
+        failures: by key, why each job that failed in this call did so, in one line.
+        played: how many jobs had no finished result when this call began.
+    """
 
     results: Mapping[str, Mapping[str, Any]]
     failures: Mapping[str, str]
@@ -63,13 +76,29 @@ def play_all(
     console: Console | None = None,
     ended: Callable[[PlayedJobs], None] = lambda done: None,
 ) -> PlayedJobs:
-    """Play the jobs that ``folder/jobs`` has no finished result of, and keep what comes out there.
+    """Play the jobs that have no finished result in ``folder/jobs`` yet, and keep their results there.
 
-    ``work`` plays one of them, in ``workers`` processes (this one if it is 1) or on the Ray cluster at ``ray``, where
-    each has ``gpus`` graphics cards (a share of one, too; None: none are asked for). A job that fails is recorded and
-    tried again next time. ``ended`` sees what is there after every job. Raises UserError for workers below 1, for data
-    that are not here and cannot be downloaded, or for a cluster that does not answer; KeyboardInterrupt once it is
-    stopped (what has ended is kept).
+    A job that fails is recorded there as well, and tried again by the next call.
+
+    Args:
+        jobs: in the order in which they are started.
+        folder: holds ``jobs/<key>.json``; it may be shared by many lists of jobs.
+        work: plays one job. It must be a function of a module (or a ``functools.partial`` of one) unless ``workers`` is
+            1, since it is sent to other processes.
+        workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
+        label: stands in front of the progress bar.
+        ray: the address of a Ray cluster that plays in place of processes (see :func:`in_ray`); None: none.
+        gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
+        console: where the progress bar is drawn; None draws none.
+        ended: called after each job with everything that is known so far.
+
+    Returns:
+        The results and failures of all ``jobs``.
+
+    Raises:
+        UserError: ``workers`` is below 1, a data source is not here and cannot be downloaded, or the cluster does not
+            answer.
+        KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if workers < 1:
         raise UserError(f"--workers {workers}: must be at least 1")
@@ -83,7 +112,8 @@ def play_all(
     with ExitStack() as until_the_end:
         until_the_end.enter_context(keeping())
         check_sources(todo)
-        doing = _doing(work, workers, ray, gpus)(todo, steps)  # before the bar, whose thread would forbid to fork
+        # before the bar is drawn: its thread would forbid to fork
+        doing = _doing(work, workers, ray, gpus)(todo, steps)
         until_the_end.enter_context(progress)
         for count, (job, found) in enumerate(doing, 1):
             if found["status"] == "interrupted":
@@ -103,22 +133,28 @@ def play_all(
 def _doing(
     work: Work, workers: int, ray: str | None, gpus: float | None
 ) -> Callable[..., Iterable[tuple[Job, dict[str, Any]]]]:
-    """Return what does jobs and yields each with its result."""
+    """Return the generator function that plays jobs in the way that was asked for; it takes the jobs and a step."""
     if ray is not None:
         return partial(in_ray, work=work, address=ray, gpus=gpus)
     return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
 
 
 def check_sources(jobs: Sequence[Job]) -> None:
-    """Load each source that the jobs need once, which downloads what is not here, before any process starts: where
-    things are kept (:func:`hanse.data.keeping.keeping`), the jobs of this process and of forked ones find it loaded.
+    """Load each named data source of the jobs once, before any process starts.
+
+    This downloads what is missing, so that workers do not all download the same file. Inside a block of
+    :func:`hanse.data.keeping.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
+    ones find them. Sources given by import path are left to the jobs.
+
+    Raises:
+        UserError: a source cannot be loaded, with a line for each.
     """
     lines: list[str] = []
     wanted = dict.fromkeys((s.source, s.path, s.download, s.scale) for s in (job.experiment.data for job in jobs))
     for source, path, download, scale in wanted:
         if source in SOURCES:
             try:
-                with intra_op(1):  # threads that PyTorch starts here would be lacking in forked processes
+                with intra_op(1):  # a fork has no copy of threads that PyTorch starts here, and would wait for them
                     load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
             except UserError as wrong:
                 lines += wrong.lines
@@ -127,7 +163,11 @@ def check_sources(jobs: Sequence[Job]) -> None:
 
 
 class _Steps:
-    """Counts each job's rounds; a job that ended counts all of them, however it ended."""
+    """Advances the progress bar by the rounds of every job.
+
+    A job that ended counts with all of its rounds, however it ended. A job that failed after 3 of 10 rounds would
+    otherwise keep the bar from ever being full.
+    """
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
@@ -138,10 +178,12 @@ class _Steps:
         self._advance(rounds)
 
     def settle(self, job: Job) -> None:
+        """Count the rounds that a job that ended has not reported."""
         self._advance(job.rounds - self._played.get(job.key, 0))
 
 
 def _bar(console: Console | None) -> Progress:
+    """Return the progress bar, in rounds; without a console it draws nothing."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -153,27 +195,38 @@ def _bar(console: Console | None) -> Progress:
         TextColumn("left {task.fields[failed]}"),
         console=console,
         disable=console is None,
-        speed_estimate_period=600,  # rounds of different algorithms differ much
+        speed_estimate_period=600,  # seconds: rounds of different algorithms take very different times
     )
 
 
 class Store:
-    """The folder of results: a file ``<key>.json`` each, whole or not there at all; tables that share runs share it."""
+    """The folder of results, one file ``<key>.json`` for each job.
+
+    A file is written whole or not at all, so a reader never sees half a result. Several sweeps or tables may use the
+    same folder; a run that they have in common is then played once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, job: Job) -> Path:
-        """Return where a job's result lies."""
+        """Return the file of a job's result, whether or not it exists."""
         return self.folder / f"{job.key}.json"
 
     def read(self, job: Job) -> dict[str, Any] | None:
-        """Return a job's finished result; None if there is none, if it is of a different experiment (whatever its file
-        is called), or if it is not what is written here: cut short, or changed by somebody.
+        """Return a job's finished result, or None.
 
-        The key covers what the table says. Defaults that it does not mention are compared with those that the result
-        was made with; keys that only one of the two knows are passed over, so that a new option with an old default
-        does not throw away finished runs.
+        The key covers only the settings that the job mentions. The defaults of the others may have changed since the
+        result was made, so they are compared as well. Settings that only one of the two versions of hanse knows are not
+        compared, so that a new option with a default that changes nothing does not throw away finished runs.
+
+        Args:
+            job: the job.
+
+        Returns:
+            The result as :func:`hanse.lab.job.attempt` made it, its curves filled with None at the start where they
+            have no number. None if there is no such file, if the job failed or is of another experiment (whatever the
+            file is called), or if the file is damaged.
         """
         try:
             found = json.loads(self.path(job).read_text())
@@ -186,12 +239,19 @@ class Store:
         if not all(then[name] == now[name] for name in then.keys() & now.keys()):
             return None
         points = len(found["tested"])
+        # :meth:`write` left out the empty start of each curve
         curves = {name: [None] * (points - len(curve)) + curve for name, curve in found["curves"].items()}
         return found | {"curves": curves}
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Keep a result, finished or failed, in few bytes: of its ``experiment`` only what ``given`` does not say, of a
-        curve only what follows the nothing at its start.
+        """Keep a result, finished or failed.
+
+        Files are committed to repositories, so they are small: ``experiment`` has only what ``given`` does not say, and
+        a curve begins with its first number. :meth:`read` undoes both.
+
+        Args:
+            job: the job.
+            result: what :func:`hanse.lab.job.attempt` returned.
         """
         kept = dict(result)
         if "experiment" in kept:
@@ -202,8 +262,9 @@ class Store:
 
 
 def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
-    """Say whether this is the result of a finished run, with figures that can be read: JSON says no more than that it
-    is JSON.
+    """Return whether this is the result of a finished run with figures of the right types.
+
+    The file may have been edited or cut and still be valid JSON, so every part that is used later is checked here.
     """
     if not isinstance(found, dict) or found.get("status") != "done":
         return False
@@ -230,13 +291,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _begun(curve: Sequence[Any]) -> list[Any]:
-    """Return a curve without the points at its start that are nothing."""
+    """Return a curve without the points of None at its start."""
     first = next((place for place, value in enumerate(curve) if value is not None), len(curve))
     return list(curve[first:])
 
 
 def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what nested values have that ``said`` does not."""
+    """Return the nested settings of ``whole`` that ``said`` lacks or has with another value."""
     found: dict[str, Any] = {}
     for name, value in whole.items():
         below = said.get(name)
@@ -249,7 +310,7 @@ def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return how many cores this process may use, which in a container or a queue's job can be fewer than exist."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -258,7 +319,13 @@ def cores() -> int:
 def in_order(
     jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Do the jobs in this process, one after another, with one thread; yields each with its result."""
+    """Yield each job with its result, played in this process one after another and with one thread.
+
+    Args:
+        jobs: in order.
+        step: told of every finished round and the job that played it.
+        work: plays one job.
+    """
     for job in jobs:
         with intra_op(1):
 
@@ -272,21 +339,27 @@ def in_order(
 def in_processes(
     jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, workers: int
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Start ``workers`` processes that do the jobs, first jobs first; the iterator yields each with its result as it
-    ends.
+    """Start worker processes, and return an iterator that yields each job with its result as it ends.
 
-    ``work`` is a function of a module. When the iterator is closed, or raises, the processes are ended.
+    The processes start with this call, not with the first result that is asked for. They are ended when the iterator
+    is used up, is closed, or raises.
+
+    Args:
+        jobs: the first ones are started first.
+        step: told of every finished round and the job that played it.
+        work: plays one job; a function of a module, since it is sent to the processes.
+        workers: how many processes, at least 1; never more than there are jobs.
     """
     waiting = list(reversed(jobs))
     crew: list[_Worker] = []
     forked = may_fork(jobs)
     if forked:
-        import_module("hanse.runs.experiment")  # what every job imports: here once
+        import_module("hanse.runs.experiment")  # every job needs it: imported before the fork, it is imported once
     try:
         for _ in range(min(workers, len(jobs))):
             crew.append(_Worker.start(work, crew, forked))
             crew[-1].give(waiting.pop())
-    except BaseException:  # one could not be started, or Ctrl-C: nobody would end the others
+    except BaseException:  # one could not be started, or Ctrl-C: nothing else would end those that run already
         for worker in crew:
             worker.end()
         raise
@@ -296,19 +369,21 @@ def in_processes(
 def _heard(
     crew: list[_Worker], waiting: list[Job], step: Callable[[Job, int], None], work: Work
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Hear what the workers say, give them the ``waiting`` jobs (last one first), and yield each job that ended."""
     try:
         while crew:
             for pipe in wait([worker.pipe for worker in crew]):
                 worker = next(w for w in crew if w.pipe is pipe)
                 job, message = worker.job, worker.hear()
-                if isinstance(message, int):
+                if isinstance(message, int):  # rounds, from a job that goes on
                     step(job, message)
                     continue
-                if message is None:
+                if message is None:  # it died, and a new one takes its place
                     crew.remove(worker)
                     code = worker.end()
                     yield job, dead(job, f"its worker process ended with code {code}")
                     if waiting:
+                        # never a fork: by now this process may have other threads, such as the progress bar's
                         crew.append(_Worker.start(work, crew, forked=False))
                         crew[-1].give(waiting.pop())
                     continue
@@ -324,12 +399,17 @@ def _heard(
 
 
 def may_fork(jobs: Sequence[Job]) -> bool:
-    """Say whether processes for these jobs may be forked, which takes no second time to import what is imported, nor
-    memory for what is loaded.
+    """Return whether the worker processes for these jobs may be forks of this one.
 
-    Not beside other threads, whose locks would stay shut in the fork; nor where PyTorch may start threads for an
-    operator, as a training loop of the user's own can ask for, or uses a graphics card: it may have done so here, and
-    neither can be gone on with in a fork.
+    A fork starts at once, with everything imported and the samples in memory once for all. It is not safe everywhere:
+
+    * Beside other threads, a lock that one of them holds would stay locked in the fork for ever.
+    * Where PyTorch may have started threads of its own (several threads for an operator, or a training loop of the
+      user's own, which can ask for them), the fork has no such threads and would wait for them.
+    * A graphics card that this process has used cannot be used by a fork.
+
+    Args:
+        jobs: the jobs that the processes will play.
     """
     threads = (job.experiment.engine.threads for job in jobs)
     return (
@@ -342,38 +422,48 @@ def may_fork(jobs: Sequence[Job]) -> bool:
 
 
 def dead(job: Job, error: str) -> dict[str, Any]:
-    """Return the result of a job whose worker could not say what went wrong."""
+    """Return a failed job's result in the place of its worker, which cannot send one any more.
+
+    Args:
+        job: the job that it was playing.
+        error: what is known of the reason, in one line.
+    """
     given = {"key": job.key, "label": job.label, "given": dict(job.sections)}
     return given | {"status": "failed", "error": error, "traceback": ""}
 
 
 @dataclass
 class _Worker:
+    """A process that plays jobs, our end of the pipe to it, and the job that it has."""
+
     process: BaseProcess
     pipe: Connection
     job: Job
 
     @classmethod
     def start(cls, work: Work, crew: Sequence[_Worker], forked: bool) -> _Worker:
-        """Start a process beside the ``crew``: a fork of this one, or a new interpreter."""
+        """Start a process beside those of the ``crew``: a fork of this one, or a new interpreter."""
         here, there = multiprocessing.Pipe()
         context: Any = multiprocessing.get_context("fork" if forked else "spawn")
-        # a fork has our ends of all pipes: with one of them open, its own or another's would not end when we do
+        # A fork inherits our ends of all pipes. A worker learns that we are gone when the other end of its pipe is
+        # closed everywhere, so no worker may hold one of these ends open.
         ours = [here, *(worker.pipe for worker in crew)] if forked else []
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
         with _one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: OpenBLAS's sleep
+            # from Python 3.12 on, forking beside any thread warns; the threads of OpenBLAS that it means are asleep
+            warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()
         return cls(process, here, Job("", "", {}))
 
     def give(self, job: Job) -> None:
+        """Send a job to the process."""
         self.job = job
-        with suppress(OSError):  # it is dead: the next read says so
+        with suppress(OSError):  # the process is dead, which :meth:`hear` will report
             self.pipe.send(job)
 
     def hear(self) -> int | dict[str, Any] | None:
-        """Return rounds played, a result, or None if the process is gone."""
+        """Return the next message: a number of rounds played, or the job's result; None if the process is gone."""
         try:
             message: int | dict[str, Any] = self.pipe.recv()
             return message
@@ -381,7 +471,10 @@ class _Worker:
             return None
 
     def end(self) -> int | None:
-        """Close the pipe, upon which an idle process ends; end a busy one. Return its exit code."""
+        """End the process and return its exit code.
+
+        An idle process ends by itself when the pipe is closed; a busy one is terminated after half a second.
+        """
         self.pipe.close()
         self.process.join(0.5 if self.process.is_alive() else None)
         if self.process.is_alive():
@@ -392,7 +485,10 @@ class _Worker:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let new processes start numerical libraries with one thread."""
+    """Set the environment so that processes started in this block load numerical libraries with one thread.
+
+    These libraries read the variables once, when they are loaded, so the new process itself would be too late.
+    """
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:
@@ -406,12 +502,16 @@ def _one_thread() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: Work, others: Sequence[Connection]) -> None:
-    """Do jobs from the pipe until it closes; ``others`` are connections that are not for this process."""
+    """Play jobs from the pipe until it closes: the body of a worker process.
+
+    ``others`` are connections that this process has inherited and must not keep open.
+    """
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     torch.set_num_threads(1)
-    with suppress(EOFError, OSError), keeping(), threadpool_limits(1):  # the parent is done with us, or gone
+    # the suppressed errors say that the parent has closed the pipe, or is gone
+    with suppress(EOFError, OSError), keeping(), threadpool_limits(1):
         while True:
             pipe.send(work(pipe.recv(), pipe.send))
 
@@ -419,13 +519,22 @@ def _serve(pipe: Connection, work: Work, others: Sequence[Connection]) -> None:
 def in_ray(
     jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, address: str, gpus: float | None = None
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Do the jobs on the Ray cluster at ``address``; yields each with its result as it ends.
+    """Yield each job with its result as it ends, played on a Ray cluster as one task of one core.
 
-    ``address`` is what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
-    "local" for a new one on this machine. hanse must be installed on the cluster's machines; ``HANSE_DATA`` goes along.
-    ``work`` is a function of a module. A task whose worker dies fails alone. With ``gpus`` each task sees so many
-    graphics cards and no others; several share one if it is below 1. Raises UserError if Ray is not installed, nothing
-    answers at the address, or the cluster has fewer graphics cards than one task asks for, which Ray would wait for.
+    hanse must be installed on the cluster's machines; the variable ``HANSE_DATA`` is set there as it is here. A task
+    whose worker dies fails alone.
+
+    Args:
+        jobs: in the order in which they are handed to Ray.
+        step: not called, since a task reports nothing before it ends.
+        work: plays one job; a function of a module.
+        address: what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
+            or "local" for a new one on this machine.
+        gpus: how many graphics cards each task sees; below 1, several tasks share one. None asks for none.
+
+    Raises:
+        UserError: Ray is not installed, nothing answers at the address, or the cluster has fewer graphics cards than
+            one task asks for (Ray itself would wait for more without end).
     """
     ray = _ray(address)
     try:
@@ -450,7 +559,7 @@ def in_ray(
 
 
 def _ray(address: str) -> Any:
-    """Return the module, connected."""
+    """Return the module ``ray``, connected to the cluster at ``address``."""
     ray = library("ray", "--ray: ray is not installed; 'pip install ray'")
     _knock(address)
     variables = {name: os.environ[name] for name in ("HANSE_DATA",) if name in os.environ}
@@ -462,7 +571,10 @@ def _ray(address: str) -> Any:
 
 
 def _knock(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself tries for minutes, and then ends the process."""
+    """Raise UserError if nothing listens at a "host:port". Ray itself would try for minutes and then end the process.
+
+    Other addresses ("auto", "local") are left to Ray.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         return
@@ -473,6 +585,6 @@ def _knock(address: str) -> None:
 
 
 def _in_a_ray_worker(work: Work, job: Job) -> dict[str, Any]:
-    """Do one job with one thread; nobody hears how far it is."""
+    """Play one job with one thread; its rounds are not reported."""
     with intra_op(1):
         return work(job, lambda rounds: None)

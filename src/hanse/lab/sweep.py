@@ -1,4 +1,11 @@
-"""One experiment at many settings: a grid over its keys and seeds, each point a run, each run a row of a table."""
+"""One experiment at many settings: a grid over its keys and seeds, in which each point is a run.
+
+This is what ``hanse sweep`` does, for use from Python as well. :func:`grid_of` reads an experiment's file and the axes
+and returns the checked :class:`GridPoint` of every run; :func:`run_sweep` plays those that have no result yet and
+keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
+:func:`printed_rows` and :func:`means_table` show both on a terminal. :class:`SweepPart` is a share of the runs for one
+of several machines.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +34,20 @@ from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 
 TABLE = "table.csv"
 Row = dict[str, Any]
-_ONE_CLIENT = re.compile(r"\w+/\d+(/|$)")  # a single client's figure: it is in the run's own file
-MOST = 100_000  # runs: more is a slip of the pen
+"""A run's figures by column; None, or no such key, where it has none."""
+_ONE_CLIENT = re.compile(r"\w+/\d+(/|$)")  # a single client's figure: too many for columns, and in jobs/<key>.json
+MOST = 100_000  # runs of a sweep: a grid with more is a mistake, and listing them alone would take minutes
 _OPEN, _SHUT = "[{(", "]})"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One varied key, ``section.key`` (or a whole table, ``section``), and its values as they are written."""
+    """One setting that a sweep varies.
+
+    Attributes:
+        key: ``section.key`` as in the experiment's file, or ``section`` for a whole table.
+        values: as they are written on the command line, such as ``("0.1", "1e-3")``.
+    """
 
     key: str
     values: tuple[str, ...]
@@ -42,10 +55,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One run: where it lies in the grid (written values by key), its seed if seeds vary, and its job.
+    """One run of a sweep.
 
-    Options of ``[mechanism]`` that belong to other mechanisms of the sweep are left out; an axis among them has the
-    value "-", and ``notes`` has a line for each other one.
+    Where several mechanisms are swept, each run leaves out the options of ``[mechanism]`` that only the others have.
+
+    Attributes:
+        at: the place in the grid, the written value of each axis by its key. An axis that this run's mechanism does not
+            have is "-".
+        seed: the seed of the split and of everything else; None if the sweep does not vary seeds.
+        job: the run itself.
+        notes: a line for the user for each option that was left out.
     """
 
     at: Mapping[str, str]
@@ -55,10 +74,18 @@ class GridPoint:
 
 
 def read_axis(text: str) -> Axis:
-    """Return the axis that ``section.key=a,b,c`` or ``mechanism=a,b,c`` says; commas inside brackets and quotes belong
-    to a value.
+    """Return the axis that a ``--grid`` option describes.
 
-    Raises UserError for anything else, and for a value that is there twice.
+    Args:
+        text: ``section.key=a,b,c``, or ``mechanism=a,b,c`` (``model`` likewise) for whole tables by name, or
+            ``section={...},{...}`` for whole tables as they are. Commas inside brackets and quotes belong to a value.
+
+    Raises:
+        UserError: it has another form, or a value is empty or given twice.
+
+    Example:
+        >>> read_axis("model.hidden=[50],[50,25]")
+        Axis(key='model.hidden', values=('[50]', '[50,25]'))
     """
     key, equals, rest = text.partition("=")
     key = key.strip()
@@ -71,12 +98,12 @@ def read_axis(text: str) -> Axis:
         raise UserError(f'--grid {text}: a value is empty; write "" for empty text')
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise UserError(f"--grid {text}: {twice} is there twice")
+        raise UserError(f"--grid {text}: {twice} is given twice")
     return Axis(key, values)
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas that are not within brackets or quotes."""
+    """Return the pieces of a text between the commas that are not within brackets or quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -95,10 +122,37 @@ def _split(text: str) -> list[str]:
 
 
 def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[GridPoint]:
-    """Return the runs of a sweep, checked: every combination of the axes' values, with ``seeds`` seeds each.
+    """Return the runs of a sweep: every combination of the axes' values with every seed, each of them checked.
 
-    A seed is that of the split and of everything else (``data.seed`` and ``run.seed``). All combinations of seed 0
-    come first, so that a sweep that was stopped has complete seeds. Raises UserError with a line for each mistake.
+    All combinations of seed 0 come first, then those of seed 1, so that a sweep that was stopped has complete seeds.
+
+    Args:
+        file: the experiment's file (TOML).
+        overrides: changes for all runs, each as after ``--set``: ``section.key=value``.
+        grid: the axes, each as after ``--grid`` (see :func:`read_axis`).
+        seeds: how many seeds, 0, 1, ...; each sets the split's seed (``data.seed``) and that of everything else
+            (``run.seed``). None leaves the experiment's own seeds.
+
+    Returns:
+        At most 100,000 runs. Combinations that differ only in an option that their mechanism does not have are one run.
+
+    Raises:
+        UserError: the file, an axis or an experiment is not valid, with a line for each mistake; or two runs are the
+            same in different words, such as ``train.lr=0.1`` and ``train.lr=0.10``.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "exp.toml"
+        ...     _ = file.write_text('[mechanism]\\nname = "fedavg"\\nclients_per_round = 2\\n')
+        ...     points = grid_of(file, ["run.rounds=3"], ["train.lr=0.1,0.01"], seeds=2)
+        >>> for point in points:
+        ...     print(point.job.label, "-", point.job.rounds, "rounds")
+        train.lr=0.1, seed=0 - 3 rounds
+        train.lr=0.01, seed=0 - 3 rounds
+        train.lr=0.1, seed=1 - 3 rounds
+        train.lr=0.01, seed=1 - 3 rounds
     """
     axes = _axes(grid, seeds)
     if seeds is not None and seeds < 1:
@@ -118,13 +172,13 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         for at in grid_points:
             point = _point(base, overrides, at, seed, written_for, file.stem)
             if there.setdefault(tuple(point.at.values()), point) is not point:
-                continue  # they differ only in an option that this mechanism does not have
+                continue  # it differs from one that is there only in an option that this mechanism does not have
             points.append(point)
             try:
                 point.job.checked()
             except UserError as wrong:
                 lines += wrong.lines
-        if lines:  # another seed would say the same again
+        if lines:  # the other seeds would repeat the same mistakes
             raise UserError(*dict.fromkeys(lines))
     same = _same_run(points)
     if same is not None:
@@ -133,23 +187,28 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
 
 
 def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
+    """Return the axes, and refuse a key that is set twice, by two axes or by an axis and ``--seeds``."""
     axes = [read_axis(text) for text in grid]
     keys = [axis.key for axis in axes]
     for key in keys:
         if keys.count(key) > 1:
-            raise UserError(f"--grid {key}: is given twice; write all its values in one")
+            raise UserError(f"--grid {key}: is given twice; write all its values in one --grid")
         if seeds is not None and key in ("run.seed", "data.seed"):
             raise UserError(f"--grid {key}: --seeds sets it already; give one of the two")
     return axes
 
 
 def _mechanisms(base: Mapping[str, Any], overrides: Sequence[str], grid: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of all mechanisms that the file and the sweep have options for."""
+    """Return the names of all mechanisms that the file and the grid name.
+
+    An option that one of them has is no mistake where another is played, even if that one does not have it.
+    """
     every = [base, *(changed_by(base, _words(overrides, at)) for at in grid)]
     return [name for name in dict.fromkeys(map(name_of, every)) if name is not None]
 
 
 def _words(overrides: Sequence[str], at: Mapping[str, str]) -> list[str]:
+    """Return the overrides of one run: those of all runs, and then its place in the grid."""
     return [*overrides, *(f"{key}={value}" for key, value in at.items())]
 
 
@@ -161,7 +220,16 @@ def _point(
     written_for: Sequence[str],
     name: str,
 ) -> GridPoint:
-    """Return a run, without the options that only other mechanisms of the sweep have (``written_for``)."""
+    """Return the run at one place of the grid, without the options that only other mechanisms have.
+
+    Args:
+        base: the experiment's file as it is read.
+        overrides: changes for all runs.
+        at: the written value of each axis.
+        seed: the run's seed, or None.
+        written_for: the mechanisms whose options may be left out (see :func:`_mechanisms`).
+        name: the label if nothing varies.
+    """
     sections, gone = fitting(changed_by(base, _words(overrides, at)), written_for)
     lost = {key for key in at if key.startswith("mechanism.") and key.split(".")[1].strip() in gone}
     at = {key: "-" if key in lost else value for key, value in at.items()}
@@ -174,7 +242,7 @@ def _point(
 
 
 def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:
-    """Return two points that say the same in different words (``0.1`` and ``0.10``)."""
+    """Return two points that are the same run in different words (``0.1`` and ``0.10``); None if there are none."""
     seen: dict[str, GridPoint] = {}
     for point in points:
         other = seen.setdefault(point.job.key, point)
@@ -195,14 +263,45 @@ def run_sweep(
     console: Console | None = None,
     work: Work | None = None,
 ) -> PlayedJobs:
-    """Run what is left of a sweep over ``workers`` processes, or on the Ray cluster at ``ray``, with so many ``gpus``
-    for each run there.
+    """Play the runs of a sweep that have no result in ``folder`` yet.
 
-    ``folder`` gets the table (a row a run, rewritten after each), ``jobs/<key>.json`` (what is kept of a run) and
-    ``runs/`` (a run directory each, unless ``rows_only`` or on Ray). Every run uses one thread, so that its numbers do
-    not depend on ``workers``. A run that fails is a row that says why, and is tried again next time. Raises UserError
-    for fewer than 1 worker, data that are not here, or a cluster that does not answer; KeyboardInterrupt once it is
-    stopped (what has ended is kept, and a run directory is gone on with).
+    Calling it again with the same folder plays what is left: runs that finished are not played again, runs that failed
+    are tried again, and a run that was cut off continues from its last checkpoint. Every run uses one thread, so that
+    its numbers do not depend on ``workers``.
+
+    Args:
+        points: the runs, as :func:`grid_of` returns them.
+        folder: is made if it is missing. It gets the table (rewritten after every run), ``jobs/<key>.json`` (the
+            result of each run, as :func:`hanse.lab.job.attempt` describes it) and ``runs/`` (the run directories).
+        workers: how many processes play, at least 1.
+        ray: the address of a Ray cluster that plays in place of processes; None: none.
+        gpus: how many graphics cards each run has on Ray; a fraction shares one.
+        rows_only: whether to leave no run directories. On Ray there are none in any case.
+        table_name: the name of the table in ``folder``.
+        console: where the progress bar is drawn; None draws none.
+        work: what plays one job; None: a run of hanse.
+
+    Returns:
+        The results by the jobs' keys, and why each run that failed did so.
+
+    Raises:
+        UserError: ``workers`` is below 1, the folder cannot be written, a data source is not here and cannot be
+            downloaded, or the cluster does not answer.
+        KeyboardInterrupt: the user stopped it. What has ended by then is kept.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "exp.toml"
+        ...     _ = file.write_text('[mechanism]\\nname = "fedavg"\\nclients_per_round = 2\\n[run]\\nrounds = 1\\n')
+        ...     points = grid_of(file, ["model.name=logistic"], ["train.lr=0.1,0.01"], seeds=None)
+        ...     done = run_sweep(points, Path(folder) / "sweep", workers=1, rows_only=True)
+        ...     again = run_sweep(points, Path(folder) / "sweep", workers=1, rows_only=True)
+        >>> done.played, len(done.results), again.played
+        (2, 2, 0)
+        >>> [(row["train.lr"], row["status"], row["rounds"]) for row in rows_of(points, done)]
+        [('0.1', 'done', 1), ('0.01', 'done', 1)]
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -230,14 +329,23 @@ def run_sweep(
 
 @dataclass(frozen=True)
 class SweepPart:
-    """Part ``number`` of ``count``, from 1: every ``count``-th run of a sweep, for machines that share a folder."""
+    """One machine's share of a sweep, where several machines share a folder: every ``count``-th run.
+
+    Attributes:
+        number: which part, from 1 to ``count``.
+        count: how many parts there are.
+    """
 
     number: int
     count: int
 
     @classmethod
     def read(cls, text: str) -> SweepPart:
-        """Return the part that ``i/n`` says. Raises UserError."""
+        """Return the part that a text such as "2/8" names.
+
+        Raises:
+            UserError: it is not ``i/n`` with whole numbers ``1 <= i <= n``.
+        """
         number, slash, count = text.partition("/")
         found = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
         if not slash or found is None or not 1 <= found.number <= found.count:
@@ -250,15 +358,23 @@ class SweepPart:
 
     @property
     def table(self) -> str:
-        """The name of its table: parts that run at the same time write none together."""
+        """The name of its table. Each part has its own, since parts that run at the same time must not share one."""
         return f"part-{self.number}-of-{self.count}.csv"
 
 
 def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
-    """Return a row a run, in the order of the points: what varied, ``status`` and what came out.
+    """Return one row for each run, in the order of the points.
 
-    ``status`` is "done", "failed" (with ``error``) or "waiting". A finished run has the last value of each tested
-    figure under its own name, the best test accuracy with the round of it, and what the run took.
+    Args:
+        points: the runs.
+        done: what is known of them.
+
+    Returns:
+        Rows with the value of each axis, ``seed`` if seeds vary, ``status`` ("done", "failed" or "waiting"), ``error``
+        (why it failed) and the job's ``key``. A finished run has besides ``rounds``, the last value of each tested
+        figure under its own name ("test/accuracy"), "best test/accuracy" with "best after rounds", ``ms_per_round``,
+        ``seconds`` (wall clock), ``megabytes`` (10^6 bytes, both ways) and ``folder``, its run directory or None.
+        Figures of single clients are only in ``jobs/<key>.json``.
     """
     rows = []
     for point in points:
@@ -274,13 +390,14 @@ def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
 
 
 def _figures(found: Mapping[str, Any]) -> Row:
+    """Return a finished run's part of its row."""
     curves = {name: values for name, values in found["curves"].items() if not _ONE_CLIENT.match(name)}
     row: Row = {"rounds": found["rounds"]}
     row |= {name: values[-1] if values else None for name, values in curves.items()}
     tested = [(value, -at) for at, value in zip(found["tested"], curves.get("test/accuracy", ()), strict=False)
               if value is not None]  # fmt: skip
     if tested:
-        best, at = max(tested)
+        best, at = max(tested)  # of equal accuracies the earliest, as rounds are negative here
         row |= {"best test/accuracy": best, "best after rounds": -at}
     row |= {
         "ms_per_round": found["ms_per_round"],
@@ -292,8 +409,15 @@ def _figures(found: Mapping[str, Any]) -> Row:
 
 
 def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each combination of the grid: finished seeds ``n``, mean and sample deviation of each tested
-    figure over them (no deviation for one seed).
+    """Return one row for each combination of the grid, averaged over its finished seeds.
+
+    Args:
+        points: the runs, at least one.
+        rows: their rows, in the same order.
+
+    Returns:
+        Rows with the value of each axis, ``n`` (finished seeds), and for each tested figure its mean and, under its
+        name with " sd", the sample standard deviation (None for one seed).
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for point, row in zip(points, rows, strict=True):
@@ -313,7 +437,12 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows as a CSV file, whole or not at all; what a run does not have is empty."""
+    """Write the rows as a CSV file, whole or not at all, so that a reader never sees half a table.
+
+    Args:
+        path: the file.
+        rows: may have different columns; a cell that a row lacks is empty.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
     writer.writeheader()
@@ -322,14 +451,20 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    """Return all columns, where errors and keys come last."""
+    """Return the columns of all rows in order of appearance, with ``error`` and ``key`` last."""
     every = dict.fromkeys(name for row in rows for name in row)
     return [name for name in every if name not in ("error", "key")] + ["error", "key"]
 
 
 def printed_rows(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
-    """Return what a person wants of the rows, as many columns as a terminal has room for: what varied, status, the
-    figures of :func:`_asked`, time, and why a run failed. The file has all.
+    """Return the rows as a table for a terminal, with only the columns that a person looks at first.
+
+    These are what varied, the status, the figures that the experiments ask for, the time of a round, and why a run
+    failed. Everything else is in the CSV file.
+
+    Args:
+        points: the runs.
+        rows: their rows.
     """
     hidden = {"key", "folder", "rounds", "best after rounds", "megabytes", "seconds"}
     asked = _asked(points, rows)
@@ -338,8 +473,10 @@ def printed_rows(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
 
 
 def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
-    """Return the figures that the experiments ask for, of the server's test and the mean over clients: of the metrics
-    that they name, or else the accuracy and its best, or else (there are no classes) the loss.
+    """Return the names of the figures to print, on the server's test set and as the mean over the clients' own.
+
+    They are the metrics that the experiments name (``[eval] metrics``); without any, the accuracy and its best value;
+    without classes, and so without an accuracy, the loss.
     """
     named = {r.key for p in points for r in readings_of(p.job.sections.get("eval", {}).get("metrics"))}
     best = {"best test/accuracy"}
@@ -352,7 +489,12 @@ def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
 
 
 def means_table(points: Sequence[GridPoint], found: Sequence[Row]) -> RichTable:
-    """Return the means of :func:`_asked` with their deviations behind a plus-minus sign."""
+    """Return the means as a table for a terminal, each with its standard deviation behind a plus-minus sign.
+
+    Args:
+        points: the runs.
+        found: what :func:`means` returned.
+    """
     lines, asked = [], _asked(points, found)
     for row in found:
         line = {}
@@ -366,13 +508,15 @@ def means_table(points: Sequence[GridPoint], found: Sequence[Row]) -> RichTable:
 
 
 def _said(rows: Sequence[Row], name: str) -> bool:
+    """Return whether any row has a value in this column."""
     return any(row.get(name) is not None for row in rows)
 
 
 def _rich(rows: Sequence[Row], columns: Sequence[str]) -> RichTable:
+    """Return the columns of the rows as a table, with headings as short as they can be without two being the same."""
     table = RichTable()
     for name in columns:
-        short = name.rpartition(".")[2]  # of section.key, where no other column is called so
+        short = name.rpartition(".")[2]  # "lr" of "train.lr"
         alone = sum(other.rpartition(".")[2] == short for other in columns) == 1
         table.add_column(short if alone else name, overflow="fold")
     for row in rows:
@@ -383,4 +527,5 @@ def _rich(rows: Sequence[Row], columns: Sequence[str]) -> RichTable:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    # rich would take a bracket for the start of its markup
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("[", "\\[")

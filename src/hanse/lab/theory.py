@@ -1,4 +1,9 @@
-"""A paper's theory beside simulation: when does a client gain by joining a tier of PI-FL?"""
+"""When does a client gain by joining a tier of PI-FL? The paper's theory beside a simulation, and beside real runs.
+
+``hanse theory pifl`` prints and draws what is computed here. :func:`pifl_points` evaluates the Gaussian case of PI-FL's
+appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures the same
+question on two finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,20 @@ from hanse.games import tiers_theory as gaussian
 
 @dataclass(frozen=True)
 class TheoryPoint:
-    """One tau^2: a client's error alone (eq. 53), with one model for all (eq. 54) and with its tier's (eqs 55, 56); of
-    these the simulated mean with its standard error, the exact value, and the printed one.
+    """A client's expected squared error at one tau^2, for the three models that it could use.
+
+    Attributes:
+        tau2: the variance of the clients' true means inside a tier.
+        local: the error of a model that the client fits alone, PI-FL eq. (53).
+        local_simulated: the same as the mean of the simulation.
+        tier: the exact error of its tier's model.
+        tier_printed: the same by the printed eqs (55) and (56), which leave out a covariance.
+        tier_simulated: the same as the mean of the simulation.
+        tier_error: the standard error of ``tier_simulated``.
+        federated: the exact error of one model for all clients.
+        federated_printed: the same by the printed eq. (54), which leaves out a covariance.
+        federated_simulated: the same as the mean of the simulation.
+        federated_error: the standard error of ``federated_simulated``.
     """
 
     tau2: float
@@ -34,8 +51,21 @@ class TheoryPoint:
 def pifl_points(
     clients: int, samples: int, sigma2: float, beta_diff: float, points: int, repetitions: int, seed: int
 ) -> list[TheoryPoint]:
-    """Return theory and simulation for tau^2 from 0 to twice the printed bound of eq. (57) with two equal tiers of
-    ``clients`` with ``samples`` each.
+    """Return theory and simulation for two equal tiers, at evenly spaced tau^2.
+
+    tau^2 goes from 0 to twice the printed bound of PI-FL eq. (57).
+
+    Args:
+        clients: the clients of each tier, at least 1.
+        samples: the samples of each client, at least 1.
+        sigma2: the variance of a sample.
+        beta_diff: the distance between the centres of the two tiers.
+        points: how many values of tau^2.
+        repetitions: how many simulations for each of them, at least 2.
+        seed: keys the simulations.
+
+    Returns:
+        The ``points`` points, from tau^2 = 0 upwards.
     """
     found = []
     for step, tau2 in enumerate(np.linspace(0, clients * sigma2 / samples, points).tolist()):
@@ -59,15 +89,36 @@ def pifl_points(
 
 
 def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
-    """Return the tau^2 below which joining pays, eq. (57): exact, and as printed."""
+    """Return the tau^2 below which joining the tier pays, PI-FL eq. (57).
+
+    Args:
+        clients: the clients of the tier.
+        samples: the samples of each client.
+        sigma2: the variance of a sample.
+
+    Returns:
+        ``exact``, which does not depend on ``clients``, and ``printed``, the paper's, which grows with them.
+
+    Example:
+        >>> crossings(clients=10, samples=10, sigma2=1.0)
+        {'exact': 0.1, 'printed': 0.5}
+    """
     return {"exact": sigma2 / samples, "printed": clients * sigma2 / (2 * samples)}
 
 
 def gains(run: Path, alone: Path) -> np.ndarray:
-    """Return what each client gained in a run over another one, ``[n]``: its own test accuracy at the last test less
-    that of local training (loss the other way round for regression), or what it gained of the metric that both name.
+    """Return what each client gained in a run over training alone.
 
-    Raises UserError if the runs did not test the same clients on their own shares.
+    Args:
+        run: the directory of the run that the clients joined.
+        alone: the directory of a run of the same clients by themselves (the mechanism ``local``).
+
+    Returns:
+        ``[n]``, a positive number for every client that gained. It is the difference at the last test on the clients'
+        own shares: of the main metric that both experiments name, else of the accuracy (0 to 1), else of the loss.
+
+    Raises:
+        UserError: a run did not test clients on their own shares, or the two have different clients or data.
     """
     from hanse.runs.record import load_run
 

@@ -1,4 +1,11 @@
-"""Charts of how good the models are: round by round, from client to client, and beside what clients earned."""
+"""Charts of how good the models are: round by round, from client to client, and beside what clients earned.
+
+:func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` what the clients find on their
+own test data. The rest reads the figures behind them: :func:`own_accuracy` and :func:`own_main` over the rounds,
+:func:`last_tested` and :func:`utilities` client by client. Other charts and the comparison use these as well.
+
+Clients that the experiment makes cheat are left out of all means over clients: an attacker is tested on what it sends.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +22,8 @@ from hanse.reports.money import Books
 from hanse.runs.record import RunRecord
 
 _SECTION = "How well it learned"
-MOST_ON_CURVE = 400
-MOST_READ = 200  # rounds whose file has to be opened
+MOST_ON_CURVE = 400  # points of a curve
+MOST_READ = 200  # rounds whose own file has to be opened for a curve
 
 # key, title, axis, factor
 _CURVES = (
@@ -37,9 +44,12 @@ _MEANING = {
 
 
 def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return a chart for each figure that any experiment recorded; a round counts once it is over (1, 2, ...).
+    """Return a chart over the rounds played (1, 2, ...) for each figure that any experiment recorded.
 
-    Losses on a test set are left out where there is an accuracy of the same name, but the server's own is kept.
+    The main metrics of the experiments come first. The clients' loss is left out where clients have an accuracy.
+
+    Args:
+        groups: the experiments, one line each.
     """
     charts = []
     curves, meaning = _main_curves(groups)
@@ -55,8 +65,9 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the first experiment's main metric on the test set against the virtual clock, of those whose clients take
-    time.
+    """Return a chart of the main metric against the simulation's clock, if clients take time in any experiment.
+
+    The metric is that of the first experiment.
     """
     reading, lines = groups[0].runs[0].main, []
     for i, group in enumerate(groups):
@@ -66,8 +77,8 @@ def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
     if not lines:
         return []
     caption = (
-        "How far each experiment was when so many seconds had passed on the simulation's clock, which runs while "
-        f"clients train; of several seeds, their mean clock after each round. {_band(groups, lines)}"
+        "How good each experiment's model was after so many seconds on the simulation's clock, which runs while "
+        f"clients train. With several seeds, a point stands at their mean clock after a round. {_band(groups, lines)}"
     )
     title = f"Test {reading.title} over virtual time"
     axis = f"{reading.title} on the test set{_unit(reading)}"
@@ -76,7 +87,7 @@ def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str, float]], dict[str, str]]:
-    """Return the curves of the experiments' main metrics that have none yet, and what they mean."""
+    """Return entries as in ``_CURVES`` and ``_MEANING`` for main metrics other than accuracy and loss."""
     curves, meaning = list[tuple[str, str, str, float]](), dict[str, str]()
     usual = {ACCURACY, LOSS}
     for reading in dict.fromkeys(run.main for group in groups for run in group.runs if run.main not in usual):
@@ -97,6 +108,7 @@ def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str,
 
 
 def _capital(text: str) -> str:
+    """Return a text with a capital letter at its start, the rest as it is ("AUC" stays "AUC")."""
     return text[:1].upper() + text[1:]
 
 
@@ -105,11 +117,12 @@ def _unit(reading: Reading) -> str:
 
 
 def own_axis(reading: Reading) -> str:
-    """Return what stands at an axis of clients' own figures."""
+    """Return the label of an axis with clients' values of a metric on their own test data."""
     return f"{reading.title} on own test data{_unit(reading)}"
 
 
 def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
+    """Return an experiment's line for a figure, its band kept within what the figure can be; None without figures."""
     curve = group.curve(key, _read)
     if curve is None:
         return None
@@ -123,47 +136,70 @@ def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
 
 
 def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
+    """Return a figure's rounds ``[n]`` and values ``[n]``; those of clients are means over the honest ones."""
     if key == "client/test_accuracy":
         return own_accuracy(run, MOST_READ)
     return own_main(run, MOST_READ) if key == f"client/test_{run.main.key}" != "client/test_loss" else run.series(key)
 
 
 def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
+    """Return how lines, bands and single markers are to be read, as the end of a caption."""
     alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
     if all(line.low is None for line in lines):
-        return f"One run a line: how much a different seed would change is not known.{alone}"
+        return f"Each line is a single run: how much another seed would change it is not known.{alone}"
     single = " A line without a band is a single run." if any(len(group.runs) == 1 for group in groups) else ""
-    return f"A line is the mean over seeds, its band one standard deviation up and down.{single}{alone}"
+    return f"Each line is a mean over seeds, with a band of one standard deviation up and down.{single}{alone}"
 
 
 # ---- clients on their own data
 
 
-MOST_POINTS = 2000
+MOST_POINTS = 2000  # points of a line or dots of a chart
 
 
 def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
-    """Return the charts of the experiments whose clients tested on their own data."""
+    """Return the charts of what clients found on their own test data, if they were tested on it.
+
+    These are the distribution over the clients and, where there is money, a dot for each client with what it earned.
+
+    Args:
+        groups: the experiments.
+        books: the books of those in which somebody pays, by the group's label.
+    """
     cdf = _cdf(groups)
     earned = [chart for group in groups if (chart := _earned(group, books.get(group.label))) is not None]
     return [*([] if cdf is None else [cdf]), *earned]
 
 
 def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return the rounds (0-based) ``[n]`` in which clients tested on their own data, and their mean accuracy ``[n]``.
+    """Return the mean accuracy of the honest clients on their own test data, round by round.
 
-    Clients that the experiment makes cheat are left out: an attacker is tested on what it sends. Then at most ``most``
-    rounds, evenly spread, are read.
+    Args:
+        run: the run.
+        most: how many rounds are read at most, evenly spread, if somebody cheats: each takes a file of its own. None
+            reads all.
+
+    Returns:
+        The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``, 0 to 1.
     """
     return _of_honest(run, ACCURACY, most)
 
 
 def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return the same of the run's main metric: the mean over the clients that have it."""
+    """Return the same as :func:`own_accuracy` for the run's main metric, averaged over the clients that have it.
+
+    Args:
+        run: the run.
+        most: how many rounds are read at most.
+    """
     return _of_honest(run, run.main, most)
 
 
 def _of_honest(run: RunRecord, reading: Reading, most: int | None) -> tuple[Ints, Floats]:
+    """Return rounds ``[n]`` and means ``[n]`` of a metric over the honest clients.
+
+    Where nobody cheats these are the recorded means. Else each round's own file is read for the clients one by one.
+    """
     rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
     if honest is None or not len(rounds):
@@ -180,8 +216,9 @@ def _of_honest(run: RunRecord, reading: Reading, most: int | None) -> tuple[Ints
 
 
 def last_tested(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return the clients ``[n]`` of the last test on own data with their main metric ``[n]``; None if there was no
-    such.
+    """Return the clients ``[n]`` of the last test on own data and their main metric ``[n]``; None if there was none.
+
+    Clients without a value of the metric are left out.
     """
     tested = [line["round"] for line in run.metrics if line.get(f"client/test_{run.main.key}") is not None]
     tests = run.own_tests(tested[-1]) if tested else None
@@ -192,7 +229,7 @@ def last_tested(run: RunRecord) -> tuple[Ints, Floats] | None:
 
 
 def utilities(run: RunRecord) -> Floats | None:
-    """Return each client's utility over a run with a market, ``[N]`` tokens; None if there was no market."""
+    """Return each client's utility over all markets of a run, ``[N]`` tokens (iPFL eq. 1); None without a market."""
     if not any("utility/mean" in line for line in run.metrics):
         return None
     total = np.zeros(run.num_clients)
@@ -204,44 +241,48 @@ def utilities(run: RunRecord) -> Floats | None:
 
 
 def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
+    """Return the distribution of the main metric over the clients, a line for each experiment with the same metric."""
     reading, lines = groups[0].runs[0].main, []
     for i, group in enumerate(groups):
         own = [f[1] for run in group.runs if run.main == reading and (f := last_tested(run)) is not None]
         if own:
             values = np.sort(np.concatenate(own))
             share = np.arange(1, len(values) + 1) / len(values)
-            # from where nobody is below, so that the first step has a foot
+            # the curve begins at a share of 0, so that its first step is drawn from the bottom
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
             kept = even(len(x), MOST_POINTS)
             lines.append(Line(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
     if not lines:
         return None
     caption = (
-        f"For each {reading.title} across, how many clients got at most that after the last round, all seeds together. "
-        f"A curve further {'left' if reading.less_is_better else 'right'} is better; a steep one treats everyone "
-        f"alike; a long {'tail on the right' if reading.less_is_better else 'foot on the left'} are clients left "
-        "behind."
+        f"For each {reading.title} on the horizontal axis, the share of clients with at most that after the last "
+        f"round, all seeds together. A curve further to the {'left' if reading.less_is_better else 'right'} is better. "
+        "A steep curve means that clients fare alike; a long "
+        f"{'tail on the right' if reading.less_is_better else 'foot on the left'} shows clients that were left behind."
     )
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
     return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=own_axis(reading), y="clients (%)")
 
 
 def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
-    """Return utility (in a market) or tokens (elsewhere) against accuracy, a dot a client of the first run."""
+    """Return utility (in a market) or tokens (elsewhere) against the main metric, a dot for each client.
+
+    It shows the group's first run only, since other seeds may have other clients.
+    """
     run = group.runs[0]
     tested, utility = last_tested(run), utilities(run)
     if tested is None or len(tested[0]) < 2:
         return None
     if utility is not None:
         worth, what, axis = utility, f"Utility against {run.main.title}", "utility over the run (tokens)"
-        told = "its utility up: what the market brought it, less what sharing and the net payments cost"
+        told = "its utility, which is what the market brought it less what sharing and its net payments cost,"
     elif books is not None:
         worth, what, axis = (
             books.held[-1] - run.grant,
             f"Tokens earned against {run.main.title}",
             "tokens earned or lost",
         )
-        told = "what it holds beyond its grant up"
+        told = "what it holds beyond its grant"
     else:
         return None
     clients, accuracy = tested
@@ -257,9 +298,9 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
         names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
         lines.append(Line(kind, x, y, dots=True, names=names))
     caption = (
-        f"Every dot is one client: its {run.main.title} on its own test data across, {told}. "
-        f"{'Left' if run.main.less_is_better else 'Right'} and up: it has both a good model and a gain. Seed "
-        f"{run.seeds[0]}."
+        f"Each dot is one client, with its {run.main.title} on its own test data on the horizontal axis and {told} on "
+        f"the vertical one. High up on the {'left' if run.main.less_is_better else 'right'} are clients with both a "
+        f"good model and a gain. Seed {run.seeds[0]}."
     )
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what}: {group.label}"

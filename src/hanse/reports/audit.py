@@ -1,6 +1,11 @@
-"""Audits a finished run of a market: every round is replayed from its record and held against the books.
+"""The audit of a finished run: every market is replayed from its record, and the records are held against the books.
 
-It needs nothing but the run directory, so a deployment is audited as a simulation is.
+:func:`audit_run` is what ``hanse audit`` prints: an :class:`Audit` with one :class:`Check` for each property that a
+market must have, and what each client traded. :func:`load_market` returns the recorded markets for other uses. An audit
+needs nothing but the run directory, so a federation on a network is audited in the same way as a simulation.
+
+For aggregation rules that make a row instead of weights (medians, for example) the records have only hashes. The audit
+holds the rows of the last checkpoint against them, in any run.
 """
 
 from __future__ import annotations
@@ -22,13 +27,19 @@ from hanse.runs.reading import last_state
 from hanse.runs.record import MarketRound, recorded_markets, rounds_of
 from hanse.runs.replay import unlike_books, unlike_rows, wrong_balance, wrong_delivery, wrong_payments
 
-SLACK = 1e-6  # tokens that a rounded edge may differ by
-MOST = 1 << 32  # bytes of all markets of a run, which are held at once
+SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
+MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property: whether it holds in all rounds, and the first place where it does not, or a figure beside it."""
+    """One property of a run.
+
+    Attributes:
+        name: what the property is called, such as "payments".
+        holds: whether it holds in all rounds.
+        said: if it holds, what it says or a figure beside it; if not, the first or worst place where it fails.
+    """
 
     name: str
     holds: bool
@@ -37,8 +48,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSums:
-    """A client's sums over all markets: what they were worth to it, what it paid and was paid (tokens), and in how many
-    rounds it traded, or what it wanted was withheld because it did not pay.
+    """What the markets of a run came to for one client.
+
+    Attributes:
+        client: its number.
+        utility: what they were worth to it, in tokens, by what is true of it (iPFL eq. 1).
+        bought: what it paid, in tokens.
+        sold: what it was paid, in tokens.
+        rounds_traded: in how many rounds it bought or sold anything that was delivered.
+        rounds_withheld: in how many rounds what it wanted was withheld because it did not pay.
     """
 
     client: int
@@ -51,7 +69,13 @@ class ClientSums:
 
 @dataclass(frozen=True)
 class Audit:
-    """The checks of so many ``markets``, and each client's sums, by its number."""
+    """What an audit found.
+
+    Attributes:
+        markets: how many markets were replayed, one for each round that had any.
+        checks: the properties.
+        clients: the sums of every client that took part, by its number.
+    """
 
     markets: int
     checks: tuple[Check, ...]
@@ -68,9 +92,13 @@ class Audit:
 
 
 def load_market(folder: Path) -> list[MarketRound]:
-    """Return the recorded markets of a run.
+    """Return the recorded markets of a run, in the order of its rounds.
 
-    Raises UserError if there is no run, if none of its rounds traded, or if a record is damaged.
+    Args:
+        folder: the run directory.
+
+    Raises:
+        UserError: there is no run, none of its rounds has a market, a record is damaged, or they need too much memory.
     """
     found, size = [], 0
     for market in recorded_markets(run_folder(folder)):
@@ -87,10 +115,18 @@ def load_market(folder: Path) -> list[MarketRound]:
 
 
 def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
-    """Replay a run's markets and check them against its books (``ledger_url``: where they are, if not in the folder);
-    and hold models that the record has by their hashes against the last checkpoint.
+    """Replay a run's markets and check them against its books, and check models that are recorded by their hashes.
 
-    Raises UserError for what is no run with a market or such models.
+    The properties are: the graph is the one that iPFL's Algorithm 2 gives for what was declared, and is locally optimal
+    (eq. 9); payments are the prices; nobody loses, by what was declared and by what is true; what is paid is what is
+    received; who did not pay got nothing; and the ledger has exactly these payments.
+
+    Args:
+        folder: the run directory.
+        ledger_url: where the books are, if not in the folder.
+
+    Raises:
+        UserError: there is no run, it has neither a market nor such models, or it cannot be read.
     """
     made = _made_rows(run_folder(folder))
     if made is not None and next(recorded_markets(run_folder(folder)), None) is None:
@@ -98,13 +134,20 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     rounds = load_market(folder)
     clients = _sums(rounds)
     checks = (
-        _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
+        _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
-        _all("local optimality", "no import too many or too few, iPFL eq. (9)", rounds, _optimal),
-        _rationality("individual rationality", rounds, "nobody lost in any round, by what was declared", _declared),
-        _rationality("true rationality", rounds, "nobody lost in any round, by what is true", lambda r: r.utility),
-        _all("budget balance", "what is paid is what is received", rounds, wrong_balance),
-        _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
+        _all("local optimality", "nobody imports a model too many or too few, iPFL eq. (9)", rounds, _optimal),
+        _rationality(
+            "individual rationality",
+            rounds,
+            "nobody lost in any round, by what clients declared of themselves",
+            _declared,
+        ),
+        _rationality(
+            "true rationality", rounds, "nobody lost in any round, by what is true of the clients", lambda r: r.utility
+        ),
+        _all("budget balance", "all that was paid was received", rounds, wrong_balance),
+        _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
         _books(folder, rounds, ledger_url),
         _isolated(clients),
         *(() if made is None else (made,)),
@@ -113,8 +156,9 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
 
 
 def _made_rows(folder: Path) -> Check | None:
-    """Check that the rows of the last checkpoint which are no row of W are those of its round's record; None if no
-    round made any.
+    """Return whether the rows that a rule made itself are, in the last checkpoint, those of the record.
+
+    Records have such rows by their hashes. None if no round made any.
     """
     wanted = ("made_row", "made_hash", "withheld", "W_row", "W_shape")
     kept = {n: read_arrays(file, wanted) for n, file in rounds_of(folder)}
@@ -124,7 +168,7 @@ def _made_rows(folder: Path) -> Check | None:
         return None
     if state is None or state.round == 0:
         return Check(
-            "models", False, f"{count} were recorded by their hashes, and no checkpoint is left to hold them to"
+            "models", False, f"{count} were recorded by their hashes, and there is no checkpoint to compare them with"
         )
     record = kept.get(state.round - 1, {})
     try:
@@ -137,6 +181,7 @@ def _made_rows(folder: Path) -> Check | None:
 
 
 def _sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
+    """Return each client's sums over the markets."""
     who = np.unique(np.concatenate([r.clients for r in rounds]))
     utility, bought, sold = np.zeros((3, len(who)))
     traded, withheld = np.zeros((2, len(who)), np.int64)
@@ -154,7 +199,7 @@ def _sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
 
 
 def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Check:
-    """Return a check that holds if ``wrong(round)`` says nothing of any round."""
+    """Return a check that holds if ``wrong(round)`` is "" for every round; ``what`` says what it then means."""
     for r in rounds:
         said = wrong(r)
         if said:
@@ -163,12 +208,19 @@ def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Che
 
 
 def _graph(r: MarketRound) -> str:
+    """Return where the graph is not the one that Algorithm 2 makes of what was declared; "" if it is."""
     bad = np.argwhere(best_imports(r.market, r.stop) != r.graph)
-    return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    does, should = ("imports", "should not") if r.graph[i, j] else ("does not import", "should")
+    return f"client {r.clients[i]} {does} the model of client {r.clients[j]}, and by Algorithm 2 it {should}"
 
 
 def _optimal(r: MarketRound) -> str:
+    """Return an import too many or too few by iPFL eq. (9); "" if there is none."""
     removal, addition = local_optimality(r.market, r.graph)
+    # for rounding, in proportion to the largest gain that a client can have, sqrt(K / n)
     slack = 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
     if removal > slack:
         return f"an import is worth {removal:.2g} less than its price"
@@ -178,11 +230,13 @@ def _optimal(r: MarketRound) -> str:
 
 
 def _declared(r: MarketRound) -> NDArray[np.float64]:
+    """Return each client's utility ``[m]`` (tokens) by what it declared of itself."""
     market = r.market
     return utilities_of(r.realised, r.money / TOKEN, market.sizes, market.costs, market.eagerness)
 
 
 def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
+    """Return whether ``utility(round)`` is nobody's loss in any round, up to the rounding of payments."""
     losses = []
     for r in rounds:
         found = utility(r)
@@ -195,9 +249,7 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
 
 
 def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
-    """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these
-    payments.
-    """
+    """Return whether the ledger's chain of hashes is whole, its sum 0, and its postings the recorded payments."""
     from hanse.ledger.place import reading, rounds_written
 
     name = "conservation"
@@ -216,6 +268,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) 
 
 
 def _isolated(clients: Sequence[ClientSums]) -> Check:
+    """Return who never traded. This check always holds: being isolated is a fact, not a fault of the market."""
     alone = [str(c.client) for c in clients if not c.rounds_traded]
     who = f"never traded: client{'s' if len(alone) > 1 else ''} {', '.join(alone)}" if alone else "everybody traded"
     return Check("isolation", True, who)

@@ -1,4 +1,9 @@
-"""The chart of who has which classes, rebuilt from the ``[data]`` table of a run."""
+"""The chart of which client has which classes, rebuilt from the ``[data]`` table of a run.
+
+A run directory has no data, so the split is made again from the experiment: :func:`data_facts` builds it where the data
+are here, :func:`class_chart` draws the counts. The file may be a stranger's, and nothing in it may make the report
+download, import or build something huge.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +20,22 @@ from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-MOST_CLIENTS = 500
-MOST_MAPS = 3
+MOST_CLIENTS = 500  # columns of a map
+MOST_MAPS = 3  # splits that are built for one report
 MOST_BUILT = 10_000  # clients of a run that is only looked at
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a report says of one split: ``runs`` that use it, ``counts [clients, classes]`` or None, the data's own
-    ``note``, and why there is no map (``skipped``), if there is none; ``names`` of clients, if they
-    have any.
+    """What a report says of one split.
+
+    Attributes:
+        name: the source, the partition and the seed.
+        groups: the labels of the experiments that use it.
+        counts: ``[clients, classes]``, train samples; None if there is no map.
+        note: what the data set says of itself, such as that its split is not the official one.
+        skipped: why there is no map; "" if there is one.
+        names: the clients' names, if they have any.
     """
 
     name: str
@@ -36,10 +47,13 @@ class DataFacts:
 
 
 def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
-    """Build the split of each group's first run (each split once, at most three), without downloading anything.
+    """Return what can be said of the splits of some experiments, each split once.
 
-    What cannot be built is skipped, with the reason: so is a source given by import path, where those are refused
-    (:mod:`hanse.base.looking`).
+    At most three are built, and nothing is downloaded. What cannot be built has the reason in ``skipped``. So has a
+    source given by import path, where those are refused (:mod:`hanse.base.looking`).
+
+    Args:
+        groups: the experiments.
     """
     splits: dict[str, list[SeedGroup]] = {}
     for group in groups:
@@ -54,6 +68,7 @@ def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
 
 
 def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts:
+    """Return what can be said of one run's split; unless ``build``, only what the experiment's file says."""
     table = dict(run.config.get("data", {}))
     name = f"{table.get('source', 'digits')}, {table.get('partition', 'dirichlet')}"
     name += f", split seed {table.get('seed', 0)}"
@@ -67,7 +82,8 @@ def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts
         return DataFacts(
             name,
             groups,
-            skipped=f"this is only built for up to {MOST_BUILT:,} clients and without data.path; --trust builds it",
+            skipped=f"it is only built for up to {MOST_BUILT:,} clients and without data.path, unless you trust the "
+            "run's file (--trust)",
         )
     try:
         data = build_data(parse_spec(table | {"download": False}))
@@ -81,9 +97,10 @@ def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts
 
 
 def class_chart(facts: DataFacts) -> Chart | None:
-    """Return the client x class map; None without counts, or with a single client, which shows nothing of a split.
+    """Return the map of clients and classes; None without counts, or with a single client, which shows no split.
 
-    Of more than 500 clients 500 evenly spaced ones are shown.
+    Args:
+        facts: the split. Of more than 500 clients, 500 evenly spaced ones are shown.
     """
     if facts.counts is None or len(facts.counts) < 2:
         return None
@@ -91,9 +108,10 @@ def class_chart(facts: DataFacts) -> Chart | None:
     shown = facts.counts[kept].T
     z: Floats = np.sqrt(shown.astype(np.float64))
     caption = (
-        f"{facts.counts.shape[0]:,} clients with {int(facts.counts.sum()):,} train samples in all. A column is a "
-        "client, a row a class; light is many samples, darkest none. Shades follow the square root of the number, so "
-        "that a few samples still show. Unequal columns are what makes the federation hard."
+        f"{facts.counts.shape[0]:,} clients with {int(facts.counts.sum()):,} train samples in all. Each column is a "
+        "client, each row a class. The lighter a cell, the more samples; the darkest shade means none. Shades follow "
+        "the square root of the number, so that a few samples still show. The more the columns differ, the harder it "
+        "is to learn together."
     )
     if len(kept) < len(facts.counts):
         caption += f" {len(kept)} evenly spaced clients are shown."
@@ -105,7 +123,10 @@ def class_chart(facts: DataFacts) -> Chart | None:
 
 
 def _marks(most: int) -> tuple[tuple[float, str], ...]:
-    """Return up to five round numbers from 0 to ``most`` at their place on the square-root scale."""
+    """Return up to five round numbers from 0 to ``most`` for the colour bar, each at its square root.
+
+    The shades follow the square root of the counts, so the marks would crowd at the top if they were evenly spaced.
+    """
     nice = [n * 10**e for e in range(7) for n in (1, 2, 5)]
     top = max((n for n in nice if n <= most), default=1)
     wanted = sorted({0, *(min(nice, key=lambda n: abs(n - top * part)) for part in (0.06, 0.25, 0.5)), top})

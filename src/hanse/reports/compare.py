@@ -1,4 +1,13 @@
-"""Runs side by side: as plain rows, as tables on a terminal, and as the tables of a report."""
+"""Runs side by side: as plain rows, as tables on a terminal, and as the tables of a report.
+
+:func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
+each experiment against the first. :func:`compare_tables` lays both out for a terminal; :func:`experiments_table`,
+:func:`runs_table` and :func:`differences_tables` do so for the report. :func:`effective_round` and :func:`improvement`
+are GTFLAT's measure of speed, :func:`paired` is the test; the papers' tables use them as well.
+
+A *figure* is a column of numbers. Its key, its two headings (terminal and report), the factor that it is shown with and
+its number of digits stand in the tables ``_LEARNED``, ``_COST`` and ``_COLUMNS`` below.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +40,49 @@ EPSILON = 5e-3
 
 
 def best_so_far(accuracy: Floats) -> Floats:
-    """Return the cumulative maximum over the rounds, the last axis, ``[..., rounds]``: GTFLAT's figure 2."""
+    """Return the best accuracy until each round, ``[..., rounds]``, as in GTFLAT's Figure 2.
+
+    Args:
+        accuracy: ``[..., rounds]``.
+    """
     return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
 
 
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
-    """Return R*, GTFLAT Definition 3: how many rounds until ``accuracy [n]`` is at least ``target - epsilon``.
+    """Return the effective round R* of GTFLAT's Definition 3: after how many rounds a run was as good as a target.
 
-    ``rounds [n]``: how many had been played at each test, ascending. None: it never was.
+    Args:
+        rounds: ``[n]``, how many rounds had been played at each test, ascending.
+        accuracy: ``[n]``, at these tests, 0 to 1.
+        target: the accuracy to reach.
+        epsilon: how far below the target is near enough.
+
+    Returns:
+        The rounds at the first test with at least ``target - epsilon``; None if there is none.
+
+    Example:
+        >>> accuracy = np.array([0.50, 0.70, 0.79, 0.81])
+        >>> effective_round(np.array([5, 10, 15, 20]), accuracy, target=0.80, epsilon=0.01)
+        15
     """
-    # a share of correct answers is a fraction whose last bits must not decide
+    # an accuracy is a fraction, whose last bits must not decide
     there = np.flatnonzero(accuracy >= target - epsilon - 1e-12)
     return int(rounds[there[0]]) if len(there) else None
 
 
 def improvement(ours: float | None, theirs: float | None) -> float | None:
-    """Return the effective round improvement ratio in percent, GTFLAT eq. (13): ``(1 - ours / theirs) 100``.
+    """Return the effective round improvement ratio, GTFLAT eq. (13): ``(1 - ours / theirs) * 100``.
 
-    ``ours`` and ``theirs`` are effective rounds for the same target, the other's accuracy. Positive: fewer rounds than
-    the other. None if one of them never got there.
+    Args:
+        ours: our effective round; None: never reached.
+        theirs: the other run's for the same target; None: never reached.
+
+    Returns:
+        How many percent fewer rounds we needed, below zero if more; None if one of the two is None.
+
+    Example:
+        >>> improvement(ours=15, theirs=20)
+        25.0
     """
     if ours is None or theirs is None or theirs == 0:
         return None
@@ -60,14 +93,22 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
 
 
 LEVEL = 0.95
-MOST_FLIPPED = 16  # pairs for which all sign flips are tried: 65,536
+MOST_FLIPPED = 16  # pairs for which all patterns of signs are tried: 2^16 = 65,536
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """The differences of ``pairs`` pairs: their ``mean``, sample standard deviation ``sd``, the ends of a 95 % interval
-    for the mean (Student's t), the p-value of the paired t test, and of the sign-flip test, which assumes only that
-    without a difference each sign is as likely as the other (None for more than 16 pairs). All two-sided.
+    """What the differences of pairs of numbers say. Both tests are two-sided.
+
+    Attributes:
+        pairs: how many pairs.
+        mean: the mean difference.
+        sd: the sample standard deviation of the differences.
+        low: the lower end of the 95 % interval of the mean (Student's t).
+        high: its upper end.
+        p: the p-value of the paired t test.
+        p_sign_flip: the p-value of the exact sign-flip test, which assumes only that without a difference both signs
+            are equally likely. With n pairs it cannot be below ``2 / 2^n``. None for more than 16 pairs.
     """
 
     pairs: int
@@ -80,7 +121,22 @@ class Paired:
 
 
 def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> Paired | None:
-    """Return ``ours - theirs`` over the keys (seeds) that both have; None for fewer than two."""
+    """Return the paired comparison ``ours - theirs``, pair by pair.
+
+    Args:
+        ours: a number by key, usually the seed.
+        theirs: the same of what it is compared with.
+
+    Returns:
+        The comparison over the keys that both have; None if these are fewer than two.
+
+    Example:
+        >>> found = paired({0: 0.81, 1: 0.84, 2: 0.86}, {0: 0.80, 1: 0.82, 2: 0.83, 3: 0.90})
+        >>> found.pairs, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
+        (3, 0.02, -0.0048, 0.0448)
+        >>> found.p_sign_flip  # of the 8 patterns of signs, two lie as far from 0
+        0.25
+    """
     keys = [key for key in ours if key in theirs]
     if len(keys) < 2:
         return None
@@ -88,7 +144,7 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
     n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
     error = sd / math.sqrt(n)
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
-    if error == 0:
+    if error == 0:  # all differences are equal: without spread any mean but 0 is certain
         p = 1.0 if mean == 0 else 0.0
     else:
         p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
@@ -98,13 +154,13 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
 
 
 def _sign_flip(differences: np.ndarray) -> float | None:
-    """Return the share of all sign patterns whose mean is at least as far from 0."""
+    """Return the share of all patterns of signs with which the mean is at least as far from 0; None for many pairs."""
     n = len(differences)
     if n > MOST_FLIPPED:
         return None
     signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
     sums = np.abs(signs @ differences)
-    # sums of the same numbers in another order differ in their last bits
+    # the same numbers added up in another order differ in their last bits, which must not decide
     return float((sums >= abs(differences.sum()) * (1 - 1e-9)).mean())
 
 
@@ -123,19 +179,31 @@ EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
 def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[dict[str, Any]]:
-    """Return a row a run, and two more for each experiment that was given with several seeds.
+    """Return one row for each run, and two more for each experiment that was given with several seeds.
 
-    All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
-    ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
-    ``test_loss`` is a cross-entropy, ``test_mse`` the mean squared error of a regression (the one has no figure of the
-    other); a loss that ``[train] loss`` names has a column of its own, and so has each of ``[eval] metrics`` on the
-    test set, and the main one at the clients; ``best_accuracy`` is the highest of all tested rounds, on the test set;
-    ``client_accuracy`` is the honest clients' mean on their own test data; ``seconds_per_round`` is the median wall
-    clock; ``virtual_seconds`` what a simulation's clock said at the end, where clients take time; ``mb`` (10^6 bytes)
-    up and down over the whole run; ``refused`` updates, without those that were only late. ``effective_round`` is how
-    many rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the
-    same seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself
-    (GTFLAT eq. 13). None: not recorded (a regression has no accuracy), or never that good. Raises UserError.
+    Args:
+        dirs: the run directories. Runs that differ only in their seeds are one experiment.
+        epsilon: how near an accuracy must come to count as reached for ``effective_round``; at least 0 and below 1.
+
+    Returns:
+        Rows with the same keys, where None means "not recorded" or "never reached":
+
+        * ``run``, ``mechanism``, ``seed``, ``rounds`` (finished ones), and ``kind``: "run", "mean" or "sd", the sample
+          standard deviation over the seeds.
+        * ``test_accuracy`` on the server's test set, ``best_accuracy`` the highest of all tests, and
+          ``client_accuracy``, the mean of the honest clients on their own test data. All are shares from 0 to 1, and of
+          the last test unless said otherwise. A regression has none.
+        * ``test_loss`` (cross-entropy), or of a regression ``test_mse`` (mean squared error). A loss that
+          ``[train] loss`` names has a column of its own instead, "test_loss: NAME".
+        * ``test_METRIC`` for each of ``[eval] metrics``; of the first of them ``best_METRIC`` and ``client_METRIC``.
+        * ``seconds_per_round`` (median, wall clock), ``virtual_seconds`` on a simulation's clock, where clients take
+          time, ``mb`` (10^6 bytes both ways over the whole run) and ``refused`` updates, late ones not counted.
+        * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the first
+          experiment, by its run of the same seeds if there is one. ``effective_round_improvement``: how many percent
+          fewer than that took itself (GTFLAT eq. 13).
+
+    Raises:
+        UserError: a directory holds no run or a damaged one, or ``epsilon`` is out of range.
     """
     if not 0 <= epsilon < 1:
         raise UserError(f"--epsilon {epsilon}: must be at least 0 and below 1")
@@ -150,13 +218,18 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
 
 
 def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
-    """Return, for each experiment but the first and each figure that both have, how it differs from the first over the
-    seeds that both have: a paired test.
+    """Return how each experiment differs from the first, over the seeds (of run and split) that both have.
 
-    A row has ``kind`` "difference", ``run`` and ``base`` (labels), ``figure``, and of the differences (run less base)
-    ``pairs``, ``mean``, ``sd``, ``low`` and ``high`` (a 95 % interval, Student's t), ``p`` (paired t test) and
-    ``p_sign_flip``, both two-sided, and ``p_holm``: ``p`` corrected for the number of experiments that are held against
-    the first. Experiments with fewer than two seeds in common have no row.
+    Pairing by seed takes out what a seed does to both experiments, which is often more than what separates them.
+
+    Args:
+        groups: the experiments, the first of which all others are compared with.
+
+    Returns:
+        One row for each other experiment and each figure that both have, unless they share fewer than two seeds. It has
+        ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of :class:`Paired` for the
+        differences run less base, and ``p_holm``, which is ``p`` corrected for the number of experiments compared with
+        the first (Holm).
     """
     found = []
     named = dict.fromkeys(key for group in groups for run in group.runs for key in own_figures(run))
@@ -172,12 +245,12 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
 
 
 def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
-    """Return a figure by the run's and the split's seed, of the runs that have it."""
+    """Return a figure of each run that has it, by the seeds of the run and of the split."""
     return {run.seeds: float(v) for run in group.runs if (v := run_row(run).get(figure)) is not None}
 
 
 def _holm(p: Sequence[float]) -> list[float]:
-    """Return Holm's corrected p-values: however many tests there are, a false alarm in any is as rare as in one."""
+    """Return p-values with Holm's correction, which keeps a false alarm in any of the tests as rare as in one."""
     corrected, least = [0.0] * len(p), 0.0
     for rank, i in enumerate(np.argsort(p, kind="stable").tolist()):
         least = max(least, min(1.0, (len(p) - rank) * p[i]))
@@ -186,13 +259,16 @@ def _holm(p: Sequence[float]) -> list[float]:
 
 
 def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
-    """Return a run's effective round for the base run's best accuracy, and the improvement ratio."""
+    """Return a run's effective round for the base run's best value of the main metric, and the improvement ratio.
+
+    Both are None if the runs have different main metrics.
+    """
     played, theirs = base.series(f"test/{base.main.key}")
     rounds, ours = run.series(f"test/{run.main.key}")
     if not len(theirs) or not len(ours) or run.main != base.main:
         return dict.fromkeys(EFFECTIVE)
     if run.main.less_is_better:
-        ours, theirs = -ours, -theirs
+        ours, theirs = -ours, -theirs  # so that the highest is the best
     target = float(theirs.max())
     reached = effective_round(rounds + 1, ours, target, epsilon)
     needed = effective_round(played + 1, theirs, target, epsilon)
@@ -200,7 +276,7 @@ def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, flo
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:
-    """Return one run's row."""
+    """Return one run's row of :func:`compare_runs`, without its effective round."""
     accuracy = run.series("test/accuracy")[1]
     loss = _last(run.series("test/loss")[1])
     named = loss_told(table(run.config, "train").get("loss"))
@@ -227,8 +303,13 @@ def run_row(run: RunRecord) -> dict[str, Any]:
 
 
 def own_figures(run: RunRecord) -> dict[str, float | None]:
-    """Return the figures that the run's own file names, by column: its metrics ("test_auc", and of the main one
-    "best_auc" and "client_auc"), and its loss if that is another than its data imply.
+    """Return the figures that the run's experiment names itself, by column.
+
+    They are its metrics (``[eval] metrics``), as in "test_auc", of the main one also "best_auc" and "client_auc"; and
+    its loss, if ``[train] loss`` names another than the one that the data imply.
+
+    Args:
+        run: the run.
     """
     found: dict[str, float | None] = {}
     for reading in run.readings:
@@ -246,7 +327,7 @@ def own_figures(run: RunRecord) -> dict[str, float | None]:
 
 
 def _own_column(key: str) -> tuple[str, str, str, float, int]:
-    """Return the key, the headings (terminal, report), factor and digits of a column of :func:`own_figures`."""
+    """Return key, headings (terminal and report), factor and digits of a column of :func:`own_figures`."""
     who, _, name = key.partition("_")
     reading = reading_of(name) or ACCURACY
     short = {"test": "test", "best": "best", "client": "own"}[who]
@@ -265,12 +346,16 @@ def _own_columns(rows: Sequence[Mapping[str, Any]], known: Sequence[Any]) -> lis
     return [_own_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
 
 
-_LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")
+_LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")  # keys of rows that are no figures
 
 
 def group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the mean and the standard deviation of the rows of a group's runs; nothing for a single run. A figure
-    that a seed lacks is None.
+    """Return the rows "mean" and "sd" of one experiment; nothing for a single run.
+
+    Args:
+        label: the experiment's label.
+        rows: the rows of its runs. A figure that any of them lacks is None: a mean over fewer seeds would not be
+            comparable with the others.
     """
     many = len(rows)
     if many < 2:
@@ -291,6 +376,7 @@ def _sd(values: Sequence[float]) -> float:
 
 
 def _last(values: np.ndarray) -> float | None:
+    """Return the last of the values; None if there are none."""
     return float(values[-1]) if len(values) else None
 
 
@@ -317,12 +403,15 @@ _COST = (
 
 
 def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return the tables of :func:`hanse.reports.compare.compare_runs` and of its difference rows: what was learned,
-    what it cost, and the differences if there are any.
+    """Return the comparison as tables for a terminal of 80 columns: what was learned, what it cost, the differences.
+
+    Args:
+        rows: what :func:`compare_runs` returned.
+        differences: what :func:`difference_rows` returned; none leaves out the last table.
     """
     learned = _table("What was learned", _LEARNED, rows)
     if any(row["client_accuracy"] is not None for row in rows):
-        learned.caption = "own %: the honest clients' accuracy on their own test data."
+        learned.caption = "own %: mean accuracy of the honest clients on their own test data."
     own = [(key, textwrap.fill(short, 16), f, digits) for key, short, _, f, digits in _own_columns(rows, ())]
     named = [_table("By the metrics and losses that the runs' files name", own, rows)] if own else []
     tables = [*named, learned, _table("What it cost", _COST, rows)]
@@ -330,6 +419,7 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
 
 
 def _table(title: str, columns: Sequence[tuple[str, str, float, int]], rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of the columns that any row has a number in."""
     shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
     table = _empty(title, "run", *(heading for _, heading, _, _ in shown))
     for before, row in zip([None, *rows], rows, strict=False):
@@ -344,6 +434,7 @@ def _table(title: str, columns: Sequence[tuple[str, str, float, int]], rows: Seq
 
 
 def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of paired differences, with a line between two figures."""
     title = f"Differences from {differences[0]['base']} over the same seeds"
     table = _empty(title, "run", "seeds", "mean", "95 % interval", "p", "Holm", "flips")
     figure = None
@@ -360,13 +451,16 @@ def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _column(key: str, known: Sequence[tuple[str, str, float, int]], heading: int) -> tuple[str, str, float, int]:
-    """Return the column of a key: one of the ``known``, or a run's own one with its first or second heading."""
+    """Return the key, heading, factor and digits of a figure: one of the ``known``, or one that a run names itself.
+
+    ``heading`` picks the heading of the latter: 1 that for a terminal, 2 that for a report.
+    """
     own = _own_column(key) if all(key != column[0] for column in known) else None
     return next(c for c in known if c[0] == key) if own is None else (key, str(own[heading]), own[3], own[4])
 
 
 def _empty(title: str, name: str, *numbers: str) -> Table:
-    """Return a table whose names fold where the terminal is narrow, and whose numbers do not."""
+    """Return a table without rows, whose names fold where the terminal is narrow and whose numbers never do."""
     table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(name, overflow="fold", min_width=14)
     for heading in numbers:
@@ -399,14 +493,23 @@ _SURE = ("rounds", "mb", "seconds_per_round")  # their deviation over seeds says
 
 @dataclass(frozen=True)
 class TextTable:
-    """Headings ``[n]`` and rows of ``[n]`` texts; the first column is a name, the others are numbers."""
+    """A table of a report.
+
+    Attributes:
+        headings: ``[n]``.
+        rows: ``[n]`` texts each: first a name, then numbers.
+    """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
-    """Return a row an experiment: mean ± sample standard deviation over its seeds. Empty columns are left out."""
+    """Return one row for each experiment: mean ± sample standard deviation over its seeds.
+
+    Args:
+        groups: the experiments. Columns in which none of them has a number are left out.
+    """
     found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
     rows = [group_rows(label, each) or each for label, each in found]
     shown = _shown([row for pair in rows for row in pair])
@@ -419,7 +522,11 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
 
 
 def runs_table(runs: Sequence[RunRecord]) -> TextTable:
-    """Return a row a run."""
+    """Return one row for each run.
+
+    Args:
+        runs: the runs. Columns in which none of them has a number are left out.
+    """
     rows = [run_row(run) for run in runs]
     shown = _shown(rows)
     body = [
@@ -430,8 +537,13 @@ def runs_table(runs: Sequence[RunRecord]) -> TextTable:
 
 
 def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
-    """Return how each experiment differs from the first over the seeds that they share, a table a figure, the most
-    telling one first; none if they share too few.
+    """Return how each experiment differs from the first, one table for each figure.
+
+    Figures that the experiments name themselves come first. There is no table if no experiment shares two seeds with
+    the first.
+
+    Args:
+        groups: the experiments.
     """
     rows: dict[str, list[tuple[str, ...]]] = {}
     for row in difference_rows(groups):
@@ -447,12 +559,14 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:
+    """Return the columns of a report's table: those in which any row has a number, "refused" only if it is not 0."""
     named = [(key, long, factor, digits) for key, _, long, factor, digits in _own_columns(rows, _COLUMNS)]
     found = [column for column in (*named, *_COLUMNS) if any(row.get(column[0]) is not None for row in rows)]
     return [column for column in found if column[0] != "refused" or any(row["refused"] for row in rows)]
 
 
 def _text_cell(value: float | None, deviation: float | None, factor: float, digits: int) -> str:
+    """Return a number as a cell of a report's table, with its deviation if there is one."""
     if value is None:
         return "–"
     if deviation is None:

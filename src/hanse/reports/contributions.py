@@ -1,13 +1,21 @@
-"""What each client's updates were worth: over the rounds, in all, as the mechanism scores them, and how sure that is.
+"""What each client's updates were worth, and how sure that is.
 
-Of a sum of values two errors are known. Sampling of coalitions is independent from round to round, so that its
-variances add. The validation samples are the same ones in every round, so that their errors do not: what a sum would
-have been without each block of them is added up round by round, and the jackknife is taken of the sums.
+:func:`contribution` adds up the values of a group of runs, :func:`contribution_charts` and :func:`estimate_charts` draw
+them, :func:`interactions` says which clients complement each other, and :func:`smaller_budgets` what fewer models a
+round would have told. :func:`standings` compares the sums of clients with one another: which of them cannot be told
+apart, and how sure a client's part of the whole is. The statement and the report's summary use it as well, so that all
+places judge alike.
+
+**Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
+Rounds are sampled independently, so that the variances of rounds add. *Draw*: values are measured on a validation set,
+and another one would give others. It is the same set in every round, so that these errors do not average out: what a
+sum would have been without each block of the samples is added up round by round, and the jackknife is taken of the sums
+(:mod:`hanse.games.jackknife`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,16 +31,19 @@ from hanse.runs.record import RunRecord
 
 SURE = 1.96  # standard errors on either side: a 95 % interval
 EXACT = (
-    "These values are exact on the validation samples, since every group of updates was tried; what others would have "
-    "said is not recorded"
+    "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
+    "other samples is not recorded"
 )
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Standard errors of sums of values, ``[...]`` each: ``sampling`` of coalitions (NaN: exact, or from before errors
-    were recorded; infinite: estimated, with an error that is not known) and ``drawn``, of the draw of the validation
-    samples (NaN: not recorded).
+    """Standard errors of sums of values, by their two sources. Both arrays have the same shape ``[...]``.
+
+    Attributes:
+        sampling: from the sampling of coalitions. NaN: the values are exact, or no errors were recorded. Infinite: the
+            values are estimates whose error is not known.
+        drawn: from the draw of the validation samples. NaN: not recorded.
     """
 
     sampling: Floats
@@ -40,8 +51,10 @@ class Errors:
 
     @property
     def total(self) -> Floats:
-        """Both together, ``[...]``; of one that there is not the other alone; NaN if neither is, or if values were
-        estimated with an error that is not known.
+        """Both errors together, ``[...]``.
+
+        Where one is missing it is the other alone. NaN where both are missing, and where the sampling error is
+        infinite: the other alone would then be taken for the whole.
         """
         unknown = np.isnan(self.sampling) & np.isnan(self.drawn) | np.isinf(self.sampling)
         sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
@@ -50,16 +63,24 @@ class Errors:
 
     @property
     def exact(self) -> bool:
-        """Whether every group of updates was tried, and nothing is known of other validation samples: an error of 0
-        would be taken for certainty.
+        """Whether the values are exact on the validation samples, and nothing is known of other samples.
+
+        Their error is then 0 throughout. It is not shown, since it would be taken for certainty.
         """
         known = self.total[np.isfinite(self.total)]
         return bool(len(known)) and not known.any()
 
 
 def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
-    """Return the errors ``[n, C]`` of the sum of values of each group of clients until each of the rounds ``ends [C]``
-    (0-based, ascending); a client is in one group at most.
+    """Return the errors of the summed values of groups of clients, as they grow over the rounds.
+
+    Args:
+        run: the run.
+        groups: ``n`` arrays of clients' numbers; a client is in one of them at most.
+        ends: ``[C]``, rounds (0-based, ascending) until which the values are summed.
+
+    Returns:
+        Errors of shape ``[n, C]``.
     """
     group_of = np.full(run.num_clients, -1, np.int64)
     for g, clients in enumerate(groups):
@@ -68,6 +89,11 @@ def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
 
 
 def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
+    """Return the errors ``[n, C]`` of the summed values from the sampling of coalitions.
+
+    ``group_of [N]`` is each client's group (-1: none), ``count`` the number of groups. NaN for a group none of whose
+    values has an error.
+    """
     seats = run.seats
     ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
     some = ours & ~np.isnan(seats.error)
@@ -79,13 +105,17 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
 
 
 def _drawn(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
-    """Return NaN from the first round on whose values without blocks are not recorded."""
+    """Return the errors ``[n, C]`` of the summed values from the draw of the validation samples.
+
+    NaN from the first round on that has not recorded its values without each block.
+    """
     return jackknife_errors(_without_block(run, group_of, count, ends))
 
 
 def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
-    """Return the sums of values until ``ends [C]`` with each block of the validation samples left out, ``[n, C, B]``;
-    NaN from the first round on that did not record them.
+    """Return the sums of values until ``ends [C]`` with each block of the validation samples left out, ``[n, C, B]``.
+
+    They are NaN from the first round on that has not recorded them: a sum with a round missing would be another sum.
     """
     blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
     sums, known = np.zeros((count, len(ends), blocks)), np.ones(len(ends), bool)
@@ -103,7 +133,11 @@ def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Fl
 
 
 def shown(errors: Errors) -> str:
-    """Return which errors are shown and how large they are at the median, as the end of a sentence."""
+    """Return which errors a chart shows and how large they are at the median, as the end of a sentence.
+
+    Args:
+        errors: those of everything that is drawn.
+    """
     found = []
     for name, numbers in (("the sampling of coalitions", errors.sampling), ("the validation samples", errors.drawn)):
         known = numbers[np.isfinite(numbers)]
@@ -113,52 +147,73 @@ def shown(errors: Errors) -> str:
 
 
 def how_sure(errors: Errors, before: str) -> str:
-    """Return a sentence of which errors are shown: ``before`` ("Whiskers:") and :func:`shown`, or that the values have
-    none, since they are exact.
+    """Return a sentence on the errors that a chart shows, or on why it shows none: its values are exact.
+
+    Args:
+        errors: those of everything that is drawn.
+        before: what shows them, such as "Whiskers:", put in front of :func:`shown`.
     """
     return f"{EXACT}." if errors.exact else f"{before} {shown(errors)}."
 
 
 def without_values(run: RunRecord) -> list[str]:
-    """Say which rounds of the run have no values, and why, a sentence a reason; nothing where the record has none."""
+    """Return a sentence for each reason why rounds of a run have no values; nothing if no reason is recorded.
+
+    Args:
+        run: the run.
+    """
     return [
-        f"No values for {'round' if len(rounds) == 1 else 'rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted "
-        f"from 0), which {'is' if len(rounds) == 1 else 'are'} in no sum of values: {why}."
+        f"{'Round' if len(rounds) == 1 else 'Rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted from 0) "
+        f"{'has' if len(rounds) == 1 else 'have'} no values and {'is' if len(rounds) == 1 else 'are'} left out of all "
+        f"sums of values: {why}."
         for why, rounds in run.gaps.items()
     ]
 
 
 def _rounds(rounds: Sequence[int]) -> str:
     """Return ascending rounds in words: "0", "2 to 6", "0, 3 and 5 to 7"."""
-    stretches: list[list[int]] = []
-    for round in rounds:
-        if stretches and stretches[-1][-1] == round - 1:
-            stretches[-1].append(round)
-        else:
-            stretches.append([round])
+    stretches = _stretches(rounds)
     told = [str(s[0]) if len(s) == 1 else f"{s[0]} to {s[-1]}" for s in stretches]
     if len(told) > _MOST_STRETCHES:
         told = [*told[: _MOST_STRETCHES - 1], f"{sum(map(len, stretches[_MOST_STRETCHES - 1 :]))} more"]
     return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
 
 
+def _stretches(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending numbers cut where one does not follow the other: [0, 2, 3] becomes [[0], [2, 3]]."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
 # ---- which sums can be told apart, and how sure parts of the whole are
 
 
-ROUNDING = 1e-9  # of the largest sum: a smaller difference is one of last bits
+ROUNDING = 1e-9  # a difference below this part of the largest sum is rounding, as of 0.1 + 0.2 and 0.3
 MOST_SPANS = 3  # stretches of places that are written out
 _MOST_STRETCHES = 6  # of rounds without values
 
 
 @dataclass(frozen=True)
 class Standings:
-    """Sums of values of ``clients [n]`` (ascending), to be compared with one another: ``totals [n]``, their standard
-    errors from the ``sampling [n]`` of coalitions (NaN: exact, or not known), and ``without [n, B]``, the sums with
-    each block of the validation samples left out (NaN, or B < 2: not recorded).
+    """The sums of values of several clients, to be compared with one another.
 
-    Sampling errors are taken as independent, which is rough: the values of one round come from the same coalitions.
-    The draw of the validation samples is one for all clients; what it does to two of them alike cancels out of their
-    difference.
+    Two sums can be told apart if their difference is more than 1.96 of its standard errors from 0. Sampling errors are
+    taken as independent, which is rough, since the values of one round come from the same coalitions. The validation
+    samples are the same for all clients, so that the error of the draw is taken of the difference itself: what another
+    draw would do to both alike cancels out. Two clients may therefore be told apart although their intervals overlap.
+
+    Attributes:
+        clients: ``[n]``, their numbers, ascending.
+        totals: ``[n]``, the sum of each client's values.
+        sampling: ``[n]``, the standard errors of the sums from the sampling of coalitions. NaN: exact, or not known;
+            infinite: estimates whose error is not known.
+        without: ``[n, B]``, the sums with each block of the validation samples left out. NaN, or ``B < 2``: not
+            recorded.
     """
 
     clients: Ints
@@ -167,25 +222,32 @@ class Standings:
     without: Floats
 
     def among(self, clients: Ints) -> Standings:
-        """Return the standings of some of the clients only."""
+        """Return the standings of those of ``clients`` that are in these, compared with each other only."""
         at = np.flatnonzero(np.isin(self.clients, clients))
         return Standings(self.clients[at], self.totals[at], self.sampling[at], self.without[at])
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of how sure the sums are."""
+        """Whether anything is known of how sure the sums are. If not, nothing may be said of ties."""
         return bool(np.isfinite(self.sampling).any()) or self._recorded
 
     @property
     def _recorded(self) -> bool:
+        """Whether the sums without each block are known for all clients."""
         return self.without.shape[1] > 1 and bool(np.isfinite(self.without).all())
 
     def _at(self, client: int) -> int:
+        """Return the position of a client."""
         return int(np.searchsorted(self.clients, client))
 
     def differences(self, client: int) -> tuple[Floats, Floats]:
-        """Return by how much the others' sums are above that of ``client``, ``[n]``, with the standard errors ``[n]``
-        (NaN: not known). At the client itself both are 0.
+        """Return by how much each sum is above that of one client, and how sure that is.
+
+        Args:
+            client: the client's number.
+
+        Returns:
+            The differences ``[n]`` and their standard errors ``[n]`` (NaN: not known); at the client itself both are 0.
         """
         at = self._at(client)
         drawn = jackknife_errors(self.without - self.without[at])
@@ -197,33 +259,40 @@ class Standings:
         return self.totals - self.totals[at], errors
 
     def place(self, client: int) -> int:
-        """Return the client's place: 1 is the highest sum; equal sums have the same."""
+        """Return a client's place, 1 being the highest sum. Clients with equal sums have the same place."""
         return 1 + int((self.totals > self.totals[self._at(client)]).sum())
 
     def tied(self, client: int) -> Ints:
-        """Return the clients that cannot be told apart from this one, the highest sum first: the difference of their
-        sums is within 1.96 standard errors of 0, or its error is not known.
+        """Return the clients that cannot be told apart from one client, the highest sum first.
+
+        The difference of their sums is within 1.96 standard errors of 0, or its error is not known.
         """
         return self._ordered(client)[self._tied_at(client)]
 
     def tied_places(self, client: int) -> Ints:
-        """Return the places of those clients, ascending; of equal sums this client is counted first."""
+        """Return the places of the clients in :meth:`tied`, ascending; of equal sums this client has the first."""
         return np.asarray(1 + self._tied_at(client), np.int64)
 
     def _ordered(self, client: int) -> Ints:
+        """Return the clients, the highest sum first; of equal sums ``client`` first and then the lower number."""
         order = np.lexsort((self.clients != client, -self.totals))  # stable: then by number
         return self.clients[order]
 
     def _tied_at(self, client: int) -> Ints:
+        """Return the positions in :meth:`_ordered` of those that cannot be told apart from ``client``."""
         difference, error = self.differences(client)
         rounding = ROUNDING * float(np.abs(self.totals).max())
-        apart = np.abs(difference) > np.maximum(SURE * error, rounding)  # NaN: no
+        apart = np.abs(difference) > np.maximum(SURE * error, rounding)  # an error of NaN makes this false
         tied = self.clients[~apart & (self.clients != client)]
         return np.flatnonzero(np.isin(self._ordered(client), tied))
 
     def parts(self) -> tuple[Floats, Floats]:
-        """Return each sum as a part of all sums above zero, ``[n]``, and its standard error ``[n]`` from both errors
-        together (NaN: not known). The part of a sum below zero is below zero. All NaN if no sum is above zero.
+        """Return each sum as a part of all sums above zero, and how sure that is.
+
+        Returns:
+            The parts ``[n]`` (below zero for a sum below zero; NaN if no sum is above zero) and their standard errors
+            ``[n]`` from both sources together (NaN: not known). The sampling error is propagated to first order; that
+            of the draw is a jackknife of the parts themselves.
         """
         above = self.totals > 0
         whole = float(self.totals[above].sum())
@@ -245,8 +314,13 @@ class Standings:
 
 
 def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
-    """Return the sums of values of ``clients [n]`` (ascending) until round ``end`` (0-based), over several runs with
-    the same clients their means. The blocks of validation samples are the same in all runs of one split.
+    """Return the sums of clients' values until a round, for comparing them.
+
+    Args:
+        runs: the runs of one experiment with the same clients, at least one; the sums are means over them. Runs of one
+            split have the same blocks of validation samples.
+        clients: ``[n]``, ascending.
+        end: the last round that counts, from 0.
     """
     ends = np.array([end], np.int64)
     totals = np.mean([_running(run, clients, ends)[:, 0] for run in runs], axis=0)
@@ -262,9 +336,19 @@ def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
 
 
 def in_words(places: Ints, own: int) -> str:
-    """Return ascending places in words, such as "number 5", "numbers 2 to 6" or "numbers 2, 3 and 5 to 8". A client's
-    ``own`` place, which is not among them, does not part a stretch of them. Of places that are scattered widely it is
-    said how many they are.
+    """Return places in a ranking in words.
+
+    Args:
+        places: ``[n]``, ascending, at least one.
+        own: a client's own place. It is not among them and does not divide a stretch that goes on behind it.
+
+    Returns:
+        For instance "number 5" or "numbers 2, 3 and 5 to 8"; for widely scattered places how many they are, as in "5
+        of numbers 1 to 11".
+
+    Example:
+        >>> in_words(np.array([2, 3, 5, 6]), own=4)
+        'numbers 2 to 6'
     """
     told = _spans(places, own, " to ")
     if not told:
@@ -275,21 +359,15 @@ def in_words(places: Ints, own: int) -> str:
 
 
 def _in_short(places: Ints, own: int) -> str:
-    """Return the same for a label: "5", "2–6", "2, 3, 5–8"."""
+    """Return the same as :func:`in_words`, short enough for a label: "5", "2–6", "2, 3, 5–8"."""
     return ", ".join(_spans(places, own, "–")) or f"{len(places)} of {places[0]}–{places[-1]}"
 
 
 def _spans(places: Ints, own: int, to: str) -> list[str]:
-    """Return each stretch of places, its ends joined by ``to``; nothing if there are too many stretches."""
-    stretches: list[list[int]] = []
-    for place in sorted({own, *places.tolist()}):
-        if stretches and stretches[-1][-1] == place - 1:
-            stretches[-1].append(place)
-        else:
-            stretches.append([place])
+    """Return each stretch of places as a text, its ends joined by ``to``; nothing if there are too many stretches."""
     told: list[str] = []
     parted = 0
-    for stretch in stretches:
+    for stretch in _stretches(sorted({own, *places.tolist()})):
         kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
         told += [f"{kept[0]}{to}{kept[-1]}"] if len(kept) > 2 else map(str, kept)
         parted += bool(kept)
@@ -300,8 +378,8 @@ def _spans(places: Ints, own: int, to: str) -> list[str]:
 
 
 MOST_CLIENTS = 300  # rows of the heat map
-MOST_CELLS = 60_000
-MOST_COLUMNS = 400
+MOST_CELLS = 60_000  # of the heat map, which is written into the page
+MOST_COLUMNS = 400  # of the heat map, and points of a line
 _TOP = 5  # clients whose order a smaller budget is asked about
 MOST_PAIRED = 40  # clients of the map of interactions
 _SECTION = "Who contributed"
@@ -309,12 +387,17 @@ _SECTION = "Who contributed"
 
 @dataclass(frozen=True)
 class Contribution:
-    """What clients added in one experiment, best first.
+    """What the clients of one experiment were worth, the highest sum first. Over several seeds, means.
 
-    ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``seats [n]`` how many of their
-    updates were valued, ``rounds [C]`` numbers of rounds played, ``running [n, C]`` the sum of a client's values until
-    then, ``spread [n, C]`` its standard errors, ``sums`` the same sums at the end for comparing them, ``measure`` what
-    a value is. Over several seeds with the same clients: means.
+    Attributes:
+        clients: ``[n]``, the numbers of the clients of whom any update was valued.
+        labels: what they are called.
+        seats: ``[n]``, how many of their updates were valued, over all seeds.
+        rounds: ``[C]``, numbers of rounds played.
+        running: ``[n, C]``, the sum of each client's values until then.
+        spread: the standard errors of these sums, ``[n, C]`` each.
+        sums: the sums at the end, for comparing them with one another.
+        measure: what one value is, in the words of the part that measured it.
     """
 
     clients: Ints
@@ -328,23 +411,24 @@ class Contribution:
 
     @property
     def errors(self) -> Floats:
-        """The standard error of each client's sum, from sampling and draw together, ``[n]`` (NaN: unknown)."""
+        """The standard error of each client's sum at the end, from both sources, ``[n]``; NaN: not known."""
         return np.asarray(self.spread.total[:, -1])
 
     @property
     def last(self) -> Errors:
-        """Both standard errors of each client's sum, ``[n]``."""
+        """The standard errors of each client's sum at the end by their sources, ``[n]`` each."""
         return Errors(self.spread.sampling[:, -1], self.spread.drawn[:, -1])
 
     @property
     def totals(self) -> Floats:
-        """The sum of each client's values, ``[n]``, descending."""
+        """The sum of each client's values at the end, ``[n]``, descending."""
         return np.asarray(self.running[:, -1])
 
     @property
     def shares(self) -> Floats | None:
-        """Each client's part of the total, ``[n]``; None if somebody's value is negative (parts of a whole are not), or
-        if the values share out nothing.
+        """Each client's part of the total, ``[n]``.
+
+        None if a sum is negative, since parts of a whole are not, or if values of this kind do not share out anything.
         """
         totals = self.totals
         if not self.measure.share_out:
@@ -353,15 +437,17 @@ class Contribution:
 
     @property
     def ranked(self) -> Standings:
-        """The sums of those who can be ranked: one update says too little for a place."""
+        """The sums of the clients that can be ranked. One update says too little for a place."""
         return self.sums.among(self.clients[self.seats > 1])
 
 
 def contribution(group: SeedGroup) -> Contribution | None:
-    """Add up the values of each client over the rounds; None if the runs recorded no values.
+    """Return the values of each client added up over the rounds; None if the runs recorded no values.
 
-    A value is the client's share of what its round's training added on the validation set, so that values may be
-    summed over rounds and clients.
+    Values are in the unit of the utility, usually the validation loss, so they may be summed over rounds.
+
+    Args:
+        group: the seeds of one experiment. Only those with the same clients are averaged.
     """
     runs = [run for run in group.same_clients if np.isfinite(run.seats.value).any()]
     if not runs:
@@ -372,7 +458,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
     ends = _ends_of_bins(played, columns)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
     found = [errors_of(run, [np.array([c]) for c in clients.tolist()], ends) for run in runs]
-    # runs of one split share its validation samples, so that their errors of the draw do not average out
+    # Runs of one split share its validation samples: their errors of the draw do not average out, those of sampling do.
     sampling = np.sqrt(np.mean([e.sampling**2 for e in found], axis=0) / len(runs))
     drawn = np.mean([e.drawn for e in found], axis=0)
     seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
@@ -386,14 +472,14 @@ def contribution(group: SeedGroup) -> Contribution | None:
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
-    """Return the last round (0-based) of at most ``most`` bins, of 1, 2, 5, 10, ... rounds: even steps."""
+    """Return the last round (0-based) of each of at most ``most`` bins of 1, 2, 5, 10, ... rounds."""
     step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if played <= s * 10**e * most)
     ends = np.arange(step - 1, played, step, dtype=np.int64)
     return ends if len(ends) and ends[-1] == played - 1 else np.append(ends, played - 1)
 
 
 def _running(run: RunRecord, clients: Ints, ends: Ints) -> Floats:
-    """Return the sum of values until the round ``ends [C]``, ``[n, C]``."""
+    """Return the sum of each client's values until each of the rounds ``ends [C]``, ``[n, C]``."""
     seats = run.seats
     some = np.isfinite(seats.value) & (seats.round <= ends[-1])
     added = np.zeros((len(clients), len(ends)))
@@ -409,7 +495,14 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 
 
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the charts of every experiment that values its clients."""
+    """Return the charts on contributions, for every experiment that values updates.
+
+    These are the ranking, the sums over the rounds, a map of all clients, their interactions, the values from smaller
+    budgets, and the scores that decide who is selected, as far as they were recorded.
+
+    Args:
+        groups: the experiments.
+    """
     charts: list[Chart] = []
     for group in groups:
         found = contribution(group)
@@ -425,6 +518,7 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
+    """Return the bars of all sums; of many clients the best, the worst, and the mean of those between."""
     best, worst = (len(found.clients), 0) if len(found.clients) <= 30 else (15, 10)
     left_out = len(found.clients) - best - worst
     top, bottom = slice(best), slice(best + left_out, None)
@@ -440,17 +534,17 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     ).replace("  ", " ")
     exact = found.last.exact
     caption += (
-        "One update says little."
+        "A single update says little."
         if exact
-        else "A bar whose whiskers, doubled, reach across zero says neither that the updates helped nor that they "
-        "harmed; one update says little."
+        else "Where the whiskers, made twice as long, reach across zero, the updates may have helped or harmed. A "
+        "single update says little."
     )
     known = bool(np.isfinite(found.errors).any())
     if known:
         caption += f" {how_sure(found.last, 'Whiskers:')}"
-    caption += " Before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
+    caption += " The number before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
     if left_out:
-        caption += f" The 15 best and the 10 worst; of the {left_out} clients between them, the mean."
+        caption += f" Shown are the 15 best and the 10 worst clients, and the mean of the {left_out} between them."
     series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known and not exact else None)
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
@@ -458,7 +552,7 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
 
 
 def _ranked_labels(found: Contribution, which: slice) -> list[str]:
-    """Return what to call each of these clients: with its place and those it is tied with, where that is known."""
+    """Return what to call the clients ``which``: with their places and whom they are tied with, where that is known."""
     ranked, labels = found.ranked, []
     columns = (found.clients.tolist(), found.labels, found.seats.tolist())
     for client, label, updates in zip(*(column[which] for column in columns), strict=True):
@@ -473,33 +567,39 @@ def _ranked_labels(found: Contribution, which: slice) -> list[str]:
 
 
 def _ties_told(ranked: Standings) -> str:
-    """Return how to read the places in the labels, and whether the order can be believed; nothing if how sure the sums
-    are is not known.
+    """Return how to read the places in the labels, and whether the order can be believed.
+
+    "" if nothing is known of how sure the sums are, since the labels then have no places.
     """
     count = len(ranked.clients)
     if not ranked.known or count < 2:
         return ""
     told = (
-        " Before a name is its place. Tied are those who cannot be told apart: the difference of their sums is within "
-        "1.96 standard errors of 0, so that chance may have put them in this order."
+        " The number before a name is its place. Clients are tied if they cannot be told apart: the difference of "
+        "their sums is within 1.96 standard errors of 0, so that their order may be chance."
     )
-    if count > MOST_CLIENTS:  # all pairs of more would take a while
+    if count > MOST_CLIENTS:  # counting ties takes a comparison of every pair, which would take long for more
         return told
     alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist())
     if alone == count:
-        return " Before a name is its place; any two of these sums differ by more than 1.96 standard errors."
-    sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "Nobody stands"
+        return (
+            " The number before a name is its place; any two of these sums differ by more than 1.96 standard errors of "
+            "their difference."
+        )
+    sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "No client stands"
     return f"{told} {sure} apart from everybody else."
 
 
 def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
+    """Return the sums of a few clients as they grow over the rounds."""
     kept = _ends(len(found.clients), 4, 3)
     x = found.rounds.astype(np.float64)
     spread = found.spread.total
     lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
-    caption = "The same sum as it grows. A flat stretch: the client was not selected, or added nothing. " + (
-        "All clients." if len(kept) == len(found.clients) else "The four highest and the three lowest at the end."
-    )
+    caption = (
+        "How the same sum grows over the rounds. Where a line is flat, the client was not selected or added nothing. "
+        "Shown are "
+    ) + ("all clients." if len(kept) == len(found.clients) else "the four highest and the three lowest at the end.")
     if any(line.low is not None for line in lines):
         caption += f" {how_sure(found.last, 'Bands, up and down:')}"
     title = f"Contribution over rounds: {group.label}{many}"
@@ -508,21 +608,23 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
 
 
 def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
+    """Return a line with a band of one standard error, if it is known for every point."""
     known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
     return Line(name, x, y, y - error, y + error) if known else Line(name, x, y)
 
 
 def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
+    """Return the sums of all clients over the rounds as a heat map."""
     half = MOST_CLIENTS // 2
     kept = _ends(len(found.clients), half, half)
     caption = (
-        "One row a client, the most valuable on top; a shade is the client's value so far, light is much. "
-        "A row that lights up early is a client whose first updates counted."
+        "Each row is a client, the most valuable on top; the lighter the shade, the higher its value so far. "
+        "A row that turns light early is a client whose first updates counted."
     )
     if bool(np.isfinite(found.errors).any()):
         caption += " " + how_sure(found.last, "A row's last value has")
     if len(kept) < len(found.clients):
-        caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
+        caption += f" Shown are the {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(
         tuple(found.labels[i] for i in kept),
         tuple(str(r) for r in found.rounds.tolist()),
@@ -534,12 +636,20 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
 
 
 def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
-    """Return the clients ``[n]`` that were ever valued together with another one, their mean pairwise interactions
-    ``[n, n]`` over those rounds (NaN: never together, and the diagonal), in how many rounds two of them were together
-    ``[n, n]``, and the means' standard errors ``[n, n]`` from the sampling of coalitions (NaN: not recorded). Of
-    clients with several seats in a round the interactions of their seats are added up.
+    """Return how the updates of pairs of clients worked together; None if no run recorded interactions.
 
-    None if no run recorded interactions. Over several seeds with the same clients: all their rounds.
+    Of a client with several seats in a round the interactions of its seats are added up.
+
+    Args:
+        group: the seeds of one experiment; the rounds of all that have the same clients count.
+
+    Returns:
+        The clients ``[n]`` that were ever valued together with another one; the mean interaction of each pair over the
+        rounds in which both were valued ``[n, n]`` (NaN: never, and on the diagonal); in how many rounds that was
+        ``[n, n]``; and the standard errors of the means ``[n, n]`` from the sampling of coalitions (NaN: not recorded).
+
+    Raises:
+        UserError: a round's record of interactions is damaged.
     """
     rounds = [one for run in group.same_clients for one in run.interactions()]
     who = np.unique(np.concatenate([np.zeros(0, np.int64), *(clients for clients, _, _ in rounds)]))
@@ -562,6 +672,7 @@ def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
 
 
 def _interactions(group: SeedGroup, name: str) -> list[Chart]:
+    """Return the heat map of interactions, of the clients that were valued together most often."""
     found = interactions(group)
     if found is None:
         return []
@@ -572,23 +683,23 @@ def _interactions(group: SeedGroup, name: str) -> list[Chart]:
     caption = (
         "How updates work together: the mean of each pair's interaction over the rounds in which both were "
         "valued. Above 0 the two complement each other: together they are worth more than one by one. Below 0 they "
-        "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey: "
-        f"never valued together, or the client itself. A pair met in {int(np.median(times[times > 0]))} rounds at the "
-        "median." + _sure_pairs(mean, error)
+        "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey "
+        "cells are the client itself, and pairs that were never valued together. The median pair met in "
+        f"{int(np.median(times[times > 0]))} rounds." + _sure_pairs(mean, error)
     )
     if len(most) < len(who):
-        caption += f" The {len(most)} of {len(who):,} clients that were valued together most often."
+        caption += f" The {len(most)} of {len(who):,} clients that were valued together most often are shown."
     marks = Heat(names, names, mean, "mean interaction", around_zero=True)
     title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
     return [Chart(f"interactions-{name}", _SECTION, title, caption, marks, x="client", y="client")]
 
 
 def _sure_pairs(mean: Floats, error: Floats) -> str:
-    """Say of how many pairs it is sure that they complement or duplicate each other, as the end of a caption."""
-    upper = np.triu_indices(len(mean), 1)
+    """Return how many pairs surely complement or duplicate each other, as the end of a caption."""
+    upper = np.triu_indices(len(mean), 1)  # each pair once
     known = np.isfinite(mean[upper]) & np.isfinite(error[upper])
     if not known.any():
-        return " How sure an interaction is, is not recorded, and one of a few rounds says little."
+        return " How sure these numbers are is not recorded; an interaction over a few rounds says little."
     pairs, errors = mean[upper][known], error[upper][known]
     above, below = int((pairs > SURE * errors).sum()), int((pairs < -SURE * errors).sum())
     return (
@@ -599,11 +710,15 @@ def _sure_pairs(mean: Floats, error: Floats) -> str:
 
 @dataclass(frozen=True)
 class SmallerBudget:
-    """What values of a run would have been from fewer models a round.
+    """What the values of a run would have been from fewer models scored in a round.
 
-    ``sums`` and ``errors``: of each client ``[N]`` its total and the standard error from the sampling of coalitions;
-    ``same``: how many of the clients of largest total are among those of largest total with the whole budget, of
-    ``of``; ``flips``: clients whose total is surely of the other sign.
+    Attributes:
+        budget: how many models a round.
+        sums: ``[N]``, each client's total.
+        errors: ``[N]``, its standard error from the sampling of coalitions.
+        same: how many of the clients with the largest totals are the same as with the whole budget.
+        of: how many clients with the largest totals were compared.
+        flips: the clients whose total would surely (95 %) have had the other sign.
     """
 
     budget: int
@@ -615,17 +730,21 @@ class SmallerBudget:
 
 
 def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
-    """Return what each smaller budget that a run recorded (``also``) would have said, beside ``found``, its values with
-    the whole one.
+    """Return what each smaller budget that a run recorded (the option ``also``) would have told.
+
+    Args:
+        run: the run.
+        found: its contributions with the whole budget.
     """
     top, ours, result = set(found.clients[:_TOP].tolist()), np.sort(found.clients), []
+    whole = dict(zip(found.clients.tolist(), found.totals.tolist(), strict=True))
     for budget, rounds in run.smaller_budgets().items():
         sums, squares = np.zeros(run.num_clients), np.zeros(run.num_clients)
         for who, (values, errors) in rounds:
             np.add.at(sums, who, np.nan_to_num(values))
             np.add.at(squares, who, errors**2)
         error = np.sqrt(squares)
-        flips = (c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * _total(found, c) < 0)
+        flips = (c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * whole[c] < 0)
         same = len(top & set(ours[np.argsort(-sums[ours], kind="stable")[:_TOP]].tolist()))
         result.append(SmallerBudget(budget, sums, error, same, len(top), tuple(flips)))
     return result
@@ -643,21 +762,18 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     series = [Series(f"{less.budget} models", less.sums[clients], less.errors[clients]) for less in smaller]
     whole = Series("the whole budget", found.totals[kept], found.last.sampling[kept])
     said = [
-        f"With {less.budget} models a round {less.same} of the {less.of} best are the same, and "
-        + (f"the sign of {_plural(len(less.flips))} is surely another." if less.flips else "no sign is surely another.")
+        f"With {less.budget} models a round, {less.same} of the {less.of} best clients are the same, and "
+        + (f"the sums of {_plural(len(less.flips))} surely have" if less.flips else "no sum surely has")
+        + " the other sign."
         for less in smaller
     ]
     caption = (
-        "What the values would have been from fewer models a round, a part of those that were scored. Whiskers: one "
-        "standard error from the sampling of coalitions. " + " ".join(said)
+        "What the values would have been if fewer models had been scored in each round. Whiskers: one standard error "
+        "from the sampling of coalitions. " + " ".join(said)
     )
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
     return [Chart(f"value-budgets-{name}", _SECTION, title, caption, marks, x="total value")]
-
-
-def _total(found: Contribution, client: int) -> float:
-    return float(found.totals[found.clients == client][0])
 
 
 def _plural(count: int) -> str:
@@ -665,7 +781,10 @@ def _plural(count: int) -> str:
 
 
 def _scores(group: SeedGroup, name: str) -> list[Chart]:
-    """The score that a mechanism keeps of each client, where it keeps one: one run only, as it decides in that run."""
+    """Return a chart of the scores by which the mechanism selects, if it keeps any.
+
+    It is of the group's first run only: a score decides in its own run, and a mean over seeds would decide nothing.
+    """
     run = group.runs[0]
     seats = run.seats
     some = np.isfinite(seats.score)
@@ -676,14 +795,14 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
     lines = []
     for i in _ends(len(ranked), 4, 3):
         mine = some & (seats.client == ranked[i])
-        # held until the end: the score stays when the client is not selected
+        # drawn until the end: a score stays as it is while the client is not selected
         x = np.append(seats.round[mine] + 1.0, run.metrics[-1]["round"] + 1.0)
         y = np.append(seats.score[mine], seats.score[mine][-1])
         kept = even(len(x), MOST_COLUMNS)
         lines.append(Line(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
     caption = (
-        "The cumulative value (an average over the client's rounds, not a sum) as the mechanism keeps it to "
-        "decide who is selected; it changes only when the client takes part. The highest and the lowest at the end of "
+        "The score by which the mechanism decides whom to select: an average over the client's rounds, not a sum. It "
+        "changes only when the client takes part. Shown are the highest and the lowest at the end of "
         f"{run.name}. {_score_error(run)}"
     )
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
@@ -694,14 +813,15 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
 
 
 def _score_error(run: RunRecord) -> str:
-    """Say how sure the values are that the scores are made of."""
+    """Return a sentence on how sure the values are that the scores are made of."""
     seats = run.seats
     if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
-        return "How sure the values are that it is made of is not known."
-    return how_sure(Errors(seats.error, seats.drawn), "The values that it is made of have")
+        return "How sure the values behind it are is not known."
+    return how_sure(Errors(seats.error, seats.drawn), "The values behind it have")
 
 
 def _ends(count: int, first: int, last: int) -> list[int]:
+    """Return the first and the last of ``count`` positions; all of them if they are not more than that."""
     if count <= first + last:
         return list(range(count))
     return [*range(first), *range(count - last, count)]
@@ -710,11 +830,17 @@ def _ends(count: int, first: int, last: int) -> list[int]:
 # ---- estimates beside exact values, for runs that computed both (``mechanism.value.check``)
 
 
-MOST_POINTS = 2000
+MOST_POINTS = 2000  # dots of a chart, evenly spaced by their exact values
 
 
 def estimate_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return one chart for each experiment that has exact values beside its estimates."""
+    """Return a chart of estimates against exact values for each experiment that recorded both.
+
+    An experiment does so with ``check = true`` in its value part, which computes both and is meant for small groups.
+
+    Args:
+        groups: the experiments.
+    """
     charts = []
     for group in groups:
         exact = np.concatenate([run.seats.exact for run in group.runs])
@@ -727,15 +853,16 @@ def estimate_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
+    """Return the chart of one experiment from its values ``[n]``, one for each update that has both."""
     apart = np.abs(value - exact)
     scale = float(np.abs(exact).mean())
     order = np.argsort(exact, kind="stable")
     kept = order[even(len(order), MOST_POINTS)]
     ends = np.array([exact.min(), exact.max()])
     caption = (
-        "Every dot is one client in one round: its exact Shapley value across, the estimate up. On the line both "
-        f"agree. Mean distance {apart.mean():.2g}, largest {apart.max():.2g}, where values are {scale:.2g} on average "
-        "(by size)."
+        "Each dot is one client in one round, with its exact Shapley value on the horizontal axis and the estimate on "
+        f"the vertical one. On the line the two agree. They are {apart.mean():.2g} apart on average and "
+        f"{apart.max():.2g} at most; the mean size of a value is {scale:.2g}."
     )
     known = np.isfinite(error)
     if known.any():

@@ -1,8 +1,9 @@
-"""A run as a Federated Learning RO-Crate: ``ro-crate-metadata.json`` beside hanse's own record.
+"""A run described as a Federated Learning RO-Crate, for tools that know research objects and not hanse.
 
-By the profile that flwrCrate follows (eScienceLab, v0.1): a ``CreateAction`` whose instruments are the software and the
-strategy with its settings, whose objects are the run's configuration, and whose results are the model and the log of
-the rounds. hanse adds what the profile has no words for as plain schema.org: each client's value, and the ledger.
+:func:`write_crate` is what ``hanse crate`` does: it writes ``ro-crate-metadata.json`` beside hanse's own record. The
+file follows the profile of flwrCrate (eScienceLab, v0.1): one ``CreateAction`` whose instruments are the software and
+the strategy with its settings, whose objects are the run's configuration, and whose results are the model and the log
+of the rounds. The profile has no words for each client's value and for the ledger; these are added as plain schema.org.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hanse.core.entry import JOURNAL
 from hanse.runs.record import METRICS, SEATS, RunRecord, is_number, load_run
 
 PROFILE = "https://esciencelab.org.uk/federated-learning-ro-crate-profile/federated-learning-profile.html"
+# files of a run directory that are listed as results, if they are there: what is in them, and their media type
 FILES: Mapping[str, tuple[str, str]] = {
     METRICS: ("the rounds: counts, tests, values, seconds", "application/json-lines"),
     SEATS: ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
@@ -28,15 +30,20 @@ FILES: Mapping[str, tuple[str, str]] = {
     JOURNAL: ("every posting of the books", "application/json-lines"),
     "report.html": ("hanse's report", "text/html"),
 }
-SECTIONS = ("mechanism", "clients", "ledger", "run")
+SECTIONS = ("mechanism", "clients", "ledger", "run")  # of the experiment, which are listed as parameters
 SCHEMA = "http://schema.org/"
 
 
 def write_crate(path: str | Path, *, author: str | None = None, license: str | None = None) -> Path:
-    """Write a run directory's ``ro-crate-metadata.json`` and return its path; nothing else in it is touched.
+    """Write ``ro-crate-metadata.json`` into a run directory and return its path. Nothing else there is touched.
 
-    ``author`` is a name or an ORCID address, ``license`` an address or a name. Raises UserError if it is no run
-    directory, or the library ``rocrate`` is not installed.
+    Args:
+        path: the run directory.
+        author: who made the run, as a name or an ORCID address; None names nobody.
+        license: an address or a name; None names none.
+
+    Raises:
+        UserError: it is no run directory, the file cannot be written, or the library ``rocrate`` is not installed.
     """
     made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install 'hanse[crate]'")
     entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity
@@ -45,6 +52,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
     crate.description = f"{len(run.metrics)} rounds of {run.label} with {run.num_clients} clients, kept by hanse."
 
     def add(address: str, kind: str, /, **properties: Any) -> dict[str, str]:
+        """Add an entity of a schema.org type to the crate and return the reference to it."""
         return {"@id": crate.add(entity(crate, address, properties={"@type": kind, **properties})).id}
 
     crate.root_dataset["conformsTo"] = add(
@@ -79,7 +87,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
 
 
 def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
-    """Return the software and the strategy that made the run."""
+    """Return references to the software and to the strategy that made the run, the latter with its settings."""
     file = run.path / "environment.json"
     said = read_json(file) if file.is_file() else {}
     packages = table(said, "packages") if isinstance(said, Mapping) else {}
@@ -106,7 +114,7 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
 
 
 def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
-    """Return what came out: the last checkpoint with its figures, the logs, and what each client was worth."""
+    """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
     found = []
     models = sorted((run.path / "checkpoints").glob("*.safetensors"))
     last = run.metrics[-1]
@@ -141,8 +149,10 @@ def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
 
 
 def _plain(value: Any) -> Any:
+    """Return a setting as a value that a property may have; lists and tables become JSON text."""
     return value if isinstance(value, str | int | float | bool) else json.dumps(value, default=str)
 
 
 def _slug(name: str) -> str:
+    """Return a name as part of an address within the crate."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"

@@ -1,4 +1,9 @@
-"""A participant's dispute: its receipts, and the records of the rounds, held against the books, one by one."""
+"""A participant's dispute: its receipts and the records of the rounds, held against the books one by one.
+
+:func:`replay` is what ``hanse statement --check-receipts`` does. A book whose chain of hashes is whole may still be a
+rewritten one; a receipt that the participant has kept shows what the book was at its time. Every difference is a
+:class:`Dispute` with both sides.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,14 @@ from hanse.runs.record import MARKET, market_of, rounds_of
 
 @dataclass(frozen=True)
 class Dispute:
-    """Something that the receipts or the records say (``said``, by ``who``) and the book does not (``found``)."""
+    """One difference between what a receipt or a record says and what the book has.
+
+    Attributes:
+        who: the receipt or record, such as "receipt of round 3".
+        what: what they differ in, such as "balance (units)".
+        said: what the receipt or record says of it.
+        found: what the book has.
+    """
 
     who: str
     what: str
@@ -30,8 +42,14 @@ class Dispute:
 
 @dataclass(frozen=True)
 class Replay:
-    """How many ``receipts`` and ``records`` of rounds were held against the book, whether the book holds in itself
-    (``book``: what is wrong with it, or ""), and every ``disputes``.
+    """What came of comparing the book with receipts and records.
+
+    Attributes:
+        receipts: how many receipts of the client were compared.
+        signed: how many of them have the ledger's signature.
+        records: how many figures of the rounds' records were compared.
+        book: what is wrong with the book itself; "" if it verifies.
+        disputes: every difference.
     """
 
     receipts: int
@@ -42,7 +60,7 @@ class Replay:
 
     @property
     def holds(self) -> bool:
-        """Whether everything agrees."""
+        """Whether the book verifies and nothing differs."""
         return not self.book and not self.disputes
 
     def as_json(self) -> dict[str, Any]:
@@ -51,11 +69,19 @@ class Replay:
 
 
 def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = None) -> Replay:
-    """Go along the books of the run in ``folder`` and compare what they say of a client with each of its receipts (in
-    the folder ``receipts``) and with what each round's record says it was to pay or to hold.
+    """Compare what a run's books say of a client with its receipts and with the records of the rounds.
 
-    ``ledger_url``: where the books are, if not in the folder. Raises UserError: no run, no books, or no receipt of this
-    client.
+    The mechanism's decisions are not computed anew; for a market, :mod:`hanse.reports.audit` does that.
+
+    Args:
+        folder: the run directory.
+        client: the client's number.
+        receipts: the folder that has its receipts. The participant's own copies prove more than those in the run
+            directory, which the operator can change.
+        ledger_url: where the books are, if not in the folder.
+
+    Raises:
+        UserError: there is no run, there are no books, or no receipt of this client.
     """
     place_of(folder, ledger_url)  # says so if there are no books
     if not receipts.is_dir():
@@ -74,7 +100,7 @@ _NAMES = {"head": "head of the chain", "balance": "balance (units)", "escrow": "
 
 
 def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
-    """Walk along the book and yield where it differs from what a receipt saw at that place."""
+    """Yield where the book differs from what each receipt saw when the book had as many transactions as it names."""
     for d in (d for receipt in receipts for d in foreign(receipt, ledger.book)):
         yield Dispute(_named(d.receipt), d.field, d.said, d.found)
     comparison, number = Comparison(r for r in receipts if r.book == ledger.book), 0
@@ -89,6 +115,7 @@ def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
 
 
 def _disputed(d: Difference) -> Iterator[Dispute]:
+    """Yield a difference in words; one of postings line by line, those that only one side has."""
     who = _named(d.receipt)
     if d.field in _NAMES:
         yield Dispute(who, _NAMES[d.field], str(d.said), str(d.found))
@@ -109,13 +136,16 @@ def _named(receipt: Receipt) -> str:
 
 
 def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispute]]:
-    """Compare the book with the rounds' records: a market's bills and sales, and balances after an auction."""
+    """Return how many figures of the records were compared with the book, and where they differ.
+
+    Records have a market's bills and sales, and balances after an auction.
+    """
     account = account_of(client)
     balance, moved = _by_round(ledger.history(account), account)
     checked, found = 0, []
     latest = 0
     for number, file in rounds_of(folder):
-        latest = balance.get(number, latest)
+        latest = balance.get(number, latest)  # a round that moved nothing leaves the balance of the one before
         record = read_arrays(file, (*MARKET, "balances"))
         market = market_of(number, file, record)
         noted = record.get("balances")

@@ -1,4 +1,9 @@
-"""The seeds of one experiment gathered into a group, with means and deviations of its figures; and who is who in it."""
+"""The seeds of one experiment gathered into a group; and which clients cheat, or have which role.
+
+Almost every chart and table starts here. :func:`group_runs` turns runs into one :class:`SeedGroup` for each experiment,
+and :meth:`SeedGroup.curve` gives mean and deviation of a figure over the seeds. :func:`kinds_of`, :func:`honest_of` and
+:func:`roles_of` tell the clients of a run apart.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,12 @@ _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "downl
 
 @dataclass(frozen=True)
 class SeedCurve:
-    """A figure over rounds: ``rounds [n]`` (0-based), ``mean [n]``, and the sample standard deviation over the seeds
-    ``sd [n]``, None for a single run.
+    """A figure over the rounds, averaged over seeds.
+
+    Attributes:
+        rounds: ``[n]``, from 0.
+        mean: ``[n]``.
+        sd: ``[n]``, the sample standard deviation over the seeds; None for a single run.
     """
 
     rounds: Ints
@@ -32,8 +41,13 @@ class SeedCurve:
     sd: Floats | None
 
     def line(self, name: str, most: int, factor: float = 1.0, look: int | None = None) -> Line:
-        """Return the mean as a line of at most ``most`` points over the rounds played (1, 2, ...), times ``factor``,
-        with a band of one deviation up and down.
+        """Return the mean as a line over the rounds played (1, 2, ...), with a band of one standard deviation.
+
+        Args:
+            name: the line's name.
+            most: how many points at most, evenly spaced.
+            factor: what the figure is multiplied with, such as 100 for percent.
+            look: which colour and dash; None: by the order of the lines.
         """
         kept = even(len(self.rounds), most)
         x, mean = 1.0 + self.rounds[kept].astype(np.float64), self.mean[kept] * factor
@@ -45,7 +59,12 @@ class SeedCurve:
 
 @dataclass(frozen=True, eq=False)
 class SeedGroup:
-    """The runs of one experiment, a seed each."""
+    """The runs of one experiment, one for each seed.
+
+    Attributes:
+        label: what the experiment is called: its mechanism, and what sets it apart from the others of the report.
+        runs: its runs, at least one.
+    """
 
     label: str
     runs: tuple[RunRecord, ...]
@@ -53,9 +72,13 @@ class SeedGroup:
     def curve(
         self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series
     ) -> SeedCurve | None:
-        """Return mean and deviation over the rounds that all runs recorded; None if there is no such round.
+        """Return a figure's mean and deviation over the rounds in which all runs recorded it; None if there are none.
 
-        ``read`` gives a run's rounds ``[n]`` and figures ``[n]``.
+        Runs that never recorded it do not count.
+
+        Args:
+            key: the figure, as in ``metrics.jsonl``.
+            read: returns a run's rounds ``[n]`` and figures ``[n]``; by default what was recorded.
         """
         series = [read(run, key) for run in self.runs]
         series = [s for s in series if len(s[0])]
@@ -72,13 +95,17 @@ class SeedGroup:
 
     @property
     def same_clients(self) -> tuple[RunRecord, ...]:
-        """The runs whose client 7 is the same client: all if the split has one seed, else only the first."""
+        """The runs in which a client's number means the same client.
+
+        These are all runs if they share the seed of the split, else only the first: figures of client 7 may be averaged
+        only if it has the same data in all of them.
+        """
         splits = {run.seeds[1] for run in self.runs}
         return self.runs if len(splits) == 1 else self.runs[:1]
 
     @property
     def seeds_text(self) -> str:
-        """Which seeds a figure by client shows: ", mean of 3 seeds", or ", seed 0" of several splits; else nothing."""
+        """What a chart by client adds to its title: ", mean of 3 seeds", ", seed 0" of several splits, or ""."""
         many = len(self.same_clients)
         if many > 1:
             return f", mean of {many} seeds"
@@ -86,10 +113,13 @@ class SeedGroup:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
-    """Gather runs that differ only in their seeds, in order of appearance, and label the groups apart.
+    """Return runs gathered by experiment, in order of appearance; those that differ only in their seeds are one.
 
-    Of runs that agree even in their seeds only the longest counts: it says the same thing, and counting it twice would
-    make the deviation too small.
+    Of runs that agree even in their seeds only the longest counts. They have the same numbers, and counting them twice
+    would make the deviation too small.
+
+    Args:
+        runs: any runs.
     """
     found: dict[str, dict[tuple[Any, ...], RunRecord]] = {}
     for run in runs:
@@ -102,7 +132,11 @@ def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
-    """Return a label for each group's first run: its mechanism, and what sets it apart from others of the same name."""
+    """Return a label for each group's first run: its mechanism, and up to three settings in which it differs.
+
+    They are the settings in which it differs from other groups of the same mechanism. Labels that are still the same
+    get the run's name.
+    """
     settings = [dict(flat(_without_seeds(run.config))) for run in firsts]
     labels = []
     for run, mine in zip(firsts, settings, strict=True):
@@ -114,11 +148,13 @@ def _labels(firsts: Sequence[RunRecord]) -> list[str]:
 
 
 def _telling(mine: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys in which ``rivals`` differ from ``mine`` or one another: names of parts, models, ... first; an
-    option only where the rivals whose part has the same name differ in it.
+    """Return the settings in which experiments of the same mechanism differ, the names of parts and models first.
+
+    An option of a part counts only among the rivals that have the same part: where parts differ, their names say it.
     """
 
     def alike(key: str, rival: Mapping[str, Any]) -> bool:
+        """Return whether a rival has the same named things above the key, such as the part whose option it is."""
         steps = key.split(".")
         owners = (".".join([*steps[:i], "name"]) for i in range(1, len(steps)))
         return all(mine.get(owner) == rival.get(owner) for owner in owners if owner != key)
@@ -128,10 +164,12 @@ def _telling(mine: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> li
 
 
 def _short(key: str) -> str:
+    """Return a setting's key without what every reader knows: "value" for "mechanism.value.name"."""
     return key.removeprefix("mechanism.").removesuffix(".name")
 
 
 def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment without the settings that may differ between its runs."""
     sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k != "engine"}
     for section, key in _APART:
         if isinstance(sections.get(section), dict):
@@ -146,10 +184,17 @@ OTHERS = "the others"
 
 
 def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
-    """Return the ids of clients ``[n]`` by what the run's behaviours and policy make of them, the rest first: "honest"
-    if somebody cheats, unless a behaviour calls it otherwise. Empty if all are alike.
+    """Return the clients of a run by what its behaviours and its policy make of them.
 
-    A client with several goes under the one of the lowest rank. ``cheats``: only those that cheat have a name.
+    A client with several behaviours goes under the one of the lowest rank.
+
+    Args:
+        run: the run.
+        cheats: whether only kinds that cheat are told apart.
+
+    Returns:
+        Clients' numbers ``[n]`` by kind, as in ``{"honest": ..., "free riders": ...}``. The rest comes first; it is
+        called "honest" if somebody cheats, unless a behaviour has another word for it. Empty if all are alike.
     """
     n = run.num_clients
     told = [c for c in run.about.conducts if c.label and (c.cheats or not cheats)]
@@ -169,7 +214,7 @@ def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
 
 
 def honest_of(run: RunRecord) -> Ints | None:
-    """Return the ids ``[n]`` of the clients that do not cheat; None if nobody does, or if it is not known who."""
+    """Return the numbers ``[n]`` of the clients that do not cheat; None if nobody cheats, or if it is not known who."""
     kinds = kinds_of(run)
     if HONEST not in kinds:
         return None
@@ -178,15 +223,22 @@ def honest_of(run: RunRecord) -> Ints | None:
 
 
 def roles_of(run: RunRecord) -> Mapping[int, str]:
-    """Return the clients' roles, as the run's profiles name them; "client" where they name none."""
+    """Return each client's role, as the run's profiles name it; "client" where they name none.
+
+    Roles that cannot be read are "client" as well. :func:`unknown_roles` says why.
+    """
     try:
         return _roles(run)
-    except UserError:  # the roles are only colours; the report says why they are missing
+    except UserError:  # roles only colour a chart, so that a report can do without; it says why they are missing
         return dict.fromkeys(range(run.num_clients), "client")
 
 
 def unknown_roles(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return why the clients' roles are not known, a line for each experiment of which they are not."""
+    """Return a line for each experiment whose clients' roles cannot be read, with the reason.
+
+    Args:
+        groups: the experiments.
+    """
     found = []
     for run in (group.runs[0] for group in groups):
         try:
@@ -197,6 +249,7 @@ def unknown_roles(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def _roles(run: RunRecord) -> dict[int, str]:
+    """Return each client's role, as the run recorded it or else from its profiles, which may raise UserError."""
     n, said = run.num_clients, run.about.roles
     if said is not None:
         return dict.fromkeys(range(n), "client") | {c: role.name for role in said for c in role.clients if c < n}

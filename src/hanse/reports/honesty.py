@@ -1,4 +1,8 @@
-"""What clients that cheat lose against honest ones: free riders, attackers, liars, and those who send noise."""
+"""What clients that cheat gain or lose against honest ones: free riders, attackers, liars, and those who send noise.
+
+Who cheats is known from the experiment, which makes them do it (:func:`hanse.reports.groups.kinds_of`).
+:func:`outcomes` collects what became of each client of a run; :func:`honesty_charts` compares the kinds, seed by seed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from hanse.reports.participation import times_selected
 from hanse.runs.record import RunRecord
 
 _SECTION = "Honest and dishonest"
-MOST_SEEDS = 20
+MOST_SEEDS = 20  # with bars of their own; the mean is over all
 
 # figure, title, axis
 _FIGURES = (
@@ -30,7 +34,16 @@ _FIGURES = (
 
 
 def outcomes(run: RunRecord) -> dict[str, Floats]:
-    """Return what became of each client, ``[N]`` by figure (NaN: not known), of the figures that the run has."""
+    """Return what became of each client of a run.
+
+    Args:
+        run: the run.
+
+    Returns:
+        ``[N]`` numbers (NaN: not known) for each figure that the run has: "value", the sum of its values; "utility" of
+        the market and "tokens" beyond its grant, both in tokens; "selected", in percent of the rounds, unless everyone
+        always is; and "accuracy", the main metric on its own test data, as it is shown (percent for an accuracy).
+    """
     n, found = run.num_clients, dict[str, Floats]()
     seats = run.seats
     some = np.isfinite(seats.value)
@@ -54,15 +67,20 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
 
 
 def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return a chart for each figure of every experiment with dishonest clients, all seeds side by side."""
-    # who trains alone sends nothing that could be false
+    """Return a chart for each figure of :func:`outcomes` of every experiment in which clients cheat.
+
+    Args:
+        groups: the experiments. Those of the mechanism ``local`` are left out: who trains alone sends nothing that
+            could be false.
+    """
     return [chart for group in groups if group.runs[0].mechanism != "local" for chart in _charts(group)]
 
 
 def _charts(group: SeedGroup) -> list[Chart]:
+    """Return the charts of one experiment: a bar for each kind of clients and each seed."""
     seeds: list[str] = []
-    means: dict[str, dict[str, list[float]]] = {}  # figure -> kind -> a number a seed
-    sure: dict[str, list[float]] = {}  # kind -> the standard error of its mean value, a number a seed
+    means: dict[str, dict[str, list[float]]] = {}  # by figure and kind, a mean for each seed
+    sure: dict[str, list[float]] = {}  # by kind, the standard error of its mean value for each seed
     counts: dict[str, int] = {}
     for run in group.runs:
         kinds = kinds_of(run)
@@ -104,6 +122,12 @@ def _chart(
     counts: Mapping[str, int],
     errors_of_means: Mapping[str, Sequence[float]],
 ) -> Chart:
+    """Return one chart.
+
+    ``means`` has a number for each seed by kind, ``counts`` how many clients are of each kind, ``errors_of_means`` the
+    standard errors of the means by kind, where they are known. The caption gives the difference of each kind from the
+    first one, paired by seed, with its 95 % interval.
+    """
     labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
     series, estimated = [], False
     for name, values in means.items():
@@ -117,17 +141,20 @@ def _chart(
         series.append(
             Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if np.isfinite(errors).any() else None)
         )
-    caption = "The mean over the clients of each kind, seed by seed."
+    caption = "Each bar is the mean over the clients of one kind, for each seed by itself."
     many = len(seeds) > 1
-    caption += " Whiskers at a seed: one standard error, of sampling and validation samples." if estimated else ""
-    caption += " Whiskers at the mean over seeds: one standard error." if many else " One seed: it may be chance."
+    if estimated:
+        caption += (
+            " Whiskers at a seed: one standard error, from the sampling of coalitions and the validation samples."
+        )
+    caption += " Whiskers at the mean over seeds: one standard error." if many else " With one seed it may be chance."
     base = next(iter(means))
     for name, values in means.items():
         if name == base:
             continue
         found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
         if found is not None:
-            # means of the same shares in another order differ in their last bits
+            # means of equal numbers, added up in another order, differ in their last bits: that is no difference
             mean = 0.0 if abs(found.mean) < 1e-9 * max(map(abs, values)) else found.mean
             caption += (
                 f" {name[0].upper()}{name[1:]} against {base if base != HONEST else 'honest clients'}: "

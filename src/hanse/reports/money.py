@@ -1,4 +1,8 @@
-"""The books of a run as arrays, and charts of them: balances over the rounds, who earns, what tiers tell apart."""
+"""The books of a run as arrays, and charts of them: balances over the rounds, what cheating costs, accuracies of tiers.
+
+:func:`read_books` adds up a run's ledger once for all charts and tables that need it; :func:`balances` gives what each
+client held over the rounds, from the records where they have it. :func:`token_charts` draws both.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,17 @@ from hanse.runs.record import RunRecord
 
 @dataclass(frozen=True)
 class Books:
-    """``held [R, N]`` tokens, account and escrow together, after each of the ``rounds [R]`` (0-based) in which anything
-    was posted; who has no account yet holds NaN. ``flow [m, m]`` tokens went from node to node over the run, grants
-    left out: the nodes are ``clients`` (those that ever paid or were paid), then ``pools``. ``kinds`` of transactions,
-    grants left out, with the tokens that they moved between accounts.
+    """What the ledger of a run adds up to, in tokens.
+
+    Attributes:
+        rounds: ``[R]``, the rounds (from 0) in which anything was posted.
+        held: ``[R, N]``, what each client's account and escrow hold together after each of them; NaN before it has an
+            account.
+        clients: the clients that ever paid or were paid, ascending.
+        pools: the other accounts, such as the pool of a tier.
+        flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
+            then ``pools``.
+        kinds: the kinds of transactions, without grants, each with the tokens that they moved between accounts.
     """
 
     rounds: Ints
@@ -34,7 +45,15 @@ class Books:
 
 
 def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
-    """Return the books of each group's first run, by the group's label, and why there are none where they should be."""
+    """Return the books of each group's first run.
+
+    Args:
+        groups: the experiments.
+
+    Returns:
+        The books by the groups' labels, of those in which somebody pays; and a sentence for each run whose books cannot
+        be read.
+    """
     found, notes = {}, []
     for group in groups:
         try:
@@ -48,7 +67,14 @@ def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
 
 
 def read_books(run: RunRecord) -> Books | None:
-    """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
+    """Return a run's books; None if nobody pays in it, or nothing was posted.
+
+    Args:
+        run: the run.
+
+    Raises:
+        UserError: the books cannot be read.
+    """
     if not (run.path / "ledger.json").exists():
         return None
     from hanse.ledger.place import reading
@@ -89,7 +115,10 @@ def read_books(run: RunRecord) -> Books | None:
 
 
 def _client_of(account: str) -> int | None:
-    """Return whose account or escrow this is; None for any other name that a stranger's ledger may have."""
+    """Return the client whose account or escrow this is; None for a pool, or any name that is no client's.
+
+    A stranger's ledger may have any names. A number of 19 digits or more would not fit an array.
+    """
     kind, _, number = account.partition("/")
     return int(number) if kind in ("client", "escrow") and is_account(account) and len(number) < 19 else None
 
@@ -98,19 +127,25 @@ def _client_of(account: str) -> int | None:
 
 
 SECTION = "Tokens and tiers"
-MOST_ROUNDS = 200
-MOST_LINES = 12  # clients with a line each
-TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
+MOST_ROUNDS = 200  # points of a line
+MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
+# The loop itself tests server rows on each distribution, under any mechanism, so that no part asks for this chart.
+TIERS = Plot(
     "Each tier on each distribution",
     "test/tier */distribution *",
     "accuracy",
     "tier * on distribution *",
-    "Held-out data of each distribution; tier d is the one that serves distribution d best.",
+    "Each tier's accuracy on held-out data of each distribution; tier d is the one that serves distribution d best.",
 )
 
 
 def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> list[Chart]:
-    """Return the charts of the experiments that kept books (``books`` by label), and of tiers of models."""
+    """Return the charts of balances, of what cheating costs, and of the models of tiers on each distribution.
+
+    Args:
+        groups: the experiments.
+        books: the books of those in which somebody pays, by the group's label.
+    """
     charts: list[Chart] = []
     for group in groups:
         held = (books or {}).get(group.label)
@@ -121,8 +156,16 @@ def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None 
 
 
 def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return rounds ``[n]`` and every client's tokens after them ``[n, N]``: as the payment rule recorded them, or else
-    by the books. None if there are no such, or if a market's utilities say it better.
+    """Return what every client held over the rounds.
+
+    The figures are those that the payment rule recorded, or else those of the books.
+
+    Args:
+        run: the run.
+
+    Returns:
+        The rounds ``[n]`` (from 0) and the tokens after them ``[n, N]``. None if there are neither, and for a market
+        without recorded balances: its utilities say more than its payments.
     """
     if "balances" not in run.arrays(int(run.metrics[-1]["round"]), only=("balances",)):
         return _by_the_books(run)
@@ -134,11 +177,12 @@ def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
 
 
 def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
+    """Return the same as :func:`balances` from the ledger; None for a market, or books that cannot be read."""
     if any("utility/mean" in line for line in run.metrics):
         return None
     try:
         books = read_books(run)
-    except UserError:  # the report says why
+    except UserError:  # the report itself says why (see books_of)
         return None
     if books is None:
         return None
@@ -147,6 +191,7 @@ def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
 
 
 def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
+    """Return the balances over the rounds: of up to 12 clients a line each, of more the range between them."""
     run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
     x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
     known = np.flatnonzero(np.isfinite(held[-1]))
@@ -154,22 +199,22 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
         return None
     if len(known) <= MOST_LINES:
         lines = [Line(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
-        what = "A line a client: what its account and its escrow hold together."
+        what = "Each line is a client: what its account and its escrow hold together."
     else:
         names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
         lines = [Line(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
         what = (
-            f"Of the {len(known)} clients the richest, the poorest, and those between, by what account and escrow "
-            "hold together; a line is not always the same client."
+            f"What account and escrow hold together, for the richest and the poorest of the {len(known)} clients and "
+            "for those between; a line is not always the same client."
         )
-    caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
+    caption = f"{what} A client whose line rises earns. Lines that spread apart mean that some clients become rich. "
     key, title = f"balances-{slug(group.label)}", f"Token balances over the rounds: {group.label}"
     marks = Lines(tuple(lines), steps=True)
     return Chart(key, SECTION, title, f"{caption}Seed {run.seeds[0]}.", marks, x="rounds played", y="tokens")
 
 
 def _riders_chart(group: SeedGroup) -> Chart | None:
-    """Return the mean balance of those who do not cheat beside that of each kind of those who do."""
+    """Return the mean balance of the clients that do not cheat beside that of each kind of those that do."""
     lines, labels = [], dict[str, None]()
     for run in group.runs:
         kinds = kinds_of(run, cheats=True)
@@ -185,6 +230,6 @@ def _riders_chart(group: SeedGroup) -> Chart | None:
         return None
     who = " and ".join(labels)
     told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
-    caption = f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip()
+    caption = f"The mean balance of honest clients and of {who}, for each seed by itself. {told}".strip()
     key, title, marks = f"riders-{slug(group.label)}", f"What {who} lose: {group.label}", Lines(tuple(lines))
     return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")

@@ -1,4 +1,9 @@
-"""Charts that parts ask for: what they are called, of which metrics they are and how they are drawn, says the part."""
+"""Charts that parts of a mechanism ask for.
+
+A part says in its ``tells()`` which of its metrics it wants drawn and how (:class:`hanse.core.telling.Plot`), so that
+the report can show figures of a part that it knows nothing about. :func:`part_charts` draws all of them,
+:func:`plotted` a single one.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,16 @@ from hanse.reports.chart import Bars, Chart, Lines, Series, natural, slug
 from hanse.reports.groups import SeedCurve, SeedGroup
 
 SECTION = "What the parts recorded"
-MOST_LINES = 256
-MOST_POINTS = 1000
+MOST_LINES = 256  # of a chart
+MOST_POINTS = 1000  # of a line
 
 
 def part_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the charts that the parts of each experiment want, if the experiment recorded any of their metrics."""
+    """Return the charts that the parts of the experiments ask for, as far as their metrics were recorded.
+
+    Args:
+        groups: the experiments.
+    """
     charts = []
     for group in groups:
         for said in group.runs[0].about.parts:
@@ -27,9 +36,15 @@ def part_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def plotted(group: SeedGroup, plot: Plot, section: str, key: str) -> Chart | None:
-    """Return the chart that a plot describes, of one experiment; None if none of its metrics was recorded.
+    """Return the chart that a plot describes; None if none of its metrics was recorded.
 
-    A line is the mean over the seeds, its band one standard deviation up and down.
+    A line is the mean over the seeds, with a band of one standard deviation up and down.
+
+    Args:
+        group: the seeds of one experiment.
+        plot: the title, the pattern of metrics, the unit, and how to draw them.
+        section: the section of the report.
+        key: what the chart's key begins with.
     """
     names = {name: stars for name in _names(group) if (stars := matched(plot.metric, name)) is not None}
     ordered = sorted(names, key=natural)
@@ -51,10 +66,15 @@ def plotted(group: SeedGroup, plot: Plot, section: str, key: str) -> Chart | Non
 
 
 def _names(group: SeedGroup) -> set[str]:
+    """Return the names of all metrics that the first run recorded in any round."""
     return {name for line in group.runs[0].metrics for name in line}
 
 
 def _called(plot: Plot, stars: Sequence[str], name: str) -> str:
+    """Return a line's name: the plot's pattern for it, with what the stars of the metric's pattern stand for.
+
+    Names come from a run directory, which may be a stranger's, so that each piece is cut off at 80 characters.
+    """
     if not plot.line:
         return ", ".join(stars)[:80] or name[:80]
     told, *rest = plot.line.split("*")
@@ -64,11 +84,13 @@ def _called(plot: Plot, stars: Sequence[str], name: str) -> str:
 
 
 def _lines(curves: Sequence[tuple[str, SeedCurve]], plot: Plot) -> Lines:
+    """Return the curves as lines over the rounds."""
     lines = tuple(curve.line(name, MOST_POINTS, plot.factor) for name, curve in curves)
     return Lines(lines, steps=plot.how == "steps")
 
 
 def _bars(curves: Sequence[tuple[str, SeedCurve]], factor: float) -> Bars:
+    """Return the curves' last values as bars, with whiskers of one standard deviation over the seeds."""
     last = np.array([curve.mean[-1] for _, curve in curves]) * factor
     spread = [np.nan if curve.sd is None else curve.sd[-1] * abs(factor) for _, curve in curves]
     errors = np.array(spread) if np.isfinite(spread).any() else None

@@ -1,4 +1,9 @@
-"""Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes on the wire."""
+"""Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes on the wire.
+
+:func:`participation_charts` draws how often clients were selected and why updates were refused; :func:`cost_charts`
+draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`times_selected`,
+:func:`refusal_counts`, :func:`stage_seconds` and :func:`mean_of`.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +16,56 @@ from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Se
 from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-MOST_NAMED = 60  # clients with a place of their own on the axis
-MOST_REASONS = 12
+MOST_NAMED = 60  # clients with a place of their own on the axis; of more, a sorted curve is drawn
+MOST_REASONS = 12  # bars of the chart of refusals
 _SECTION = "Who took part"
 
 
 def selection(group: SeedGroup) -> Floats:
-    """Return the share of rounds in which each registered client was selected, ``[N]``, mean over seeds."""
+    """Return the share of rounds in which each client was selected, ``[N]``, 0 to 1.
+
+    Args:
+        group: the seeds of one experiment; the mean is over those with the same clients.
+    """
     runs = group.same_clients
     most = max(run.num_clients for run in runs)
     return np.asarray(np.mean([times_selected(run, most) / len(run.metrics) for run in runs], axis=0))
 
 
 def times_selected(run: RunRecord, clients: int) -> Ints:
-    """Return in how many rounds each client was selected, ``[clients]``; with several seats in one it counts once."""
+    """Return in how many rounds each client was selected, ``[clients]``.
+
+    A round counts once, however many seats the client had in it, and a late update counts in the round that asked.
+
+    Args:
+        run: the run.
+        clients: the length of the result, at least the run's number of clients.
+    """
     pairs = np.unique(np.stack([run.seats.asked, run.seats.client]), axis=1)
     return np.bincount(pairs[1], minlength=clients)[:clients]
 
 
 def refusal_counts(group: SeedGroup) -> Counter[str]:
-    """Return how many updates were refused in all of a group's runs, by reason."""
+    """Return how many updates were refused in all runs of a group, by the reason in the record."""
     return Counter(reason for run in group.runs for _, _, reason in run.refusals())
 
 
 def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return what there is to see: no selection if everyone always sits, no refusals if there are none."""
+    """Return the charts of selections and refusals.
+
+    There is none of selections if everyone trains in every round, and none of refusals if nothing was refused.
+
+    Args:
+        groups: the experiments.
+    """
     return [*_selections(groups), *_refusals(groups)]
 
 
 def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the chart of selections.
+
+    It has sorted curves for many clients, bars for a single experiment, and a heat map for several.
+    """
     shares = {group.label: selection(group) * 100 for group in groups}
     choosing = {label: s for label, s in shares.items() if s.any() and (s < 100).any()}
     if not choosing:
@@ -54,7 +80,9 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
             kept = even(len(s), 400)
             lines.append(Line(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
         marks, x = Lines(tuple(lines)), "clients, the most often selected first"
-        caption = "A flat curve treats everyone alike; a steep one relies on few. "
+        caption = (
+            "A flat curve means that everyone is selected alike, a steep one that training relies on few clients. "
+        )
     elif len(choosing) == 1:
         label, s = next(iter(choosing.items()))
         marks = Bars(_names(groups, label, len(s)), (Series(label, s, look=places[label]),), upright=True)
@@ -64,7 +92,10 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
         for row, s in zip(z, choosing.values(), strict=True):
             row[: len(s)] = s
         marks = Heat(tuple(choosing), _names(groups, next(iter(choosing)), most), z, "% of rounds", floor=0.0)
-        y, caption = "", "A row of one shade treats everyone alike; light cells are the clients that it relies on. "
+        y = ""
+        caption = (
+            "In a row of one shade everyone is selected alike; light cells are the clients that training relies on. "
+        )
     caption += (
         "The share of all rounds in which a client was asked to train (mean over seeds where the clients are the same)."
     )
@@ -74,11 +105,13 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _names(groups: Sequence[SeedGroup], label: str, count: int) -> tuple[str, ...]:
+    """Return what the first ``count`` clients of an experiment are called."""
     run = next(group.runs[0] for group in groups if group.label == label)
     return tuple(run.client_label(client) for client in range(count))
 
 
 def _refusals(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the chart of refusals by reason, a series for each experiment that has any."""
     counts = {group.label: refusal_counts(group) for group in groups}
     counts = {label: c for label, c in counts.items() if c}
     if not counts:
@@ -99,21 +132,30 @@ def _refusals(groups: Sequence[SeedGroup]) -> list[Chart]:
 # ---- what it cost
 
 
-_WHOLE = ("time/round_s", "time/play_s")  # sums of stages, not stages
+_WHOLE = ("time/round_s", "time/play_s")  # these are sums of stages
 _ORDER = ("train", "value", "test", "weigh", "mix", "select", "ask", "settle")
 _COST = "What it cost"
 
 
 def mean_of(group: SeedGroup, key: str) -> float:
-    """Return the mean of a metric over all rounds of all seeds; 0 if nothing was recorded."""
+    """Return the mean of a metric over all rounds of all seeds; 0 if it was never recorded.
+
+    Args:
+        group: the seeds of one experiment.
+        key: the metric, as in ``metrics.jsonl``.
+    """
     values = np.concatenate([run.series(key)[1] for run in group.runs])
     return float(values.mean()) if len(values) else 0.0
 
 
 def stage_seconds(group: SeedGroup) -> dict[str, float]:
-    """Return the mean seconds a round of each stage, and as "other" what no stage accounts for (if above 2 %).
+    """Return how many seconds each stage takes in a round, on average over all rounds of all seeds.
 
-    A stage that does not happen in a round counts as 0 seconds in it, so that the stages add up to the round.
+    A stage that does not happen in a round counts as 0 seconds in it, so that the stages add up to the round. "other"
+    is what no stage accounts for, if that is more than 2 % of the round.
+
+    Args:
+        group: the seeds of one experiment.
     """
     lines = [line for run in group.runs for line in run.metrics]
     keys = {k for line in lines for k in line if k.startswith("time/") and k not in _WHOLE}
@@ -127,14 +169,19 @@ def stage_seconds(group: SeedGroup) -> dict[str, float]:
 
 
 def cost_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the time chart and the bytes chart, whichever the runs recorded."""
+    """Return the charts of time and of traffic, as far as the runs recorded them.
+
+    Args:
+        groups: the experiments, one bar each.
+    """
     return [*_time(groups), *_bytes(groups)]
 
 
 def _time(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the chart of seconds a round by stage."""
     spent = [stage_seconds(group) for group in groups]
     found = set().union(*spent)
-    # what nobody would see is gathered, so that the legend stays short
+    # stages of less than a hundredth of the longest bar could not be seen: they join "other"
     most = max((sum(s.values()) for s in spent), default=0.0)
     small = {stage for stage in found if max(s.get(stage, 0.0) for s in spent) < 0.01 * most}
     if most == 0:
@@ -154,6 +201,7 @@ def _time(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _bytes(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the chart of megabytes a round in each direction."""
     down = np.array([mean_of(group, "bytes/down") for group in groups]) / 1e6
     up = np.array([mean_of(group, "bytes/up") for group in groups]) / 1e6
     if not (down.any() or up.any()):

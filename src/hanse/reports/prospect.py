@@ -1,4 +1,9 @@
-"""Before joining: what a participant could pay at most, what it stands to gain, and what nobody knows yet."""
+"""Before joining: what a participant could pay at most, what it stands to gain, and what nobody knows yet.
+
+:func:`prospect` is what ``hanse statement --dry-run`` prints. It reads an experiment and trains nothing. What a client
+can lose is said by the mechanism's payment rule (``terms``, see :class:`hanse.core.telling.Terms`); where a rule says
+nothing, the bound is what any account can lose: its grant, and the debt that the ledger's floor allows.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +31,21 @@ from hanse.runs.setup import build_model
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
-    """What an experiment may cost a client and bring it, in units where they are money.
+    """What an experiment may cost a client and bring it. Amounts are units (1 token is 1,000,000), None: nobody pays.
 
-    ``grant`` is what it is given, ``debt`` how far below zero it may fall, ``most`` what it can lose of both over the
-    whole run, ``most_round`` what can leave its account in one round; None: nobody pays, or (``most_round``) no bound
-    but what the account can bear. ``pays``, ``gains``, ``gives`` and ``unknown`` are sentences.
+    Attributes:
+        mechanism: the mechanism's name.
+        client: the client's number.
+        rounds: how many rounds are planned.
+        grant: what the client is given at the start.
+        debt: how far below zero its account may fall.
+        most: the most that it can lose of grant and debt over the whole run.
+        most_round: the most that can leave its account in one round. None also where nothing but the account itself
+            bounds it.
+        pays: sentences on what it pays.
+        gains: sentences on what it stands to gain.
+        gives: sentences on what it gives: work, its models, traffic.
+        unknown: sentences on what nobody knows before the run.
     """
 
     mechanism: str
@@ -51,17 +66,31 @@ class Prospect:
 
 
 def prospect(experiment: Experiment, client: int | str) -> Prospect:
-    """Return what ``experiment`` may cost and bring a client: its number, or its name if the data are here and have
-    names. Nothing is trained, and nothing downloaded.
+    """Return what an experiment may cost a client and bring it. Nothing is trained, and nothing is downloaded.
 
-    Raises UserError for a mechanism that cannot be built, or no such client.
+    Args:
+        experiment: the experiment.
+        client: the client's number, or its name if the data are here and have names.
+
+    Raises:
+        UserError: the mechanism cannot be built, what its payment rule says of itself is not valid, or there is no such
+            client.
+
+    Example:
+        >>> experiment = Experiment(mechanism={"name": "pifl", "by_contribution": 2, "at_random": 1})
+        >>> found = prospect(experiment, 3)
+        >>> found.grant // TOKEN, found.most_round // TOKEN, found.most // TOKEN  # two bids in each of 19 auctions
+        (100, 2, 38)
+        >>> free = prospect(Experiment(mechanism={"name": "fedavg", "clients_per_round": 2}), 3)
+        >>> free.pays, free.most
+        (('Nobody pays in this experiment.',), None)
     """
     mechanism = experiment.mechanism.built
     data, why = _data(experiment)
     clients = _number_of_clients(experiment, data)
     if isinstance(client, str):
         if data is None or not data.names:
-            raise UserError(f"--client {client}: must be a number: before the run nobody has a name")
+            raise UserError(f"--client {client}: must be a number, since the clients have no names before the run")
         client = client_of(client, data.names)
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
@@ -95,9 +124,9 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
 
 
 def _terms(mechanism: Mechanism, joining: Joining) -> Terms:
-    """Return what the mechanism's payment rule says of itself; what no account can lose more of, where it says nothing.
+    """Return the terms of the mechanism's payment rule; where it has none, terms with the bound of any account.
 
-    Raises UserError for a rule that says something that are no terms.
+    A rule may be the user's own, so that what it returns is checked. UserError says what is wrong with it.
     """
     settle = mechanism.settle
     if settle is None:
@@ -115,7 +144,7 @@ def _terms(mechanism: Mechanism, joining: Joining) -> Terms:
 
 
 def _data(experiment: Experiment) -> tuple[FederatedData | None, str]:
-    """Return the data, if they are here, or why they are not."""
+    """Return the experiment's data and ""; None and the reason if they are not here."""
     try:
         return build_data(experiment.data.model_copy(update={"download": False})), ""
     except UserError as wrong:
@@ -123,13 +152,17 @@ def _data(experiment: Experiment) -> tuple[FederatedData | None, str]:
 
 
 def _number_of_clients(experiment: Experiment, data: FederatedData | None) -> int:
+    """Return how many clients there are, by the data if they are here (natural clients may be fewer), or the file."""
     if data is not None:
         return data.num_clients
     return 1 if experiment.data.partition == "pooled" else experiment.data.clients
 
 
 def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[str, Any]) -> int | None:
-    """Return the most that the client's policy agrees to pay in round 0, in units; None: it names no amount."""
+    """Return the most that the client's policy agrees to pay in round 0, in units; None if it names no amount.
+
+    A policy may be the user's own: anything but a whole number of at least 0 counts as no amount.
+    """
     policy = call(*named(experiment.clients.policy, "clients.policy", POLICIES), "clients.policy")
     authorise = getattr(policy, "authorise", None)
     if authorise is None:
@@ -140,6 +173,7 @@ def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[
 
 
 def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int) -> tuple[str, ...]:
+    """Return sentences on what a client gives: how often it trains, what it sends, and how large that is."""
     seats = getattr(mechanism.select, "clients_per_round", None)
     asked = f"{seats} of {clients} clients are asked to train in a round" if seats and seats < clients else ""
     found = [f"{asked}."] if asked else []
@@ -148,14 +182,20 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
     )
     if data is not None:
         _, row = build_model(experiment, data)
-        found.append(f"A model is {4e-6 * row.numel():.2g} MB each way for every seat.")
+        # four bytes a parameter
+        found.append(
+            f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
+        )
     return tuple(found)
 
 
 def _unknown(money: bool, why: str) -> tuple[str, ...]:
+    """Return sentences on what cannot be known before a run; ``why`` the data are not here, or ""."""
     lines = ["How much better its model will be than one trained alone: compare after a trial run."]
     if why:
-        lines.append(f"Everything that depends on the data: {why}.")
+        lines.append(f"Everything that depends on the data, which are not here: {why}.")
     if money:
-        lines.append("What a token is worth outside this federation: the grant is made for it, nothing is paid in.")
+        lines.append(
+            "What a token is worth outside this federation: grants are made for it, and nobody pays anything in."
+        )
     return tuple(lines)

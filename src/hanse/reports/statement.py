@@ -1,6 +1,13 @@
 """A participant's statement: what it gave, what it gained, what it is owed, and whether joining paid.
 
-Rounds are numbered from 0, as in the records. How it looks as a page is in :mod:`hanse.reports.statement_page`.
+:func:`statement` makes one from a run directory. It puts together what can also be had by itself: the client's own
+tests beside those of a model that it trains alone (:class:`Fit`), what its updates were worth (:func:`contributed`),
+where its models went (:func:`models_of`), its books (:func:`money_of`), and the answer to whether joining paid
+(:func:`verdict_of`). :func:`train_alone` plays the run of single clients that the comparison needs.
+
+The sentences are read by participants who are not engineers. None of them claims more than the numbers allow: each says
+how sure it is, or that this is not known. Rounds are numbered from 0, as in the records. The page is made by
+:mod:`hanse.reports.statement_page`; ``docs/statement.md`` explains each figure.
 """
 
 from __future__ import annotations
@@ -39,11 +46,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a run did for one client and the client for it. Rounds are numbered from 0, as in the records; money is in
-    units (1 token = 1,000,000), None where nobody pays.
+    """What a run did for one client, and the client for the run.
 
-    ``label`` is what the client is called; ``names``: the run allows to name other clients; ``told``: what the run's
-    parts say to who takes part, and what the client itself does in it.
+    Attributes:
+        run: the name of the run directory.
+        mechanism: the mechanism's name.
+        seed: the run's seed.
+        client: the client's number.
+        label: what the client is called: its name, or its number.
+        rounds: how many rounds were played.
+        planned: how many were planned; more than ``rounds`` if the run is not finished.
+        num_clients: how many clients the run has.
+        names: whether the run allows its clients to be named to one another.
+        verdict: whether joining paid, and why.
+        fit: how good the client's model is, on its own test data.
+        contributed: what its updates were worth.
+        money: its books, in units (1 token is 1,000,000 units); None where nobody pays.
+        models: where its models went, and what it got of others.
+        told: sentences that the mechanism's parts have for participants, and one on what the experiment makes this
+            client do, if it does anything.
     """
 
     run: str
@@ -70,12 +91,40 @@ class Statement:
 def statement(
     folder: str | Path, client: int, *, alone: str | Path | None = None, ledger_url: str | None = None
 ) -> Statement:
-    """Return the statement of ``client`` (its number) in the run directory ``folder``.
+    """Return the statement of one client.
 
-    ``alone`` is a run of the same experiment with every client by itself (the mechanism ``local``); without it, one is
-    looked for in ``folder/alone`` and beside ``folder``. Other clients are named only if the run's ``[clients] named``
-    is true. ``ledger_url``: where the books are, if not in the folder. Raises UserError: no run, no such client, a
-    ledger that cannot be read, an ``alone`` that does not fit.
+    Other clients are named in it only if the experiment says ``[clients] named = true``.
+
+    Args:
+        folder: the run directory. The run may still be going on.
+        client: the client's number, from 0.
+        alone: the directory of a run of the same experiment with every client by itself (the mechanism ``local``). None
+            looks for one in ``folder/alone`` and beside ``folder``.
+        ledger_url: where the books are, if not in the folder.
+
+    Raises:
+        UserError: there is no run or no such client, the ledger cannot be read, or ``alone`` is another experiment.
+
+    Example:
+        >>> import tempfile
+        >>> import hanse
+        >>> experiment = hanse.Experiment(
+        ...     data={"clients": 3, "client_test": 0.2},
+        ...     model={"name": "logistic"},
+        ...     mechanism={"name": "fedavg", "clients_per_round": 3},
+        ...     run={"rounds": 2},
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = hanse.run(experiment, out=f"{folder}/town")
+        ...     first = statement(f"{folder}/town", 1)
+        ...     _ = train_alone(Path(folder, "town"))
+        ...     second = statement(f"{folder}/town", 1)
+        >>> first.verdict.headline
+        'Whether joining paid is not known'
+        >>> second.verdict.headline  # two rounds are too few where clients have different classes
+        'No, joining did not pay'
+        >>> second.models.answered, second.models.reached  # two updates, in models that both others were given
+        (2, 2)
     """
     run = load_run(folder, ledger_url)
     if type(client) is not int or not 0 <= client < run.num_clients:
@@ -113,11 +162,17 @@ _SAME = ("data", "model", "train")  # what both runs must share, or the differen
 
 @dataclass(frozen=True, kw_only=True)
 class MainFit:
-    """The run's main metric on a client's own test data: ``values`` after each of the fit's rounds (None: none), and at
-    the end its standard ``error`` from the draw of the test samples; ``gap`` says why there is none.
+    """The run's main metric on a client's own test data. None means "not known" throughout.
 
-    ``alone`` is that of the model that the client trained by itself, and ``difference_error`` the standard error of the
-    difference, both models on the same samples, from ``blocks`` of them left out in turn. None: not known.
+    Attributes:
+        reading: the metric: its name, its direction, and how it is shown.
+        values: its value after each of the fit's rounds.
+        error: the standard error of the last value from the draw of the test samples, by a jackknife over blocks.
+        gap: why there is no value at the end; "" if there is one.
+        alone: the value of the model that the client trained by itself.
+        alone_gap: why there is none.
+        difference_error: the standard error of the difference of the two, measured on the same samples.
+        blocks: of how many blocks of test samples the jackknife is.
     """
 
     reading: Reading
@@ -131,12 +186,12 @@ class MainFit:
 
     @property
     def last(self) -> float | None:
-        """The value at the last test."""
+        """The value at the last test; None if it is not known."""
         return self.values[-1]
 
     @property
     def difference(self) -> float | None:
-        """How much more the value is than alone."""
+        """The last value less that alone; None if one of them is not known."""
         return None if self.last is None or self.alone is None else self.last - self.alone
 
     @property
@@ -159,6 +214,7 @@ class MainFit:
         return 1 if (between[0] > 0) != self.reading.less_is_better else -1
 
     def _around(self, value: float | None, error: float | None) -> tuple[float, float] | None:
+        """Return the 95 % interval around a value, by Student's t with one degree of freedom less than blocks."""
         if value is None or error is None or self.blocks < 2:
             return None
         half = float(stats.t.ppf(0.975, self.blocks - 1)) * error
@@ -167,15 +223,24 @@ class MainFit:
 
 @dataclass(frozen=True)
 class Fit:
-    """A client's own test: the ``rounds`` (from 0) after which it tested, with ``accuracy`` and ``loss`` of the model
-    that it held (or trained: ``[eval] model``), and ``samples`` it tested on (None: not recorded).
+    """How good a client's model is on its own test data, and how good one is that it trains alone.
 
-    ``main`` is the run's main metric, if the experiment names one (``[eval] metrics``): it is judged in their place.
+    The model is the one that the client held after a round, or the one that it had trained (``[eval] model``).
 
-    ``alone_accuracy`` and ``alone_loss`` are those of a model that it trained by itself, at the end of the run
-    ``alone`` (its folder's name) after ``alone_rounds``; None if there is no such run, and then ``how`` says how to get
-    one. ``error`` is the standard error of the difference of the accuracies, from the number of samples; ``loss_error``
-    that of the difference of the losses, from their spread over the samples (None: not recorded).
+    Attributes:
+        rounds: the rounds (from 0) after which the client tested; empty if it never did.
+        accuracy: the accuracy after each of them, 0 to 1; None where there is none, as for a regression.
+        loss: the loss after each of them.
+        samples: how many test samples it has; None: not recorded.
+        alone: the name of the folder with the run of single clients; None if there is no such run.
+        alone_accuracy: the accuracy at the end of that run.
+        alone_loss: the loss at the end of that run.
+        alone_rounds: how many rounds that run has.
+        how: why nothing is known of a test, or of a model alone, and how to find out; "" if both are known.
+        loss_error: an upper bound of the standard error of the difference of the two losses, from their spread over the
+            test samples; None: not recorded.
+        main: the run's main metric, if the experiment names one (``[eval] metrics``). It is then judged in the place of
+            accuracy and loss.
     """
 
     rounds: tuple[int, ...] = ()
@@ -192,18 +257,20 @@ class Fit:
 
     @property
     def last(self) -> float | None:
-        """The accuracy at the last test."""
+        """The accuracy at the last test, 0 to 1; None if there is none."""
         return self.accuracy[-1] if self.accuracy else None
 
     @property
     def last_loss(self) -> float | None:
-        """The loss at the last test."""
+        """The loss at the last test; None if there is none."""
         return self.loss[-1] if self.loss else None
 
     @property
     def error(self) -> float | None:
-        """The standard error of the difference of two accuracies on the same samples, at most: as if the two models
-        erred independently. None if something of it is not known.
+        """An upper bound of the standard error of the difference of the two accuracies; None if it is not known.
+
+        It follows from the number of samples as if the two models erred independently. On the same samples they err
+        together more often than not, which makes the true error smaller.
         """
         if self.last is None or self.alone_accuracy is None or not self.samples:
             return None
@@ -229,7 +296,7 @@ def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     if not theirs:
         return replace(fit, how=f"{other.name} did not test client {client} on its own data")
     ours, last = tests[-1], theirs[-1]
-    # as if the two models erred independently: at most that, on the same samples
+    # an upper bound: as if the two models erred independently (see Fit.error)
     error = None if ours.error is None or last.error is None else math.hypot(ours.error, last.error)
     return replace(
         fit,
@@ -243,7 +310,7 @@ def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
 
 
 def _main(run: RunRecord, tests: Sequence[_OwnTest]) -> MainFit | None:
-    """Return the main metric of a client's tests; None if the experiment names none."""
+    """Return the main metric over a client's tests; None if the experiment names no metric."""
     if not run.readings:
         return None
     values, last = tuple(test.main for test in tests), tests[-1]
@@ -252,7 +319,11 @@ def _main(run: RunRecord, tests: Sequence[_OwnTest]) -> MainFit | None:
 
 
 def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainFit:
-    """Return the main metric with that of the client alone, if the run of single clients has the ``same`` one."""
+    """Return the main metric with that of the client alone beside it.
+
+    ``same`` says whether the run of single clients has the same metric. The error of the difference is known only if
+    both runs have recorded what the metric is without each block of the same test samples.
+    """
     if not same:
         return replace(main, alone_gap=f"the run of single clients has no {main.reading.title} ([eval] metrics)")
     paired = len(ours.without) == len(alone.without) and ours.samples == alone.samples
@@ -261,12 +332,13 @@ def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainF
 
 
 def _jackknife(without: Floats) -> float | None:
+    """Return the standard error of a figure from what it is ``without [B]`` each block; None if it is not known."""
     return _known(float(jackknife_errors(without)))
 
 
 @dataclass(frozen=True)
 class _OwnTest:
-    """A client's test on its own share: see :class:`hanse.runs.record.OwnTests`; None: not known."""
+    """One test of one client on its own share, as :class:`hanse.runs.record.OwnTests` has it; None: not known."""
 
     round: int
     loss: float | None
@@ -299,6 +371,7 @@ def _tests(run: RunRecord, client: int) -> list[_OwnTest]:
 
 
 def _known(number: float) -> float | None:
+    """Return a number as a plain float; None for NaN and infinity, which stand for "not known" in arrays."""
     return float(number) if np.isfinite(number) else None
 
 
@@ -317,12 +390,13 @@ def _find_alone(run: RunRecord) -> RunRecord | None:
             given = read_toml(path / "config.toml")
             if table(given, "mechanism").get("name") == "local" and not _differences(run.config, given):
                 return load_run(path)
-        except UserError:  # damaged, or without a round: it does not stand in the way of this run's statement
+        except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
             continue
     return None
 
 
 def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
+    """Return ``other``, or raise UserError if it is no run of single clients that can be compared with ``run``."""
     if other.mechanism != "local":
         raise UserError(
             f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"
@@ -333,7 +407,10 @@ def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return what of two experiments' data, model and training differs, a line each."""
+    """Return a line for each setting of the data, the model and the training in which two experiments differ.
+
+    Where the files of the data lie makes no difference to the results and is not compared.
+    """
     found = []
     for name in _SAME:
         a, b = ({k: v for k, v in table(c, name).items() if k not in ("path", "download")} for c in (ours, theirs))
@@ -343,25 +420,28 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
 
 
 def _why_untested(run: RunRecord) -> str:
+    """Return why a client has no test on its own data."""
     data = run.config.get("data", {})
     if data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes"):
-        none = "clients keep no test data of their own in this run"
-        return f"{none}: [data] client_test is 0, and a run with 0.25, say, would know"
-    return "the run has not tested this client on its own data: [eval] clients says how many are tested"
+        return (
+            "clients keep no test data of their own in this run, since [data] client_test is 0; a run with 0.25, for "
+            "example, can tell"
+        )
+    return "the run has not tested this client on its own data; [eval] clients says how many clients are tested"
 
 
 def _how(run: RunRecord, client: int) -> str:
     """Return how to learn what the client would have reached alone."""
     if run.mechanism == "local":
-        return "in this run everyone is alone"
+        return "in this run every client trains alone"
     if (run.path / "members.json").exists():
         return (
-            "only the participant can tell: its data are not here. Train the same model on your own data alone, for as "
-            "many steps, and compare on the same test data"
+            "only the participant can find out how good a model of its own would be, since its data are not here. "
+            "Train the same model on your own data alone, for as many steps, and compare on the same test data"
         )
     return (
-        f"what it would be alone is not known yet: 'hanse statement DIR --client {client} --train-alone' plays the "
-        "same experiment with everyone alone"
+        f"how good a model that it trains alone would be is not known yet: 'hanse statement DIR --client {client} "
+        "--train-alone' plays the same experiment with every client alone"
     )
 
 
@@ -370,11 +450,19 @@ def _how(run: RunRecord, client: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A round in which the client was to train. ``value`` is what its update was worth (the sum over its seats), with
-    its standard ``error`` from sampling and from the validation samples together, where known; ``of`` the sum of
-    everybody's values in the round; ``share`` its part of all values above zero (0 if its own is not), so that a
-    round's shares sum to 1; ``weight`` that its update had in the model that it trained. ``late`` is by how many
-    rounds the update came after the one in which the client was asked. ``refused`` says why there is none of these.
+    """A round in which the client was asked to train, or in which its late update arrived. None: not known.
+
+    Attributes:
+        round: its number, from 0.
+        value: what the client's update was worth; the sum if it had several seats.
+        error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
+            together.
+        of: the sum of all clients' values in the round.
+        share: the client's part of all values above zero, so that the shares of a round sum to 1. It is 0 if the
+            client's own value is not above zero.
+        weight: the weight that the update had in the model that it trained.
+        late: how many rounds the update came after the one in which the client was asked.
+        refused: why there was no usable update; None if there was one.
     """
 
     round: int
@@ -389,14 +477,26 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Contributed:
-    """The rounds, and their sums: ``value`` with its standard error from the ``sampling`` of coalitions and that from
-    the draw of the validation samples (``drawn``), ``share`` of the sums above zero of all clients, and the client's
-    ``place`` (1 is the highest value) among the ``ranked`` clients: those of whom more than one update was valued.
-    None: nobody is valued in this run, this client never was, or too seldom to be ranked. ``valued``: how many are.
+    """What a client's updates were worth over the run, by the mechanism's own measure.
 
-    ``tied`` are the places of those who cannot be told apart from it (None: not known), ``share_interval`` the 95 %
-    interval of the share from both errors together (None: not known). ``measure`` is what a value is called,
-    ``measured`` a sentence of what it is. ``gaps`` say which rounds have no values, and why.
+    None means that nobody is valued in this run, that this client never was, or that it is not known.
+
+    Attributes:
+        rounds: the rounds in which the client was asked to train.
+        value: the sum of its values over them.
+        sampling: the standard error of that sum from the sampling of coalitions.
+        drawn: its standard error from the draw of the validation samples.
+        share: its part of the sums of all clients whose sum is above zero, 0 to 1. None also where values share out
+            nothing, so that a part of their sum means nothing.
+        place: its place among the ranked clients; 1 is the highest sum. None if fewer than two of its updates were
+            valued.
+        ranked: how many clients can be ranked: those of whom more than one update was valued.
+        valued: of how many clients any update was valued.
+        tied: the places of the clients that cannot be told apart from this one.
+        share_interval: the 95 % interval of the share, from both errors together.
+        measure: what one value is called, such as "Shapley value".
+        measured: a sentence on what it is.
+        gaps: sentences on which rounds have no values, and why.
     """
 
     rounds: tuple[Round, ...]
@@ -415,32 +515,37 @@ class Contributed:
 
     @property
     def standing(self) -> str:
-        """The client's place in a sentence, no surer than the errors allow; empty if it has none."""
+        """A sentence on the client's place, no surer than the errors allow; "" if it has no place."""
         if self.place is None:
             return ""
-        told = f"By this sum it is number {self.place} of the {self.ranked} clients of whom more than one update was "
+        many = f"the {self.ranked} clients with more than one valued update"
+        told = f"By this sum it is number {self.place} of {many}."
         if not self.tied:
-            return f"{told}valued."
+            return told
         if len(self.tied) == self.ranked - 1:
             others = "any of the others" if len(self.tied) > 1 else "the other"
         else:
             others = in_words(np.array(self.tied, np.int64), self.place)
-        return f"{told}valued; it cannot be told apart from {others}: that order may be chance."
+        return f"{told} It cannot be told apart from {others}: the order among them may be chance."
 
     @property
     def error(self) -> float | None:
-        """The standard error of ``value``, from both; None if neither is known."""
+        """The standard error of ``value`` from both sources together; None if neither is known."""
         known = [e for e in (self.sampling, self.drawn) if e is not None]
         return math.hypot(*known) if known else None
 
     @property
     def exact(self) -> bool:
-        """Whether every group of updates was tried, and nothing is known of other validation samples."""
+        """Whether the value is exact on the validation samples.
+
+        It is if every group of updates was tried and nothing is recorded of other validation samples. The error is then
+        0, which must not be shown as certainty.
+        """
         return self.error == 0
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of ``value``, from both errors; None if neither is known, or the value is exact."""
+        """The 95 % interval of ``value`` from both errors; None if neither is known, or if the value is exact."""
         if self.value is None or self.error is None or self.exact:
             return None
         return self.value - SURE * self.error, self.value + SURE * self.error
@@ -452,7 +557,12 @@ class Contributed:
 
 
 def contributed(run: RunRecord, client: int) -> Contributed:
-    """Return what a client gave to the run. Values are as the mechanism measured them."""
+    """Return what a client's updates were worth, by the values that the mechanism measured.
+
+    Args:
+        run: the run, as :func:`hanse.runs.record.load_run` reads it.
+        client: the client's number.
+    """
     seats = run.seats
     some = np.isfinite(seats.value)
     played = int(run.metrics[-1]["round"]) + 1
@@ -477,7 +587,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         rounds=rounds,
         value=own,
         sampling=_known(errors.sampling[0, 0]),
-        # beside an estimate of unknown error it would be taken for the whole of it
+        # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
         drawn=None if np.isinf(errors.sampling[0, 0]) else _known(errors.drawn[0, 0]),
         share=max(own, 0.0) / above if above > 0 and measure.share_out else None,
         place=ranked.place(client) if placed else None,
@@ -492,18 +602,22 @@ def contributed(run: RunRecord, client: int) -> Contributed:
 
 
 def _interval(sums: Standings, client: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a client's part of all sums above zero, within 0 and 1; None if it is not known,
-    or if the sums are exact.
+    """Return the 95 % interval of a client's part of all sums above zero, cut off at 0 and 1.
+
+    None if its error is not known or the sums are exact: an interval of no width would claim certainty.
     """
     part, error = (float(numbers[sums.clients == client][0]) for numbers in sums.parts())
-    if not math.isfinite(error) or error == 0:  # 0: exact, which no interval says
+    if not math.isfinite(error) or error == 0:
         return None
     low, high = (min(1.0, max(0.0, part + side * SURE * error)) for side in (-1, 1))
     return low, high
 
 
 def _positive_by_round(run: RunRecord, some: np.ndarray, played: int) -> Floats:
-    """Return, for each round, the sum of the clients' values above zero, ``[R]``; a client's seats count together."""
+    """Return for each round the sum of the values above zero, ``[R]``; the seats of a client are added up first.
+
+    ``some`` marks the seats that have a value, ``played`` is the number of rounds ``R``.
+    """
     seats = run.seats
     width = run.num_clients
     key = seats.round[some] * width + seats.client[some]
@@ -514,15 +628,21 @@ def _positive_by_round(run: RunRecord, some: np.ndarray, played: int) -> Floats:
 
 
 def _sum(numbers: Floats) -> Floats:
-    """Return the sum of what is known of ``numbers``; NaN if nothing is."""
-    known = numbers[np.isfinite(numbers)]
+    """Return the sum of the ``numbers`` that are not NaN; NaN if all are. An infinite one ("not known") stays so."""
+    known = numbers[~np.isnan(numbers)]
     return np.asarray(known.sum() if len(known) else np.nan)
 
 
 def _round(run: RunRecord, number: int, at: list[int], total: float, positive: float) -> Round:
+    """Return one round of a client.
+
+    ``at`` are the positions of its seats, ``total`` the sum of all values of the round, ``positive`` that of the values
+    above zero.
+    """
     seats = run.seats
     values = seats.value[at]
-    # of several seats in one round the errors of the draw may add up: they share the validation samples
+    # Sampling errors of several seats are independent and add as squares. Errors of the draw are not: the seats share
+    # the validation samples, so these add as they are, which is the worst case.
     errors = Errors(np.sqrt(_sum(seats.error[at] ** 2)), _sum(seats.drawn[at])).total
     weights = [w for i in at if (w := run.clients[i].weight) is not None]
     reasons = [reason for i in at if (reason := run.clients[i].refused)]
@@ -546,21 +666,29 @@ def _round(run: RunRecord, number: int, at: list[int], total: float, positive: f
 
 _MARKET = ("market_client", "market_graph", "market_paid", "market_utility")
 _NEEDED = ("client", "start", "answered", "home", "W_row", "W_column", "W_weight", "withheld", "bids", *_MARKET)
-_MADE = ("made_row", "made_of", "made_at")  # rows that are no row of W
+_MADE = ("made_row", "made_of", "made_at")  # rows that an aggregation rule made itself, without weights in W
 
 
 @dataclass(frozen=True)
 class Models:
-    """``asked`` rounds in which the client was to train, ``answered`` of them with an update that was accepted
-    (``late`` of these after their round, by at most ``latest`` rounds; ``on_its_way``: the last one had not come at the
-    end), and ``used`` of those with one that was mixed, with a weight other than 0, into a model that is not its own
-    alone.
-    ``reached`` other clients were given such a model at least once, ``deliveries`` times in all (a client and a round
-    each): to start from next, to train on in the next round, to choose among at an auction, or sold by the market.
-    ``names`` of those, with how often, most often first; None unless the run allows names.
+    """Where a client's models went, and what it got of others.
 
-    In a market: ``imported`` models of others that were delivered to it, and in how many rounds what it wanted was
-    ``withheld`` because it did not pay; ``utility`` in tokens over the run. None elsewhere.
+    Another client is *given* a model with this client's work in it if it is to start from that model next, trains on it
+    in the next round, may choose among several of them at an auction, or has bought it in a market.
+
+    Attributes:
+        asked: in how many rounds the client was asked to train.
+        answered: in how many of them its update was accepted.
+        used: in how many of these it was mixed, with a weight other than 0, into a model that others hold as well.
+        reached: how many other clients were given such a model at least once.
+        deliveries: how many times in all, a client and a round being one.
+        late: how many accepted updates came after their round.
+        latest: by how many rounds the latest of them did.
+        on_its_way: whether the client's last update had not come at the end.
+        names: who was given such models and how often, most often first; None unless the run allows names.
+        imported: in a market, how many models of others were delivered to it. None elsewhere.
+        withheld: in how many rounds the models that it wanted were withheld because it did not pay. None elsewhere.
+        utility: what the market was worth to it over the run, in tokens (iPFL eq. 1). None elsewhere.
     """
 
     asked: int
@@ -579,22 +707,28 @@ class Models:
 
 
 def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
-    """Return what the rounds' records say of a client's models."""
+    """Return where a client's models went, from the records of all rounds.
+
+    Args:
+        run: the run, as :func:`hanse.runs.record.load_run` reads it.
+        client: the client's number.
+        names: whether to name those who were given its models.
+    """
     home: Ints = np.zeros(0, np.int64)
     answered, used = 0, 0
     got: Counter[int] = Counter()
     imported, withheld, utility, traded = 0, 0, 0.0, False
-    waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next seats show who trains on
-    before: set[int] = set()
+    waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next round shows who trains on them
+    before: set[int] = set()  # who was given a model in the round before, so that nobody counts twice for one model
     for line in run.metrics:
         record = run.arrays(int(line["round"]), only=(*_NEEDED, *_MADE))
         if "answered" not in record:
             continue
-        # who is seated at such a row next was sent it, though it is not the row that it holds
+        # who starts from such a row in this round was sent it, even if it is not the row that this client holds
         seated = set(record["client"][np.isin(record["start"], waiting)].tolist()) - before - {client}
         got.update(seated)
         home = record.get("home", home)[: run.num_clients]  # a network has seats for clients that never came
-        mine = np.flatnonzero(record["answered"] == client)
+        mine = np.flatnonzero(record["answered"] == client)  # columns of W that are its updates
         answered += bool(len(mine))
         rows = np.unique(record["W_row"][np.isin(record["W_column"], mine) & (record["W_weight"] != 0)])
         if "made_row" in record:
@@ -606,7 +740,8 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         if "market_graph" in record:
             traded = True
             importers, imports, unpaid, worth = _market(record, client)
-            receivers = rows = importers  # rows of a market are others' centres: what was sold says it all
+            # rows that a market makes are others' centres, which stay with them: only what was sold went anywhere
+            receivers = rows = importers
             imported, withheld, utility = imported + imports, withheld + unpaid, utility + worth
         used += bool(len(rows))
         before = set(receivers.tolist()) - {client}
@@ -632,14 +767,16 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
 
 
 def _own(home: Ints, client: int) -> list[int]:
-    """Return the client's own row, if it holds one that nobody else does: what goes there stays with it."""
+    """Return the row that this client alone holds, if there is one: what is mixed into it goes to nobody else."""
     row = int(home[client]) if client < len(home) else -1
     return [row] if row >= 0 and int((home == row).sum()) == 1 else []
 
 
 def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, int, bool, float]:
-    """Return what a round's market did for a client: who imported its model ``[n]``, how many it imported, whether
-    what it wanted was withheld, and its utility. An import that was not paid for was not delivered.
+    """Return what a round's market did for a client.
+
+    These are who imported its model ``[n]``, how many models it imported, whether what it wanted was withheld, and its
+    utility in tokens. An import that was not paid for was not delivered and does not count.
     """
     clients, graph = record["market_client"], np.asarray(record["market_graph"]) != 0
     paid = np.asarray(record["market_paid"], bool) if "market_paid" in record else np.ones(len(clients), bool)
@@ -658,9 +795,18 @@ def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, 
 
 @dataclass(frozen=True, kw_only=True)
 class Posting:
-    """One posting of the client's account or escrow. ``number`` is the transaction's in the ledger, ``round`` counts
-    from 0, ``units`` are signed, ``holds`` is what both accounts hold together after the transaction. ``others`` names
-    who else the transaction moves, where the run allows names.
+    """One line of the client's account or of its escrow.
+
+    Attributes:
+        number: the number of its transaction in the ledger.
+        round: the round in which it was posted, from 0.
+        step: the name of the transaction's step, which is unique in its round.
+        kind: what kind of transaction it is, such as "grant" or "bid".
+        memo: what it was for, in words.
+        account: "client/N" or "escrow/N".
+        units: the amount, above zero if the account received it (1 token is 1,000,000 units).
+        holds: what account and escrow hold together after it, in units.
+        others: the other accounts that the transaction moves; empty unless the run allows names.
     """
 
     number: int
@@ -676,8 +822,15 @@ class Posting:
 
 @dataclass(frozen=True)
 class PostingSum:
-    """The sum of one kind of posting: units that came ``in`` and went ``out`` of the account, and the numbers of the
-    transactions that made it. ``within``: between the client's own account and its escrow.
+    """The sum of all postings of one kind.
+
+    Attributes:
+        kind: the kind, as the ledger calls it.
+        what: what it is called on the page.
+        received: the units that came in.
+        paid: the units that went out.
+        transactions: the numbers of the transactions that make up the sum.
+        within: whether they only move units between the client's own account and its escrow.
     """
 
     kind: str
@@ -690,8 +843,20 @@ class PostingSum:
 
 @dataclass(frozen=True, kw_only=True)
 class Money:
-    """A participant's books, in units: what it was ``granted``, what it ``received`` and ``paid`` beside that, what its
-    account and its escrow hold now. ``head`` is the hash of the book's last transaction of ``count``.
+    """A participant's books. Amounts are units; 1 token is 1,000,000 units.
+
+    Attributes:
+        book: the name of the book.
+        count: how many transactions the book has.
+        head: the hash of the last one, by which a receipt is held against the book.
+        floor: the balance below which no account may fall.
+        granted: what the mint gave it.
+        received: what it received besides.
+        paid: what it paid.
+        balance: what its account holds.
+        escrow: what is held in escrow for it.
+        figures: the sums by kind, in order of appearance.
+        lines: every posting.
     """
 
     book: str
@@ -708,7 +873,7 @@ class Money:
 
     @property
     def net(self) -> int:
-        """What taking part changed: all that came in less all that went out, the grant left aside."""
+        """What taking part brought or cost, in units: what was received less what was paid, without the grant."""
         return self.received - self.paid
 
 
@@ -720,15 +885,23 @@ def money_of(
     names: bool = False,
     ledger_url: str | None = None,
 ) -> Money | None:
-    """Return the books of a client, or None if nobody pays in this run. ``kinds``: what the kinds of transactions are
-    called on the page; one that is not there keeps its own name. Raises UserError for books that are not there or
-    cannot be read.
+    """Return the books of a client; None if nobody pays in this run.
+
+    Args:
+        folder: the run directory.
+        client: the client's number.
+        kinds: what kinds of transactions are called on the page; a kind without an entry keeps its own name.
+        names: whether postings name the other accounts of their transactions.
+        ledger_url: where the books are, if not in the folder.
+
+    Raises:
+        UserError: the books are missing or cannot be read.
     """
     if not (folder / "ledger.json").exists():
         return None
     mine, kept = account_of(client), escrow(client)
     with reading(folder, ledger_url) as ledger:
-        # the rest is read of one moment: a run may be writing
+        # the run may be posting meanwhile: what comes after this moment is left out, so that all sums agree
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
     called = client_names(folder) if names else None
@@ -751,11 +924,13 @@ def money_of(
 
 
 def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str] | None = None) -> tuple[Posting, ...]:
-    """Return the postings of a client's two accounts among ``records`` (in order of their numbers); with the others of
-    each transaction, and what they are ``called``, unless that is None.
+    """Return the postings of a client's account and escrow among ``records``, which come in order of their numbers.
+
+    ``called`` has the clients' names; with it the other accounts of each transaction are listed. None lists none.
     """
 
     def named(account: str) -> str:
+        """Return an account with its owner's name behind it, if that is known."""
         kind, _, number = account.partition("/")
         name = (called or {}).get(int(number)) if kind in ("client", "escrow") and number.isdecimal() else None
         return account if name is None else f"{account} ({name})"
@@ -782,10 +957,12 @@ def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str]
 
 
 def _figures(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[PostingSum, ...]:
-    """Return a figure a kind, in order of appearance. A bid is no expense before it wins a seat: movements between the
-    two accounts are shown, and counted in no sum.
+    """Return the sums of postings by kind, in order of appearance.
+
+    Units that only move between the client's two accounts, as a bid does before it wins a seat, are no expense: such a
+    kind is marked as ``within`` and shows what moved on the account itself.
     """
-    net = Counter[int]()  # of the two accounts together, by transaction
+    net = Counter[int]()  # what each transaction changes of both accounts together
     for line in lines:
         net[line.number] += line.units
     found = []
@@ -810,17 +987,23 @@ def _figures(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[Postin
 
 
 Answer = Literal["yes", "no", "mixed", "even", "unknown"]
-CLEAR = 2.0  # standard errors from which a difference of accuracies counts
+"""What the statement says of joining; :class:`JoiningVerdict` explains each."""
+CLEAR = 2.0  # a difference of accuracies or losses counts if it is more than this many standard errors
+_UNSURE = "How much of the difference is chance is not known, so that it does not count."
 
 
 @dataclass(frozen=True)
 class JoiningVerdict:
-    """The ``answer``, its ``headline`` and the reasons, a sentence each.
+    """Whether joining paid.
 
-    Judged are the model against the one alone, and the tokens (a market's utility). "yes": at least one gained and
-    none lost; "no": the other way round; "mixed": one gained and one lost; "even": nothing that the numbers can tell;
-    "unknown": there is nothing to compare. Where the tokens alone decide, the
-    headline says so.
+    Two things are judged: the client's model against the one that it trains alone, and its tokens (in a market its
+    utility, which has the payments in it).
+
+    Attributes:
+        answer: "yes" if at least one of the two gained and none lost; "no" the other way round; "mixed" if one gained
+            and the other lost; "even" if the numbers show no difference; "unknown" if there is nothing to compare.
+        headline: the answer in a sentence. It says so where only the tokens decide.
+        reasons: a sentence on each of the two and, if they disagree, one on what one cost in terms of the other.
     """
 
     answer: Answer
@@ -828,11 +1011,13 @@ class JoiningVerdict:
     reasons: tuple[str, ...]
 
 
+# headlines where nothing is known of the model
 _TOKENS_ONLY: dict[Answer, str] = {
     "yes": "In tokens joining paid; whether its model is better is not known",
     "no": "In tokens joining did not pay; whether its model is better is not known",
     "even": "In tokens joining made no difference; whether its model is better is not known",
 }
+# headlines where the model is neither better nor worse
 _MODEL_EVEN: dict[Answer, str] = {
     "yes": "In tokens joining paid; its model is not clearly better or worse",
     "no": "In tokens joining did not pay; its model is not clearly better or worse",
@@ -841,13 +1026,27 @@ _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
     "mixed": "It depends on what a token is worth to you",
-    "even": "Joining made no difference that can be told",
+    "even": "Joining made no difference that could be measured",
     "unknown": "Whether joining paid is not known",
 }
 
 
 def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
-    """Return the answer from the model's accuracy against the one alone, and from what was traded or paid."""
+    """Return whether joining paid, judged by the model and by the tokens.
+
+    Args:
+        fit: the client's model beside the one alone.
+        money: its books; None where nobody pays.
+        models: what it got in a market, if there is one.
+
+    Example:
+        >>> models = Models(asked=10, answered=10, used=10, reached=3, deliveries=30)
+        >>> for samples in (400, 30):  # 90 % against 80 %, by how many test samples
+        ...     fit = Fit((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
+        ...     print(verdict_of(fit, None, models).headline)
+        Yes, joining paid
+        Joining made no difference that could be measured
+    """
     judged = (_model(fit), _economy(money, models))
     signs = [sign for sign, _ in judged if sign is not None]
     reasons = [reason for _, reason in judged if reason]
@@ -866,7 +1065,11 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
 
 
 def _model(fit: Fit) -> tuple[int | None, str]:
-    """Return 1, 0 or -1 for a better, equal or worse model than alone (None: not known), and the sentence."""
+    """Return how the model compares with the one alone, and the sentence that says so.
+
+    The first is 1 for a better model, -1 for a worse one, 0 if it cannot be told, and None if there is nothing to
+    compare.
+    """
     if fit.last is None and fit.last_loss is None:
         return None, f"How good its model is, is not known: {fit.how}."
     if fit.main is not None:
@@ -878,66 +1081,81 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     told = f"Its model gets {100 * ours:.1f} % of its own test data right; alone it would reach {100 * alone:.1f} %"
     error = fit.error
     if error is None:
-        return (points > 0) - (points < 0), f"{told}. On how many samples is not recorded: it may be chance."
+        unsure = "The number of test samples is not recorded, so that the difference may be chance."
+        return (points > 0) - (points < 0), f"{told}. {unsure}"
     if abs(points) <= CLEAR * 100 * error or points == 0:
         return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance."
-    return (1 if points > 0 else -1), f"{told}: {points:+.1f} points, standard error at most {100 * error:.1f}."
+    told += f": a difference of {points:+.1f} points, with a standard error of at most {100 * error:.1f}."
+    return (1 if points > 0 else -1), told
 
 
 def _by_main(main: MainFit) -> tuple[int | None, str]:
-    """Return the same by the run's main metric, with the interval of the difference on the same test samples."""
+    """Return the same as :func:`_model`, judged by the run's main metric.
+
+    Both models are tested on the same samples, so the error is that of the difference itself and not an upper bound.
+    """
     reading, last = main.reading, main.last
     if last is None:
         return None, f"Its model's {reading.title} on its own test data is not known: {main.gap}."
     sure = "" if main.interval is None else f" (95 % interval {' to '.join(map(reading.show, main.interval))})"
     told = f"Its model's {reading.title} on its own test data is {reading.show(last)}{sure}"
     if main.difference is None or main.alone is None:
-        return None, f"{told}; what alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
+        return None, f"{told}; what it would be alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
     told += f"; alone it would be {reading.show(main.alone)}{' (less is better)' if reading.less_is_better else ''}"
     between = main.difference_interval
     if between is None:
-        return 0, f"{told}. How much of that is chance is not known, so that it decides nothing."
+        return 0, f"{told}. {_UNSURE}"
     low, high = map(reading.show_difference, between)
     said = f"with 95 % confidence the difference is between {low} and {high}"
-    if low == high:  # nothing is left of it in the digits shown: as good as the same model
-        return 0, f"{told}: the same, to the digits that are shown."
+    if low == high:  # in the digits shown the two models are equally good
+        return 0, f"{told}: in these digits the two are the same."
     if not main.sign:
         return 0, f"{told}. The two cannot be told apart: {said}."
     return main.sign, f"{told}: {reading.show_difference(main.difference)}, and {said}."
 
 
 def _loss(fit: Fit) -> tuple[int | None, str]:
+    """Return the same as :func:`_model` for a model without an accuracy, as of a regression, judged by its loss."""
     if fit.last is not None and fit.alone is None:
-        return None, f"Its model gets {100 * fit.last:.1f} % of its own test data right; what alone is not known."
+        right = f"Its model gets {100 * fit.last:.1f} % of its own test data right"
+        return None, f"{right}; how much it would be alone is not known."
     ours, alone = fit.last_loss, fit.alone_loss
     if ours is None or alone is None:
-        return None, f"Its model's loss on its own test data is {ours:.4g}; what alone is not known." if ours else ""
+        told = f"Its model's loss on its own test data is {ours:.4g}; what it would be alone is not known."
+        return None, "" if ours is None else told
     told = f"Its model's loss on its own test data is {ours:.4g}; alone it would be {alone:.4g} (less is better)."
     if fit.loss_error is None:
-        return 0, f"{told} How much of that is chance is not known, so that it decides nothing."
+        return 0, f"{told} {_UNSURE}"
     if abs(ours - alone) <= CLEAR * fit.loss_error:
         return 0, f"{told} A difference of {ours - alone:+.2g} may be chance (standard error {fit.loss_error:.2g})."
     return (1 if ours < alone else -1), f"{told} The difference has a standard error of at most {fit.loss_error:.2g}."
 
 
 def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
-    """Return the same for the market or the tokens; a market's utility has its payments in it already."""
+    """Return the same as :func:`_model` for the market's utility, or for the tokens where there is no market.
+
+    A market's utility has its payments in it already, so the two are not added up.
+    """
     if models.utility is not None:
         u = models.utility
-        told = f"By its own measure the market was worth {u:+.2f} tokens to it: gain, less the cost of sharing"
-        told += " and the net payments." if money is not None else "."
+        told = f"By its own measure the market was worth {u:+.2f} tokens to it: what it gained from others' models, "
+        told += "less the cost of sharing its own" + (" and its net payments." if money is not None else ".")
         return (u > 0) - (u < 0), told
     if money is None:
         return None, "Nobody pays in this run."
-    told = f"It received {tokens(money.received)} tokens and paid {tokens(money.paid)}, the grant aside"
-    if money.escrow:
-        told += f"; {tokens(money.escrow)} are held in escrow"
     net = money.net
-    return (net > 0) - (net < 0), f"{told}: {'+' if net >= 0 else ''}{tokens(net)}."
+    told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, which "
+    told += f"makes {'+' if net >= 0 else ''}{tokens(net)}."
+    if money.escrow:
+        told += f" Of its tokens {tokens(money.escrow)} are held in escrow."
+    return (net > 0) - (net < 0), told
 
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:
-    """Return what one side cost in terms of the other, where both are numbers of the same kind for everybody."""
+    """Return a sentence on what a better model cost in tokens, or what was earned for a worse one.
+
+    "" if one of the two is not known, or if both gained or both lost.
+    """
     reading = ACCURACY if fit.main is None else fit.main.reading
     ours, alone = (fit.last, fit.alone_accuracy) if fit.main is None else (fit.main.last, fit.main.alone)
     if ours is None or alone is None or (money is None and models.utility is None):
@@ -958,7 +1176,14 @@ def _rate(fit: Fit, money: Money | None, models: Models) -> str:
 
 
 def alone_experiment(experiment: Experiment) -> Experiment:
-    """Return the same experiment with the mechanism ``local`` and honest clients: nothing is sent, so nobody cheats."""
+    """Return the same experiment with every client by itself (the mechanism ``local``).
+
+    Data, model, training, tests, rounds and seed stay. Behaviours are left out: a client that sends nothing has nobody
+    to cheat.
+
+    Args:
+        experiment: the experiment that the clients joined.
+    """
     given = experiment.sections()
     keep = {name: given[name] for name in ("data", "model", "train", "eval")}
     engine = {"device": given["engine"]["device"], "precision": given["engine"]["precision"]}
@@ -967,12 +1192,18 @@ def alone_experiment(experiment: Experiment) -> Experiment:
 
 
 def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
-    """Train every client of the run in ``folder`` by itself, into ``folder/alone``, and return that folder.
+    """Train every client of a run by itself, and return the directory of that run, ``folder/alone``.
 
-    It goes on with an unfinished one, and leaves a finished one as it is. Raises UserError: no run, or a federation on
-    a network, whose data are not here.
+    If it is there already, an unfinished run is continued and a finished one stays as it is.
+
+    Args:
+        folder: the run directory of the federation.
+        observers: watch the run, such as a progress bar.
+
+    Raises:
+        UserError: there is no run, or it was a federation on a network, whose data are with the participants.
     """
-    from hanse.runs import experiment as running  # here: a statement that plays nothing does without
+    from hanse.runs import experiment as running  # imported here, since most statements play nothing
 
     if not (folder / "config.toml").is_file():
         raise UserError(f"{folder}: is not a run directory (it has no config.toml)")

@@ -1,5 +1,8 @@
-"""What can be reproduced: the papers by name, their tables and figures, the data that each needs, and whether they are
-here."""
+"""What can be reproduced: the papers by name, their tables, the data that each needs, and whether they are here.
+
+:func:`find_table` is how the ``hanse reproduce`` command gets a table from the words on its command line;
+:func:`list_papers` and :func:`printed_papers` are what it lists without a table.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,26 @@ from hanse.lab.papers.computed import COMPUTED
 from hanse.lab.papers.tables import RECIPES, SCALES, Paper, PaperTable, load_paper, read_table, sources_of
 
 PAPERS: Mapping[str, Paper] = {name: load_paper(name, COMPUTED) for name in ("greedyfed", "gtflat", "ipfl", "pifl")}
+"""The papers by the names that the command line knows. Only their own file is read here, not those of their tables."""
 
 
 def _unknown(paper: str) -> list[str]:
+    """Return the line that refuses a paper of another name; nothing if there is such a paper."""
     return [] if paper in PAPERS else [f"reproduce {paper}: no such paper{nearest(paper, PAPERS)}"]
 
 
 def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> PaperTable:
-    """Return a paper's table at a scale by a recipe. Raises UserError that names the nearest name of one that does not
-    exist.
+    """Return a paper's table at a scale by a recipe.
+
+    Args:
+        paper: one of :data:`PAPERS`.
+        table: one of its tables, such as "table2".
+        scale: "smoke", "small" or "paper" (see :mod:`hanse.lab.papers.tables`).
+        recipe: "paper", as the text says, or "authors", as the authors' public code does.
+
+    Raises:
+        UserError: one of these does not exist, with the nearest name that does. All mistakes are told at once, except
+            that a table is not looked for in a paper that does not exist.
     """
     lines = _unknown(paper)
     if not lines and table not in PAPERS[paper].tables:
@@ -40,7 +54,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> Pap
     return PAPERS[paper].tables[table](chosen, by)
 
 
-SHIPPED = ("digits", "fedsoft_linear", "instructions")
+SHIPPED = ("digits", "fedsoft_linear", "instructions")  # sources that come with hanse or are drawn by it
+# sources that are put together from the files of others
 MADE_OF = {
     "emnist_cased": ("emnist_byclass",),
     "mixed_finance": ("fiqa", "tfns", "nwgi"),
@@ -49,7 +64,10 @@ MADE_OF = {
 
 
 def _available(source: str) -> bool:
-    """Say whether a source's files are here, so that nothing must be downloaded."""
+    """Return whether all files of a source are here, so that nothing must be downloaded.
+
+    They may lie where data sets are looked for, or as ``<source>.train.*`` in ``HANSE_DATA`` or in the cache.
+    """
     folders = [Path(os.environ["HANSE_DATA"]).expanduser()] if "HANSE_DATA" in os.environ else []
     return source in SHIPPED or all(
         is_here(part) or any(any(folder.glob(f"{part}.train.*")) for folder in (*folders, cache_dir()))
@@ -58,10 +76,17 @@ def _available(source: str) -> bool:
 
 
 def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
-    """Return the papers, or one of them: ``{paper, citation, tables}``, where a table is ``{table, title, data}`` and
-    ``data`` says for each scale which sources it needs, by either recipe, and whether they are here.
+    """Return what can be reproduced, as plain values.
 
-    Raises UserError for a paper that does not exist.
+    Args:
+        paper: the only paper to list; None lists all.
+
+    Returns:
+        One ``{paper, citation, tables}`` for each paper. A table is ``{table, title, data}``, where ``data`` has for
+        each scale the sources that the table needs by either recipe, each with whether its files are here.
+
+    Raises:
+        UserError: there is no such paper.
     """
     if paper is not None and (lines := _unknown(paper)):
         raise UserError(*lines)
@@ -70,6 +95,7 @@ def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
 
 
 def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
+    """Return one paper's entry. ``known`` collects which sources are here, so that each is looked for once."""
     tables = []
     for name in sorted(paper.tables):
         needed = {
@@ -90,7 +116,11 @@ def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
 
 
 def printed_papers(papers: Sequence[dict[str, Any]]) -> list[RichTable]:
-    """Return the list for people, a table a paper."""
+    """Return one terminal table for each paper.
+
+    Args:
+        papers: what :func:`list_papers` returned.
+    """
     shown = []
     for paper in papers:
         table = RichTable(title=f"{paper['paper']}: {paper['citation']}", title_justify="left", title_style="bold")
@@ -103,6 +133,7 @@ def printed_papers(papers: Sequence[dict[str, Any]]) -> list[RichTable]:
 
 
 def _said(data: dict[str, bool]) -> str:
+    """Return the sources that are here, and then those that are not."""
     here, away = ([source for source, there in data.items() if there is wanted] for wanted in (True, False))
     missing = [f"[yellow]not here:[/] {', '.join(away)}"] if away else []
     return "; ".join([*([", ".join(here)] if here else []), *missing]) or "none"

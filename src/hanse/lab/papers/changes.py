@@ -1,4 +1,12 @@
-"""What a table at a smaller scale changes against its recipe, found by comparing the experiments themselves."""
+"""What a table at a smaller scale changes against its recipe at full size.
+
+The list is found by comparing the experiments themselves, setting by setting, so that it is complete by construction
+and cannot fall behind the files. :func:`changed` returns it for the page above a table, :func:`unfinished` says what of
+a table has no number yet, and :func:`differing` compares the two recipes for :mod:`hanse.lab.papers.recipes`.
+
+A run's place in a table is its group, column, row and variant, which have the same names at every scale; runs at the
+same place are compared.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +23,25 @@ Place = tuple[str, str, str, str]
 """A run's group, column, row and variant, as the table's file calls them."""
 _SAME_RESULT = ("engine.train", "engine.threads", "engine.workers", "engine.device", "data.path", "data.download")
 _SEEDS = ("data.seed", "run.seed")
-_EXAMPLES = 2
+_EXAMPLES = 2  # runs that are named where a difference concerns neither whole groups nor columns nor rows
 _AXES = ("group", "column", "row")
 
 
 def changed(table: PaperTable, full: PaperTable) -> list[str]:
-    """Return what a table changes against its recipe at full size, complete, a line for each set of runs it concerns.
+    """Return everything that a table changes against its recipe at full size.
 
-    ``full`` is the same table at scale "paper". Every setting of an experiment is compared, with its default where
-    nothing is said, but for what no result depends on (threads, which engine, where files lie) and the numbers of the
-    seeds that repeat it; a seed that the table fixes is a setting. Cells that are not there are named, and so are data
-    files whose split is not the official one. What only words can say (``changes`` in the table's file) comes first.
+    Every setting of an experiment is compared, with its default where nothing is said. Left out are the settings on
+    which no result depends (threads, which engine, where files lie) and the seeds that only repeat a run; a seed that
+    the table itself fixes is compared.
+
+    Args:
+        table: the table at its own scale.
+        full: the same table, by the same recipe, at scale "paper".
+
+    Returns:
+        Lines in this order: what the table's file says in words (``changes``); groups, columns, rows, variants and
+        cells that are left out or added; settings that differ, one line for each set of runs that share them; and data
+        files whose split is not the official one. None if nothing differs.
     """
     ours, theirs = _runs(table), _runs(full)
     both = [place for place in ours if place in theirs]
@@ -41,15 +57,24 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
 
 
 def unfinished(table: PaperTable, whole: PaperTable) -> list[str]:
-    """Return which groups, columns, rows and variants of a table at its own scale have no number yet."""
+    """Return which groups, columns, rows and variants have no number yet, a line for each kind.
+
+    Args:
+        table: the part of the table that has numbers.
+        whole: the whole table at the same scale.
+    """
     return _left_out(_runs(table), _runs(whole))
 
 
 def differing(table: PaperTable, other: PaperTable) -> set[str]:
-    """Return the settings, dotted keys, in which the runs differ that stand at the same place in two tables.
+    """Return the settings in which runs at the same place of two tables differ, as dotted keys.
 
-    Where another thing is named ("mechanism.name"), only that: its options are not those of the other one. A variant
-    that the other table does not have is held against the first one that it has there.
+    Where the name of a part differs ("mechanism.name"), its options are not compared, since they are options of
+    different things. A variant that only ``table`` has is compared with the first variant of ``other`` in that cell.
+
+    Args:
+        table: the table whose places are gone through.
+        other: the table that it is compared with; places that it lacks are passed over.
     """
     ours, theirs = _runs(table), _runs(other)
     first = {place[:3]: runs for place, runs in reversed(theirs.items())}
@@ -63,11 +88,16 @@ def differing(table: PaperTable, other: PaperTable) -> set[str]:
 
 
 def _runs(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:
+    """Return a table's runs by their places."""
     return {(*cell.place, variant.name): (cell, variant) for cell in table.cells for variant in cell.variants}
 
 
 def _differences(cell: Cell, variant: Variant, full: Cell, its: Variant) -> list[tuple[str, str, str]]:
-    """Return each setting that differs: its dotted key, our value and the full table's."""
+    """Return each setting that differs, as its dotted key, our value and the full table's.
+
+    The round at which the number is read counts as a setting, unless both are read at the end of their runs: then the
+    number of rounds says it already.
+    """
     ours, theirs = _settings(variant.sections), _settings(its.sections)
     found = [
         (name, _value(ours, name), _value(theirs, name))
@@ -79,24 +109,30 @@ def _differences(cell: Cell, variant: Variant, full: Cell, its: Variant) -> list
 
 
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's settings by dotted key, defaults included; as they are written if it is not valid here."""
+    """Return an experiment's settings by dotted key, without those that make no difference.
+
+    Defaults are included. An experiment that is not valid here (its data set may be missing) is taken as it is written.
+    """
     try:
         whole: Mapping[str, Any] = Experiment(**sections).sections()
     except UserError:
         whole = sections
-    fixed = {name for name, _ in flat(sections)}  # a seed that the table itself says is no number of a repeat
+    fixed = {name for name, _ in flat(sections)}  # a seed that the table itself fixes is a setting, not a repetition
     drawn = [name for name in _SEEDS if name not in fixed]
     return {name: value for name, value in flat(whole) if name not in (*_SAME_RESULT, *drawn)}
 
 
 def _value(settings: Mapping[str, Any], name: str) -> str:
+    """Return a setting as it stands in a line, without the trailing digits of a float."""
     value = settings.get(name)
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _where(places: Sequence[Place], every: Sequence[Place]) -> str:
-    """Return for which runs something is so: nothing if for all, names of groups, columns or rows if it is just these,
-    else the first few.
+    """Return which runs a line is about, to be put in front of it.
+
+    Nothing if it is about all runs; the names of groups, columns or rows if it is about all runs of these; else the
+    first two runs and how many more there are.
     """
     if len(places) == len(every):
         return ""
@@ -110,7 +146,10 @@ def _where(places: Sequence[Place], every: Sequence[Place]) -> str:
 
 
 def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
-    """Name the groups, columns, rows and variants of the full table that are not there, and those it does not have."""
+    """Return lines on the groups, columns, rows, cells and variants that only one of two tables has.
+
+    ``ours`` and ``theirs`` are the places of the table and of the full one.
+    """
     lines = []
     for axis, kind in enumerate(_AXES):
         here, there = (dict.fromkeys(place[axis] for place in places) for places in (ours, theirs))
@@ -120,6 +159,7 @@ def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
             [f"with the {kind}{'s' if len(new) > 1 else ''} {', '.join(new)}, not in the full table"] if new else []
         )
     lines += _holes(ours, theirs)
+    # a row that is missing altogether was named above
     tried = _by_row(ours), _by_row(theirs)
     for row, full in tried[1].items():
         missing = [name for name in full if name not in tried[0].get(row, full)]
@@ -128,8 +168,9 @@ def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
 
 
 def _holes(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
-    """Name the cells that are not there although their group, column and row are, the groups and columns that lack the
-    same rows in one line.
+    """Return lines on the cells that are missing although their group, column and row are there.
+
+    Columns of a group that lack the same rows share a line, and so do groups whose columns lack the same.
     """
     here, there = (dict.fromkeys(place[:3] for place in places) for places in (ours, theirs))
     known = [{place[axis] for place in here} for axis in range(3)]
@@ -150,6 +191,7 @@ def _holes(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
 
 
 def _by_row(places: Collection[Place]) -> dict[str, list[str]]:
+    """Return the names of each row's variants, in order of appearance."""
     found: dict[str, list[str]] = {}
     for place in places:
         if place[3] not in found.setdefault(place[2], []):
@@ -158,6 +200,6 @@ def _by_row(places: Collection[Place]) -> dict[str, list[str]]:
 
 
 def _files(table: PaperTable, note: Callable[[str], str] = split_note) -> list[str]:
-    """Say which data files have a split of their own."""
+    """Return a line for each data source whose file here has another split than the official one."""
     sources = dict.fromkeys(v.sections["data"]["source"] for cell in table.cells for v in cell.variants)
     return [f"{source}: {said}" for source in sources if (said := note(source))]

@@ -1,8 +1,13 @@
-"""Ours beside the paper's: a cell's mean over seeds, the best variant, and whether the order is the same.
+"""Our numbers beside the published ones: each cell's mean over the seeds, its best variant, the order of algorithms.
 
-A cell's number is a figure at a round, the best so far, or rounds against another run. Effective rounds are those of
-the mean over the seeds of the best accuracies so far, as whole rounds are printed in GTFLAT's table 3; their deviation
-is over the seeds, each measured by itself.
+:func:`rows` turns a table that was run into one :class:`Row` for each cell. From these, :func:`orders` says in each
+setting whether the algorithms come in the paper's order, and :func:`curves` returns what the rounds looked like.
+:func:`cpu_hours` estimates the cost of the full table from what was run.
+
+A cell's number (:attr:`hanse.lab.papers.tables.Cell.measure`) is a figure at some round, the best figure up to it, or a
+comparison with another run. That comparison is GTFLAT's effective round (Definition 3) or the improvement of it
+(eq. 13). Both are taken of the mean curve over the seeds, since GTFLAT's Table 3 prints whole rounds; the deviation is
+over the seeds, each measured by itself.
 """
 
 from __future__ import annotations
@@ -18,19 +23,25 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from hanse.lab.job import Job
-from hanse.lab.papers.runner import TableOutcome, expand
+from hanse.lab.papers.runner import Reading, TableOutcome, expand
 from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.compare import best_so_far, effective_round, improvement
 
 Floats = NDArray[np.float64]
 Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
-"""One seed's finished run and the one that it is compared with; None: there is none."""
+"""One seed's finished run and the run that it is compared with; None: there is none."""
 
 
 @dataclass(frozen=True)
 class VariantScore:
-    """A variant over its finished seeds: mean, sample standard deviation (None for one seed), their number, and which
-    they are.
+    """What one variant of a cell reached over its finished seeds, in the table's unit (usually percent).
+
+    Attributes:
+        variant: its name; "" if the cell has only one.
+        mean: over the seeds; None if there is no number.
+        sd: the sample standard deviation over the seeds; None for fewer than two.
+        n: how many seeds are finished.
+        seeds: which they are.
     """
 
     variant: str
@@ -40,8 +51,10 @@ class VariantScore:
     seeds: tuple[int, ...] = ()
 
     def few(self, asked: int) -> str:
-        """Say how many of the seeds that were asked for are finished, and which if they are not the first ones;
-        nothing if all are.
+        """Return how many seeds are finished, as "3 of 5" or, if they are not the first ones, "3 of 5: 0, 2, 4".
+
+        Args:
+            asked: how many seeds were asked for. If all of them are finished, the text is empty.
         """
         if self.n == asked:
             return ""
@@ -51,7 +64,13 @@ class VariantScore:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell with what came out: the best variant's score, and all of them."""
+    """A cell with what came out.
+
+    Attributes:
+        cell: the cell.
+        best: the score of the variant that counts (see :func:`rows`).
+        variants: the scores of all variants, in the cell's order.
+    """
 
     cell: Cell
     best: VariantScore
@@ -60,10 +79,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Swap:
-    """Two algorithms that the paper has in the order ``above``, ``below`` and we in the other one.
+    """Two algorithms that come in one order in the paper and in the other one here.
 
-    ``clear``: both gaps are larger than the deviations, ``sqrt(sd_a^2 + sd_b^2)``; never if one of ours is not known,
-    as with one seed.
+    Attributes:
+        above: the algorithm with the higher published number.
+        below: the one with the lower.
+        clear: whether the gap is larger than the deviation of the difference, ``sqrt(sd_a^2 + sd_b^2)``, both in the
+            paper and here. It is false where a deviation of ours is not known, as with one seed.
     """
 
     above: str
@@ -73,7 +95,13 @@ class Swap:
 
 @dataclass(frozen=True)
 class Order:
-    """One setting's order: Spearman's rank correlation with the paper (None: it has no order), and swapped pairs."""
+    """How the algorithms of one setting are ordered, compared with the paper.
+
+    Attributes:
+        setting: the group and column.
+        correlation: Spearman's rank correlation with the published numbers, -1 to 1; None if either side has no order.
+        swaps: the pairs of algorithms in the other order.
+    """
 
     setting: str
     correlation: float | None
@@ -82,7 +110,15 @@ class Order:
 
 @dataclass(frozen=True)
 class CellCurve:
-    """A cell's best variant over the rounds: ``rounds``, ``mean`` and ``sd`` over ``n`` seeds, ``[points]`` each."""
+    """The curve of a cell's best variant over the rounds.
+
+    Attributes:
+        row: the cell.
+        rounds: ``[points]``, how many rounds had been played.
+        mean: ``[points]``, over the seeds, in the table's unit.
+        sd: ``[points]``, sample standard deviations over the seeds; 0 for one seed.
+        n: how many seeds.
+    """
 
     row: Row
     rounds: tuple[int, ...]
@@ -92,21 +128,23 @@ class CellCurve:
 
 
 def rows(outcome: TableOutcome) -> list[Row]:
-    """Return the cells with what came out, in the order of the table.
+    """Return every cell of a table with what came out, in the table's order.
 
-    Of several variants the one with the highest mean counts, among those with the most finished seeds: chosen on the
-    test set, as the papers do.
+    Of several variants, those with the most finished seeds are compared, and the one with the highest mean counts. This
+    chooses hyper-parameters on the test set, which is what the papers do.
+
+    Args:
+        outcome: the table with its results. A cell without any has a row with no number.
     """
     table = outcome.table
     runs: dict[tuple[str, str, str], dict[int, Pair]] = {}
     for reading in outcome.readings:
-        cell, base = reading.cell, reading.base
+        cell = reading.cell
         found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), {})
-        against = None if base is None else outcome.results.get(base.key)
-        found[reading.seed] = outcome.results.get(reading.job.key), against
+        found[reading.seed] = _pair(outcome, reading)
     result = []
     for cell in table.cells:
-        if not cell.variants:
+        if not cell.variants:  # computed without a run, so that it is the same for every seed
             exact = VariantScore("", cell.computed, None, outcome.seeds)
             result.append(Row(cell, exact, (exact,)))
             continue
@@ -122,45 +160,67 @@ def rows(outcome: TableOutcome) -> list[Row]:
 def _measured(
     cell: Cell, runs: Mapping[int, Pair], table: PaperTable
 ) -> tuple[float | None, float | None, int, tuple[int, ...]]:
-    """Return the cell's number over its seeds: mean, sample standard deviation (None for one seed), how many seeds and
-    which.
+    """Return a variant's mean, sample standard deviation, number of seeds, and seeds (see :class:`VariantScore`).
 
-    A seed whose run is not there does not count. An effective round that is never reached leaves no number, and its
-    seed out of the deviation.
+    A seed without a finished run does not count. An effective round that the mean curve never reaches leaves no mean;
+    a seed that never reaches it counts, but is left out of the deviation.
     """
     if cell.measure in ("rounds", "improvement"):
         return _against(cell, runs, table.metric)
-    factor = table.factor if cell.factor is None else cell.factor
-    found = {
-        seed: v * factor for seed, (run, _) in runs.items() if (v := _mean_of(cell, run, table.metric)) is not None
-    }
+    found = _by_seed(cell, runs, table)
     if not found:
         return None, None, 0, ()
     values = list(found.values())
     return float(np.mean(values)), _sd(values), len(values), tuple(found)
 
 
+def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[int, float]:
+    """Return the number that each seed's run gives for a cell, in the table's unit; seeds without one are left out."""
+    if cell.measure in ("rounds", "improvement"):
+        pairs = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, table.metric)) is not None}
+        return {seed: v for seed, both in pairs.items() if (v := _one(cell, *both)) is not None}
+    factor = factor_of(cell, table)
+    return {seed: v * factor for seed, (run, _) in runs.items() if (v := _mean_of(cell, run, table.metric)) is not None}
+
+
+def factor_of(cell: Cell, table: PaperTable) -> float:
+    """Return what a cell's recorded figure is multiplied with: its own factor, or else the table's."""
+    return table.factor if cell.factor is None else cell.factor
+
+
 def _sd(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation; None for fewer than two values."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def seed_values(outcome: TableOutcome, row: Row) -> dict[int, float]:
-    """Return the best variant's number by seed, in the table's unit; seeds without one are left out."""
-    cell, table, found = row.cell, outcome.table, {}
-    factor = table.factor if cell.factor is None else cell.factor
-    for reading in outcome.readings:
-        if reading.cell is not cell or reading.variant.name != row.best.variant:
-            continue
-        run = outcome.results.get(reading.job.key)
-        if reading.base is None:
-            value = _mean_of(cell, run, table.metric)
-            value = None if value is None else value * factor
-        else:
-            curves = _curves(cell, run, outcome.results.get(reading.base.key), table.metric)
-            value = None if curves is None else _one(cell, *curves)
-        if value is not None:
-            found[reading.seed] = value
-    return found
+    """Return the number that each seed alone gives for a row's best variant.
+
+    Args:
+        outcome: the table with its results.
+        row: one of its rows, from :func:`rows`.
+
+    Returns:
+        The number by seed, in the table's unit; seeds without one are left out.
+    """
+    runs = {
+        reading.seed: _pair(outcome, reading)
+        for reading in outcome.readings
+        if reading.cell is row.cell and reading.variant.name == row.best.variant
+    }
+    return _by_seed(row.cell, runs, outcome.table)
+
+
+def finished(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
+    """Return the results of the finished runs of a row's best variant, one for each seed."""
+    keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
+    return [outcome.results[key] for key in keys if key in outcome.results]
+
+
+def _pair(outcome: TableOutcome, reading: Reading) -> Pair:
+    """Return the result that a reading is of, and the one that it is compared with, as far as there are any."""
+    against = None if reading.base is None else outcome.results.get(reading.base.key)
+    return outcome.results.get(reading.job.key), against
 
 
 def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -172,7 +232,7 @@ def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float
 
 
 def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
-    """Return the figure at the cell's round, or the best one until then."""
+    """Return a run's figure at the cell's round, or its best until then; None if it was not tested in that round."""
     if result is None or cell.at not in result["tested"] or metric not in result["curves"]:
         return None
     last = result["tested"].index(cell.at)
@@ -186,6 +246,7 @@ def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | 
 def _against(
     cell: Cell, runs: Mapping[int, Pair], metric: str
 ) -> tuple[float | None, float | None, int, tuple[int, ...]]:
+    """Return the same as :func:`_measured` for a cell that compares each run with another one."""
     found = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
     if not found:
         return None, None, 0, ()
@@ -199,7 +260,10 @@ def _against(
 def _curves(
     cell: Cell, run: Mapping[str, Any] | None, base: Mapping[str, Any] | None, metric: str
 ) -> tuple[NDArray[np.int64], Floats, Floats] | None:
-    """Return the rounds until the cell's, and both runs' best figures so far; None unless both are whole."""
+    """Return the rounds tested until the cell's, and the best figures so far of both runs, ``[points]`` each.
+
+    None unless both runs are finished and have the figure at every one of these tests.
+    """
     if run is None or base is None or run["tested"] != base["tested"] or cell.at not in run["tested"]:
         return None
     last = run["tested"].index(cell.at) + 1
@@ -211,6 +275,7 @@ def _curves(
 
 
 def _one(cell: Cell, tested: NDArray[np.int64], ours: Floats, theirs: Floats) -> float | None:
+    """Return the effective round of ``ours [points]`` for the last value of ``theirs [points]``, or its improvement."""
     target = float(theirs[-1])
     reached = effective_round(tested, ours, target)
     if cell.measure == "rounds":
@@ -219,7 +284,19 @@ def _one(cell: Cell, tested: NDArray[np.int64], ours: Floats, theirs: Floats) ->
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's correlation of two rankings, ties at their mean rank; None if one of them has no order."""
+    """Return Spearman's rank correlation of two lists of numbers, tied numbers at their mean rank.
+
+    Args:
+        first: ``[n]``.
+        second: ``[n]``, in the same order.
+
+    Returns:
+        A number from -1 to 1; None for fewer than two numbers, or if all numbers of a list are equal.
+
+    Example:
+        >>> round(rank_correlation([94.1, 90.2, 88.0], [71.0, 74.5, 60.3]), 2)
+        0.5
+    """
     a, b = rankdata(first), rankdata(second)
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
@@ -227,7 +304,14 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
 
 
 def orders(found: Sequence[Row]) -> list[Order]:
-    """Return the comparison of orders for each setting with at least two published, finished, ranked cells."""
+    """Return how the algorithms of each setting are ordered, compared with the paper.
+
+    Args:
+        found: the rows of a table. Those that are not ranked, not published or without a number do not take part.
+
+    Returns:
+        One entry for each setting with at least two rows that take part.
+    """
     result = []
     for setting in dict.fromkeys(row.cell.setting for row in found):
         here = [r for r in found if r.cell.setting == setting and r.cell.ranked]
@@ -240,17 +324,20 @@ def orders(found: Sequence[Row]) -> list[Order]:
 
 
 def _theirs(row: Row) -> tuple[float, float]:
+    """Return the published number and its deviation, 0 if none is printed."""
     published = row.cell.published
     assert published is not None
     return published.mean, published.sd or 0.0
 
 
 def _ours(row: Row) -> tuple[float, float]:
+    """Return our number and its deviation, 0 if it is not known."""
     assert row.best.mean is not None
     return row.best.mean, row.best.sd or 0.0
 
 
 def _swap(a: Row, b: Row) -> Swap | None:
+    """Return the swap of two rows; None if they come in the same order, or are equal on either side."""
     if _theirs(a)[0] < _theirs(b)[0]:
         a, b = b, a
     gaps = [(side(a)[0] - side(b)[0], math.hypot(side(a)[1], side(b)[1])) for side in (_theirs, _ours)]
@@ -261,16 +348,22 @@ def _swap(a: Row, b: Row) -> Swap | None:
 
 
 def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
-    """Return the best variants' curves; of cells that read the same runs at several rounds, the last one's."""
+    """Return the curves of the best variants.
+
+    Args:
+        outcome: the table with its results.
+        found: some of its rows. Of several that read the same runs at different rounds, only the last one has a curve.
+
+    Returns:
+        One curve for each row with at least one finished run whose figure is known at every test.
+    """
     last = {(r.cell.group, r.cell.algorithm, _kind(r.cell)): r for r in sorted(found, key=lambda r: r.cell.at)}
     result = []
     for row in found:
         if row not in last.values():
             continue
-        jobs = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
-        done = [outcome.results[key] for key in jobs if key in outcome.results]
         metric = outcome.table.metric
-        done = [d for d in done if metric in d["curves"] and None not in d["curves"][metric]]
+        done = [d for d in finished(outcome, row) if None not in d["curves"].get(metric, [None])]
         if done:
             y = np.array([d["curves"][metric] for d in done]) * outcome.table.factor
             y = best_so_far(y) if row.cell.measure == "best" else y
@@ -281,14 +374,22 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
 
 
 def _kind(cell: Cell) -> str:
+    """Return what tells a cell's runs from those of other cells."""
     return repr([v.sections for v in cell.variants])
 
 
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
-    """Return how many CPU hours the full table would take here, and the data sources that nothing is known of.
+    """Return an estimate of what the full table would cost on this machine.
 
-    Each of its runs is taken to cost as much a round as the measured runs of that mechanism on that source, or of the
-    costliest mechanism measured there.
+    A round is taken to cost what it did in the runs of the same mechanism on the same source, or else of the costliest
+    mechanism that was measured on that source.
+
+    Args:
+        outcome: the table that was run, usually at a smaller scale.
+        full: the table to estimate, with all of its seeds.
+
+    Returns:
+        CPU hours, and the data sources of which no run was measured; their runs are not in the hours.
     """
     known: dict[tuple[str, str], list[float]] = {}
     for job in outcome.jobs:
@@ -308,4 +409,5 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
 
 
 def _cost_key(job: Job) -> tuple[str, str]:
+    """Return what the cost of a round mostly depends on: the data source and the mechanism."""
     return str(job.sections["data"]["source"]), str(job.sections["mechanism"]["name"])

@@ -1,5 +1,8 @@
-"""The tables whose numbers need no experiment of their own: GTFLAT's Example 1, the fits of iPFL's Table 7 (as printed,
-and of our runs of it where they are kept), its clients' data.
+"""The tables whose numbers need no run of their own.
+
+They are GTFLAT's Example 1, the fits of iPFL's Table 7 (of the printed numbers, and of our own where the runs are
+kept), and the class counts of iPFL's clients. A table's file names its function as ``computed``, one of
+:data:`COMPUTED`. Such a function takes the table's cells and its ``values`` and returns one number for each cell.
 """
 
 from __future__ import annotations
@@ -21,8 +24,19 @@ from hanse.lab.player import Store
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
-    """Return the least-squares fit ``acc = p1 / sqrt(N) + p2`` (iPFL eq. 17) with its R^2 and root mean square
-    error. R^2 of accuracies that are all the same is 0: there is nothing to explain.
+    """Return the least-squares fit of ``accuracy = p1 / sqrt(N) + p2``, iPFL eq. (17).
+
+    Args:
+        accuracies: accuracy (percent) by the number ``N`` of samples, for at least two numbers.
+
+    Returns:
+        ``p1`` and ``p2``, ``R2`` (0 if all accuracies are equal, since there is nothing to explain) and ``RMSE``, the
+        root mean square error in percentage points.
+
+    Example:
+        >>> found = fit({100: 50.0, 400: 60.0, 10000: 68.0})  # 70 - 200 / sqrt(N)
+        >>> {name: round(value, 6) for name, value in found.items()}
+        {'p1': -200.0, 'p2': 70.0, 'R2': 1.0, 'RMSE': 0.0}
     """
     x = 1 / np.sqrt(np.array(list(accuracies), dtype=np.float64))
     y = np.array(list(accuracies.values()))
@@ -34,7 +48,11 @@ def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
 
 
 def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return Example 1's numbers: the final state, the weights, and the payoffs of pure profiles."""
+    """Return the numbers of GTFLAT's Example 1: the final state, the weights, and the payoffs of pure profiles.
+
+    What a cell asks for is in its names: column "X[i,a]" is the state, "omega[a]" a weight, and any other column the
+    payoff of player i where the players choose the profile that the row names.
+    """
     phi = values["payoffs"]
     states = {"integers": replicator.equilibrium(phi, population=100), "closed form": replicator.equilibrium(phi)}
 
@@ -53,7 +71,11 @@ def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 
 def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return the fit of the printed Table 7, and then that of our own, if all of its runs are kept."""
+    """Return the fit of the printed Table 7 for the first row's cells, and of our own runs for the second row's.
+
+    The second row is left out unless all runs of our table are kept. The cells come row by row, so that what is left
+    out is the end of the list.
+    """
     table7 = read_table("ipfl", "table7", "paper")
     samples = [int(column["name"].removesuffix(" samples")) for column in table7["columns"]]
     lines = [fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))]
@@ -65,8 +87,16 @@ def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 
 def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, float] | None:
-    """Return our Table 7 at a scale by a recipe, the mean accuracy (%) over its seeds by number of samples, from the
-    jobs that ``reproduce`` has kept below one of the ``folders``; None if a run is missing.
+    """Return our own Table 7 of iPFL from runs that were kept.
+
+    Args:
+        folders: where ``hanse reproduce`` has left its ``jobs/``; each job is taken from the first that has it.
+        scale: the table's scale.
+        recipe: the table's recipe.
+
+    Returns:
+        The mean accuracy (percent) over the table's seeds by the number of samples of a client; None if any run is
+        missing.
     """
     table = build_table("ipfl", "table7", scale, recipe, computed={})
     found: dict[int, float] = {}
@@ -81,7 +111,7 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
 
 
 def _kept(folders: Sequence[Path], job: Job) -> float | None:
-    """Return the last test accuracy of a finished job; None if there is none."""
+    """Return the last test accuracy (0 to 1) of a job that one of the folders has finished; None if none has."""
     for folder in folders:
         result = Store(folder / "jobs").read(job)
         curve = [] if result is None else result["curves"].get("test/accuracy", [])
@@ -91,8 +121,9 @@ def _kept(folders: Sequence[Path], job: Job) -> float | None:
 
 
 def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return each client's number of samples, of all or of one class, or its largest class's share; nothing if the data
-    are not here: the counts need the data set's file, and a table is laid out before anything is loaded.
+    """Return each client's number of samples, of all classes or of one, or the share (percent) of its largest class.
+
+    Nothing if the data set's file is not here: a table is also built to be listed, when nothing may be downloaded.
     """
     from hanse.data import DataSpec, build
 

@@ -1,21 +1,27 @@
-"""A finished table as pictures: each ``[[figure]]`` of its file is one for every group that has something to show.
+"""The pictures of a finished table.
 
-``kind`` says what is drawn; points are means over seeds, bands and whiskers one sample standard deviation:
+:func:`charts` returns them as descriptions, which ``hanse.reports`` draws. Come here to add a kind of picture, or to
+learn what a ``[[figure]]`` in a table's file may say. Each ``[[figure]]`` becomes one picture for every group of the
+table that has something to show.
 
-* "curves": the table's figure over the rounds, a line an algorithm, with what the paper prints at some round.
-* "cdf": the share of clients below a number, a line an algorithm, from the clients' own numbers where they are kept,
-  else from columns called q10, q25, ... ``each`` names that number: "clients", the accuracy at the last test, or a
-  figure such as "utility/client/*".
-* "scatter": column ``y`` against column ``x``, a point an algorithm; ``missing`` stands for a ``y`` that is not there.
-* "moves": columns "SETTING: y" against "SETTING: x", a line an algorithm from the setting ``start`` to another one.
-* "strip": each client's own number (``each``) and the mean, ``column``, a place an algorithm.
-* "bars": rows by ``columns`` (default all), side by side or ``stacked``.
-* "fit": the columns' numbers against the setting ``x``, with the fit p1/sqrt(x) + p2. ``printed_at [n]``: where the
-  published numbers belong, ``printed_fit``: the published p1 and p2.
-* "trades": who paid whom over the run, as a graph of clients by role.
-* "imports": who imported whom, in what share of the markets, the rows of the table side by side.
+Points are means over seeds; bands and whiskers are one sample standard deviation, up and down. Hollow markers are the
+paper's numbers. ``kind`` is one of:
 
-``y_name`` and ``x_name`` name axes that the table's unit does not name, ``title`` what the table's title does not.
+* "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
+* "cdf": the share of clients that have at most a number, one line for each algorithm. ``each`` names the number:
+  "clients", the accuracy at the last test, or a figure such as "utility/client/*". Where the runs have not kept it
+  client by client, the columns called q10, q25, ... stand for it.
+* "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
+  table does not have.
+* "moves": how algorithms move from the setting ``start`` to another, in columns called "SETTING: x" and "SETTING: y".
+* "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
+* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``.
+* "fit": the numbers against the setting ``x`` of their experiments, with the curve p1/sqrt(x) + p2 fitted to them.
+  ``printed_at [n]`` are the x of the published numbers, ``printed_fit`` the published p1 and p2.
+* "trades": who paid whom over the run, as a graph with the clients coloured by role.
+* "imports": who imported whose model, in what share of the markets, with the algorithms side by side.
+
+``x_name`` and ``y_name`` name axes that the table's unit does not name; ``title`` replaces the table's title.
 """
 
 from __future__ import annotations
@@ -27,30 +33,40 @@ from typing import Any
 
 import numpy as np
 
-from hanse.lab.papers.compare import CellCurve, Row, curves, rows
+from hanse.lab.papers.compare import CellCurve, Row, curves, factor_of, finished, rows
 from hanse.lab.papers.computed import fit
 from hanse.lab.papers.runner import TableOutcome
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 
-OVER_SEEDS = "Means over seeds; bands and whiskers are one standard deviation, and there are none with one seed."
+OVER_SEEDS = (
+    "Means over the seeds, with bands and whiskers of one standard deviation; with a single seed there are none."
+)
 CAPTIONS = {
     **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
-    "cdf": f"How many of the clients (0 to 1) have at most this number. {OVER_SEEDS}",
+    "cdf": f"The share of the clients (0 to 1) that have at most this number. {OVER_SEEDS}",
     "strip": "A grey mark is one client in one run. " + OVER_SEEDS,
-    "trades": "An arrow goes from who paid to who was paid, the wider the more; beside a client, what it was paid less "
-    "what it paid, in tokens over the whole run (a table's balance is that of one round), mean over seeds.",
-    "imports": "The share of the markets in which a client imported the other's model, mean over seeds.",
+    "trades": "An arrow points from the client that paid to the one that was paid; the wider it is, the more was paid. "
+    "Beside a client stands what it was paid less what it paid, in tokens over the whole run (a table's balance is "
+    "that of one round), as a mean over the seeds.",
+    "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
+    "the seeds.",
 }
 """How each kind of picture is read."""
 HOLLOW = "hollow: the paper's"
-FITTED = 2  # numbers of a fit's curve, which therefore meets any two points
+FITTED = 2  # parameters of the fit: its curve meets any two points, so it is drawn for more only
 Spec = Mapping[str, Any]
+"""One ``[[figure]]`` of a table's file."""
 Here = Mapping[tuple[str, str], Row]
 """A group's rows by column and algorithm."""
 
 
 def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
-    """Return the pictures of a table, their keys beginning with ``stem``; none of what no run has numbers of."""
+    """Return the pictures of a table; a picture without any number of ours is left out.
+
+    Args:
+        outcome: the table with its results.
+        stem: the key of the picture, which is its file's name; of several pictures, what their keys begin with.
+    """
     found = rows(outcome)
     drawn: list[Chart] = []
     for spec in outcome.table.figures:
@@ -62,7 +78,10 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
 
 
 def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat | Graph, **more: str) -> Chart:
-    """Return a chart of a group; ``also`` is what tells it from the group's others."""
+    """Return a chart of a group.
+
+    ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
+    """
     group, also = next(iter(here.values())).cell.group, more.pop("also", "")
     name = f"{group}: {also}" if also else group
     kinds = [other["kind"] for other in outcome.table.figures]
@@ -74,6 +93,7 @@ def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | 
 
 
 def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:
+    """Return what an axis ("x" or "y") is called: the file's word for it, else ``otherwise``, else the table's unit."""
     unit = "" if outcome.table.unit == "as named" else outcome.table.unit
     return str(spec.get(f"{axis}_name") or otherwise or unit)
 
@@ -83,8 +103,9 @@ def _algorithms(here: Here) -> list[str]:
 
 
 def _named(outcome: TableOutcome, here: Here, algorithm: str) -> str:
-    """Return an algorithm's name, with its number of finished seeds where these are not all: lines of a picture may
-    be means over different ones.
+    """Return an algorithm's name in the legend, with how many seeds are finished unless all are.
+
+    Lines of one picture may be means over different numbers of seeds, and a reader has to see that.
     """
     counts = sorted({row.best.n for (_, name), row in here.items() if name == algorithm and row.best.mean is not None})
     if not counts or counts == [outcome.seeds]:
@@ -94,22 +115,19 @@ def _named(outcome: TableOutcome, here: Here, algorithm: str) -> str:
 
 
 def _known(row: Row | None) -> tuple[float, float] | None:
-    """Return a cell's mean and deviation (0 for one seed); None if it has no number."""
+    """Return a cell's mean and standard deviation (0 for one seed); None if there is no such cell or no number."""
     if row is None or row.best.mean is None:
         return None
     return row.best.mean, row.best.sd or 0.0
 
 
-def _runs(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
-    """Return the finished runs of a cell's best variant, a seed each."""
-    keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
-    return [outcome.results[key] for key in keys if key in outcome.results]
-
-
 def _dot(
     name: str, x: float, y: float, look: int, sd: tuple[float, float] = (0.0, 0.0), *, hollow: bool = False
 ) -> Line:
-    """Return one point with whiskers of a deviation along x and along y; none of length 0."""
+    """Return a single point with whiskers of one deviation ``sd`` along x and along y.
+
+    A deviation of 0 means one seed, so it gets no whisker: one of no length would claim certainty.
+    """
     at_x, at_y = np.array([x]), np.array([y])
     left, right = (at_x - sd[0], at_x + sd[0]) if sd[0] else (None, None)
     low, high = (at_y - sd[1], at_y + sd[1]) if sd[1] else (None, None)
@@ -117,6 +135,7 @@ def _dot(
 
 
 def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
+    """Return lines as the marks of a chart, with the meaning of hollow markers if there are any."""
     named = hollow if any(line.hollow for line in lines) else ""
     return Lines(tuple(lines), whole=whole, hollow=named, **more)
 
@@ -125,6 +144,7 @@ def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, 
 
 
 def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "curves" of a group; a published number has the colour of its algorithm's curve."""
     drawn = curves(outcome, list(here.values()))
     lines = [_curve(outcome, here, look, curve) for look, curve in enumerate(drawn)]
     for look, curve in enumerate(drawn):
@@ -139,18 +159,20 @@ def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Line:
+    """Return one algorithm's line, named with its best variant."""
     name = f"{_named(outcome, here, curve.row.cell.algorithm)} {curve.row.best.variant}".strip()
     x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
     return Line(name, x, mean, *_around(outcome, mean, sd), look)
 
 
 def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
-    """Return a deviation below and above means ``[n]``; a percentage stays one."""
+    """Return one deviation below and above the means ``[n]``; percentages stay between 0 and 100."""
     low, high = mean - sd, mean + sd
     return (low.clip(0, 100), high.clip(0, 100)) if outcome.table.unit.endswith("%") else (low, high)
 
 
 def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "cdf" of a group, with the paper's means on the x axis."""
     lines = []
     for look, algorithm in enumerate(_algorithms(here)):
         found = _by_client(outcome, here, algorithm, spec) or _by_quantile(here, algorithm)
@@ -168,11 +190,14 @@ def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) -> tuple[Floats, Floats, Floats] | None:
-    """Return numbers that shares of the clients are below of: mean and deviation over seeds, and the shares, ``[n]``
-    each. None if the runs have not kept them client by client.
+    """Return the quantiles of a number over the clients: mean and deviation over the seeds, and their shares.
+
+    Each is ``[n]``, for as many shares from 0 to 1 as the run with the fewest clients has numbers. Quantiles are taken
+    run by run and then averaged, so that runs with different clients can be put together. None if no run has kept the
+    number client by client.
     """
     row = next(row for (_, name), row in here.items() if name == algorithm)
-    each = [values for run in _runs(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
+    each = [values for run in finished(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
     if not each:
         return None
     share = np.linspace(0.0, 1.0, min(map(len, each)))
@@ -181,8 +206,7 @@ def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) ->
 
 
 def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -> Floats:
-    """Return a run's numbers client by client at the cell's round, in the table's unit, ``[n]``."""
-    factor = outcome.table.factor if row.cell.factor is None else row.cell.factor
+    """Return a run's number of each client at the cell's round, ``[n]``, in the table's unit."""
     at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
     if spec.get("each") == "clients":
         values = list(run.get("clients", {}).values()) if row.cell.at == run["tested"][-1] else []
@@ -190,10 +214,11 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
         pattern = re.escape(spec.get("each", "")).replace(r"\*", r"\d+")
         named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
         values = [curve[at] for curve in named if at is not None]
-    return np.array([value for value in values if value is not None], dtype=np.float64) * factor
+    return np.array([v for v in values if v is not None], dtype=np.float64) * factor_of(row.cell, outcome.table)
 
 
 def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
+    """Return the same as :func:`_by_client` from the columns called q10, q25, ...; None if there are none."""
     found = {column: _known(row) for (column, name), row in here.items() if name == algorithm}
     points = [
         (*known, int(column[1:]) / 100) for column, known in found.items() if known and re.fullmatch(r"q\d+", column)
@@ -205,11 +230,12 @@ def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | 
 
 
 def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so that none is covered."""
     algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
     places, values, means, sds = [], [], [], []
     for place, algorithm in enumerate(algorithms):
         row = here[spec["column"], algorithm]
-        each = np.concatenate([_each(outcome, row, run, spec) for run in _runs(outcome, row)])
+        each = np.concatenate([_each(outcome, row, run, spec) for run in finished(outcome, row)])
         places.append(np.full(len(each), float(place)))
         values.append(each)
         mean, sd = _known(row) or (0.0, 0.0)
@@ -230,6 +256,7 @@ def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "scatter" of a group."""
     lines = []
     for look, algorithm in enumerate(_algorithms(here)):
         cells = [here.get((spec[axis], algorithm)) for axis in ("x", "y")]
@@ -247,6 +274,7 @@ def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "moves" of a group, one chart for each setting other than the first; all four numbers are needed."""
     settings = dict.fromkeys(column.split(": ")[0] for column, _ in here)
     for setting in (name for name in settings if name != spec["start"]):
         lines = []
@@ -266,6 +294,7 @@ def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "bars" of a group: a series for each column of ours, then one for each column that is published."""
     asked = list(spec.get("columns", dict.fromkeys(c for c, _ in here)))
     columns = [c for c in asked if any(_known(row) for (column, _), row in here.items() if column == c)]
     labels = [a for a in _algorithms(here) if any(_known(here.get((c, a))) for c in columns)]
@@ -289,6 +318,7 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "fit" of a group, ours beside the published points and the published curve."""
     points, printed = [], []
     for place, row in enumerate(here.values()):
         if known := _known(row):
@@ -315,12 +345,13 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Line:
-    """Return the curve p1/sqrt(x) + p2 over the range of ``x [n]``."""
+    """Return the curve ``p1 / sqrt(x) + p2`` (iPFL eq. 17) over the range of ``x [n]``, as a line without markers."""
     at = np.geomspace(x.min(), x.max(), 60)
     return Line(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
 
 
 def _setting(sections: Mapping[str, Any], dotted: str) -> float:
+    """Return the number that an experiment has at a dotted key."""
     value: Any = sections
     for key in dotted.split("."):
         value = value[key]
@@ -331,7 +362,8 @@ def _setting(sections: Mapping[str, Any], dotted: str) -> float:
 
 
 def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    runs = {run["key"]: run for row in here.values() for run in _runs(outcome, row) if "trades" in run}
+    """Yield the "trades" of a group, the mean over the runs that have the same clients as the first."""
+    runs = {run["key"]: run for row in here.values() for run in finished(outcome, row) if "trades" in run}
     if not runs:
         return
     first = next(iter(runs.values()))
@@ -345,11 +377,12 @@ def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "imports" of a group: a square for each algorithm, row i and column j the share in which i took j's."""
     panels: list[Floats] = []
     columns: list[str] = []
     for algorithm in _algorithms(here):
         row = next(row for (_, name), row in here.items() if name == algorithm)
-        runs = [run["trades"] for run in _runs(outcome, row) if "trades" in run]
+        runs = [run["trades"] for run in finished(outcome, row) if "trades" in run]
         if not runs:
             continue
         clients = runs[0]["clients"]
@@ -369,4 +402,4 @@ KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
     "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "moves": _moves, "bars": _bars, "fit": _fit,
     "trades": _trades, "imports": _imports,
 }  # fmt: skip
-"""What a file's ``[[figure]]`` names as ``kind``."""
+"""What draws each ``kind`` of a ``[[figure]]``."""

@@ -1,6 +1,11 @@
-"""From a table to jobs, one experiment each, shared by all cells that read the same run.
+"""From a paper's table to runs, and from finished runs back to the table.
 
-Runs that move money are played in a run directory and audited: their ledger, and their markets by round.
+:func:`run_table` plays a table; :func:`kept_outcome` puts it together from runs that were kept. Both return a
+:class:`TableOutcome`, which :mod:`hanse.lab.papers.compare` turns into numbers. :func:`expand` lists the jobs behind a
+table. Cells that read the same run at different rounds share its job.
+
+Runs that move money are played by :func:`play_audited`, in a temporary run directory, so that their ledger is verified
+and every market is replayed; :func:`audits` sums up what was found.
 """
 
 from __future__ import annotations
@@ -22,15 +27,21 @@ if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
 MOST_SEEDS = 10
-"""Seeds that kept results are looked for."""
+"""How many seeds :func:`kept_outcome` looks for where it is not told."""
 LARGEST = 1000
-"""Seeds that a table is run with; laying out a million takes longer than anybody waits for a mistyped number."""
+"""The most seeds that a table is run with. Laying out a million runs takes minutes, and is a mistyped number."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Where one number of one seed is found: in which job, after how many rounds; ``base`` is the job that it is
-    compared with, if any.
+    """Where one number of one seed is read.
+
+    Attributes:
+        cell: the cell, which says what is read after how many rounds.
+        variant: which of the cell's variants.
+        seed: which seed.
+        job: the run.
+        base: the run that it is compared with; None if the cell compares nothing.
     """
 
     cell: Cell
@@ -41,8 +52,13 @@ class Reading:
 
 
 def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
-    """Return a variant's run with one seed: the seed of the split and of everything else, or of everything else alone
-    where the table fixes the split (``data.seed``).
+    """Return a variant's run with one seed.
+
+    Args:
+        cell: the cell, for the label.
+        variant: one of its variants.
+        seed: the seed of the split and of everything else; where the table fixes the split (``data.seed``), of
+            everything else alone.
     """
     name = f"{cell.algorithm} {variant.name}".strip()
     of = ("run",) if "seed" in variant.sections["data"] else ("data", "run")
@@ -52,9 +68,15 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
 def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[Reading]]:
     """Return the jobs of a table, each once, and the readings that its cells are made of.
 
-    All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds. Raises UserError if an
-    experiment is not valid, or a number would be read in a round that is not tested; not ``checked``: they are taken
-    as they are, which is faster.
+    All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds.
+
+    Args:
+        table: the table.
+        seeds: how many seeds, 0, 1, ...
+        checked: whether every experiment is checked; it takes longer.
+
+    Raises:
+        UserError: an experiment is not valid, or a number would be read in a round without a test.
     """
     jobs: dict[str, Job] = {}
     readings: list[Reading] = []
@@ -72,6 +94,7 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
 
 
 def _check(job: Job, cell: Cell) -> None:
+    """Raise UserError unless the experiment is valid and tests in the round that the cell reads."""
     experiment = job.checked()
     last = cell.at == experiment.run.rounds
     if cell.at > experiment.run.rounds or (cell.at % experiment.eval.every and not last):
@@ -80,9 +103,16 @@ def _check(job: Job, cell: Cell) -> None:
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """A table that was run: its jobs' results by key, the reason of each failure by label, and what was left to do.
+    """A table with the results of its runs.
 
-    ``played``: how many jobs were run now; the others were finished before.
+    Attributes:
+        table: the table.
+        seeds: how many seeds were asked for.
+        jobs: all runs, each once.
+        readings: which run each number of each seed is read from.
+        results: the finished runs' results by the jobs' keys (see :func:`hanse.lab.job.attempt`).
+        failures: why each run that failed did so, by the jobs' labels.
+        played: how many runs were not finished before this call.
     """
 
     table: PaperTable
@@ -103,11 +133,20 @@ def run_table(
     console: Console | None = None,
     work: Work = play,
 ) -> TableOutcome:
-    """Run a table's jobs with seeds 0..seeds-1 and return what came out; results go to ``folder/jobs``.
+    """Play the runs of a table that have no result yet, and return the table with its results.
 
-    ``workers`` processes, or this one if it is 1. A job that fails is recorded and tried again next time. Raises
-    UserError for seeds or workers below 1, or for data that are not here and cannot be downloaded; KeyboardInterrupt
-    once it is stopped (what has ended is kept).
+    Args:
+        table: the table.
+        seeds: how many seeds, 1 to 1,000: 0, 1, ...
+        workers: how many processes play; with 1 it is this one.
+        folder: results are kept in its ``jobs/``, where other tables find those that they share.
+        console: where the progress bar is drawn; None draws none.
+        work: what plays one job.
+
+    Raises:
+        UserError: ``seeds`` or ``workers`` is out of range, an experiment is not valid, or data are not here and
+            cannot be downloaded.
+        KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: must be at least 1")
@@ -122,9 +161,12 @@ def run_table(
 
 
 def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> TableOutcome:
-    """Return what the finished runs in ``folder/jobs`` say of a table, without running anything.
+    """Return a table with the results that are kept in ``folder/jobs``, without running anything.
 
-    With seeds 0..seeds-1; None: as many as the table has by default, or more if runs with more are kept.
+    Args:
+        table: the table.
+        folder: the folder that :func:`run_table` was given.
+        seeds: how many seeds; None: as many as the table has by default, or more if runs with more are kept.
     """
     store = Store(folder / "jobs")
     most = MOST_SEEDS if seeds is None else seeds
@@ -142,12 +184,17 @@ LEDGER = "the ledger verifies"
 
 
 def play_audited(job: Job, step: Step) -> dict[str, Any]:
-    """Run a job and return what is kept of it (:func:`hanse.lab.job.attempt`).
+    """Run a job, audit its books if it has any, and return what is kept of it.
 
-    A run with books is played in a temporary run directory; its result has ``audit``: each check's name with
-    ``{"holds", "said"}``, and ``rounds``, the markets that were replayed; of a market of few clients it has ``trades``,
-    too: ``clients [m]``, and over the run ``money [m, m]`` (tokens that i paid j) and ``imports [m, m]`` (the share of
-    the markets in which i imported j's model).
+    Args:
+        job: the run.
+        step: told of every finished round.
+
+    Returns:
+        The result that :func:`hanse.lab.job.attempt` describes. If money moved, it has ``audit`` besides: for each
+        check ``{"holds", "said"}`` by its name, and ``rounds``, the number of markets that were replayed. A market of
+        at most 40 clients also has ``trades``: ``clients [m]``, and over the whole run ``money [m, m]``, the tokens
+        that client i paid client j, and ``imports [m, m]``, the share of the markets in which i imported j's model.
     """
     from hanse.runs.experiment import run
 
@@ -171,6 +218,7 @@ MOST_TRADERS = 40  # whose trades are kept pair by pair
 
 
 def _trades(folder: Path) -> dict[str, Any]:
+    """Return ``trades`` of a run directory, as :func:`play_audited` describes it; nothing without a small market."""
     from hanse.reports.market import traded
     from hanse.runs.record import recorded_markets
 
@@ -182,6 +230,7 @@ def _trades(folder: Path) -> dict[str, Any]:
 
 
 def _audit(folder: Path) -> dict[str, Any]:
+    """Return ``audit`` of a run directory: whether the ledger verifies and, for a market, every check of the audit."""
     from hanse.ledger.place import open_ledger
     from hanse.reports.audit import audit_run
     from hanse.runs.record import recorded_markets
@@ -196,7 +245,14 @@ def _audit(folder: Path) -> dict[str, Any]:
 
 
 def audits(outcome: TableOutcome) -> list[str]:
-    """Return what the audits of a table's runs say: a line for all checks that hold everywhere, one for each other."""
+    """Return what the audits of a table's runs found.
+
+    Args:
+        outcome: the table with its results.
+
+    Returns:
+        A line with the checks that hold in all runs, and one line for each other check. Nothing if no run has books.
+    """
     kept: Mapping[str, Mapping[str, Any]] = {
         job.label: outcome.results[job.key]["audit"]
         for job in outcome.jobs
@@ -213,6 +269,7 @@ def audits(outcome: TableOutcome) -> list[str]:
         ]
         for name in names
     }
+    # "isolation" is a figure beside the checks (who never traded), not a property that a run can lack
     sound = [name for name in names if not broken[name] and name != "isolation"]
     markets = sum(audit["rounds"] for audit in kept.values())
     replayed = f", {markets} markets replayed" if markets else ""

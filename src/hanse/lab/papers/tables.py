@@ -1,37 +1,47 @@
-"""A paper's tables as files: ``<paper>/paper.toml`` has what they share, ``<paper>/<table>.toml`` is one of them.
+"""A paper's tables as TOML files, and how they are read.
 
-Read, a table is cells, each with the published number and the experiments that it is made of. A cell names one
-algorithm in one setting; its variants are the hyper-parameters that the paper tried, of which it reports the best. A
-variant is an experiment as nested plain values, without seeds.
+``<paper>/paper.toml`` has what the tables of a paper share, ``<paper>/<table>.toml`` is one table. Come here to add a
+table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of its tables as a
+:class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind it.
+:func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
 
-A table is a grid: ``groups`` (the blocks of the printed table), ``columns`` and ``rows``, each a list of entries; a
-cell is one of each. An entry is a table with a ``name``, or a name that ``[group.NAME]``, ``[column.NAME]`` or
-``[row.NAME]`` explains, or a table that is ``like`` such a name but for what it says itself. It may have:
+A cell is one algorithm in one setting. Its *variants* are the hyper-parameters that the paper tried, of which it
+reports the best. A variant is an experiment as nested plain values, without seeds.
 
-* ``experiment``: settings of the cell's experiment. They are laid over one another in the order file, group, column,
-  row, variant; ``without`` lists keys (``"data.alpha"``) that are taken away first.
-* ``values``: what stands for ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
-* ``scales``, ``recipes``: at which scales, and under which recipes, it is there; ``if_here``, ``unless_here``: only
-  with, or without, this data set's file (``missing``: what is then said of it).
-* ``columns``, ``rows``: the only ones that a group or row has; ``changes``: what its presence changes.
-* ``metric``, ``factor`` or ``over`` (a divisor), ``at``, ``measure``, ``against`` (a row), ``ranked``, ``tags``: see
-  :class:`Cell`; ``printed``: its name in ``[published]``, false for a column that has none.
-* ``variants`` (rows): the hyper-parameters that were tried, entries themselves.
+**The grid.** A file lists ``groups`` (the blocks of the printed table), ``columns`` and ``rows``; a cell is one of
+each. An entry of these lists is a table with a ``name``; or a name alone, which ``[group.NAME]``, ``[column.NAME]`` or
+``[row.NAME]`` explains; or a table that is ``like`` such a name except for what it says itself. An entry may have:
 
-``[published.GROUP]`` has a list a row, in the order of the group's printed columns: a number, ``[mean, sd]``, or "-".
-``published_over`` divides what is printed. A whole file may have ``without``, ``metric``, ``factor``, ``measure``,
-``at`` and ``ranked``, too.
+* ``experiment``: settings of the cell's experiment. Those of the file come first, then those of the group, column, row
+  and variant, each over the ones before. ``without`` lists keys (``"data.alpha"``) that are taken away first.
+* ``values``: what replaces ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
+* ``scales``, ``recipes``: the only scales and recipes that have this entry.
+* ``if_here``, ``unless_here``: it exists only with, or only without, the file of this data set. ``missing`` is what is
+  said of a group that is absent for this reason.
+* ``columns``, ``rows``: the only ones that a group (or, for ``columns``, a row) has.
+* ``changes``: what the presence of a group changes against the paper, in words.
+* ``metric``, ``factor`` or ``over`` (a divisor in its place), ``at``, ``measure``, ``against`` (a row), ``ranked``,
+  ``tags``: see :class:`Cell`.
+* ``printed``: its name in ``[published]``; false for a column that is not printed.
+* ``variants`` (rows only): the hyper-parameters that were tried, as entries.
 
-Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that is not named has the paper's; if that
-is not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or
-``changes`` may hold ``"..."``, which stands for the paper's. ``computed`` names the function that gives the cells'
-numbers where no experiment is needed (:mod:`hanse.lab.papers.computed`).
+**Published numbers.** ``[published.GROUP]`` has a list for each row, in the order of the group's printed columns: a
+number, ``[mean, sd]``, or "-" for none. ``published_over`` divides what is printed. A whole file may also have
+``without``, ``metric``, ``factor``, ``measure``, ``at`` and ``ranked``.
 
-Two *recipes*: "paper" is what the text says, and what it does not say as ``paper.toml`` reads it; "authors" is what the
-authors' public code does. ``<paper>/authors.toml`` has the same keys as ``paper.toml`` and is laid over it; a table's
-``[authors]`` has the same keys as the table's file and is laid over that. ``[[differences]]`` in ``authors.toml`` names
-each setting in which the two differ (``setting``, a dotted key of the experiment, ``paper``, ``authors``, ``source``;
-``also``: settings that change with it; ``missing`` says why it could not be had), for ``docs/papers.md``.
+**Scales.** Any value may be written ``{ paper = 400, small = 40, smoke = 6 }``. A scale that is not named has the
+paper's value; if that is not named either, there is no such key at this scale. "paper" is the paper's own size,
+"small" a stated part of it, and "smoke" takes a minute and needs no data.
+
+**Taking over.** ``like = "table2"`` starts from another file. In ``notes`` and ``changes``, ``"..."`` stands for the
+paper's own list. ``computed`` names a function of :mod:`hanse.lab.papers.computed` that gives the cells' numbers where
+no experiment is needed.
+
+**Recipes.** "paper" is what the text says; where it says nothing, ``paper.toml`` decides. "authors" is what the
+authors' public code does: ``<paper>/authors.toml`` has the keys of ``paper.toml`` and is laid over it; ``[authors]`` in
+a table's file has the keys of that file and is laid over that. ``[[differences]]`` in ``authors.toml`` names each
+setting in which the two differ, for ``docs/papers.md``: ``setting`` (a dotted key of the experiment), ``paper``,
+``authors``, ``source``, ``also`` (settings that change with it) and ``missing`` (why it is not built).
 """
 
 from __future__ import annotations
@@ -55,7 +65,12 @@ Measure = Literal["at", "best", "rounds", "improvement"]
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed number and its printed deviation, in the table's unit; None: nothing is printed."""
+    """A published number in the table's unit.
+
+    Attributes:
+        mean: the number.
+        sd: the deviation that is printed beside it; None if there is none.
+    """
 
     mean: float
     sd: float | None = None
@@ -63,9 +78,12 @@ class Printed:
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of hyper-parameters: its name ("" if it is the only one) and the experiment's sections, no seeds.
+    """One choice of hyper-parameters in a cell.
 
-    ``against``: the sections of the experiment that it is compared with, for a cell that measures rounds.
+    Attributes:
+        name: such as "lr=0.1"; "" if it is the only one.
+        sections: the experiment as nested plain values. It has no seeds, unless the table fixes the split.
+        against: the same of the experiment that it is compared with, for a cell that measures rounds; else None.
     """
 
     name: str
@@ -75,14 +93,23 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One algorithm in one setting: ``group`` is the block of the printed table (a data set), ``column`` its column.
+    """One cell of a table: one algorithm in one setting.
 
-    ``at``: after how many rounds the number is read; ``ranked``: whether it takes part in the order of the algorithms
-    (an upper bound does not); ``tags``: the words that ``--only`` knows it by. ``measure``: the figure "at" that round,
-    the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``compare.py``);
-    ``computed``: the number itself, for a cell that no experiment is needed for (None: it cannot be had here).
-    ``metric`` and ``factor`` replace the table's; of several metrics it is the mean. ``place``: group, column and row
-    as the file calls them, which are the same at every scale.
+    Attributes:
+        group: the block of the printed table, usually a data set.
+        column: the column in that block.
+        algorithm: the row.
+        variants: the hyper-parameters to try; none for a computed cell.
+        at: after how many rounds the number is read.
+        published: the published number; None if there is none.
+        ranked: whether it takes part in the order of the algorithms. An upper bound, for one, does not.
+        tags: the words by which ``--only`` finds it, in lower case.
+        measure: the figure "at" that round, the "best" until then, or the effective "rounds" and their "improvement"
+            against another run (see :mod:`hanse.lab.papers.compare`).
+        computed: the number itself, for a cell that needs no experiment; None if it cannot be computed here.
+        metric: the recorded figure in the place of the table's; of several figures the mean is taken. "": the table's.
+        factor: what it is multiplied with in the place of the table's factor; None: the table's.
+        place: group, column and row as the file calls them, which are the same at every scale.
     """
 
     group: str
@@ -109,11 +136,23 @@ class Cell:
 class PaperTable:
     """A table at one scale, by one recipe.
 
-    ``seeds``: how many by default; ``changes``: what it changes against its recipe beside the settings that
-    :func:`hanse.lab.papers.changes.changed` finds by comparing; ``notes``: how the numbers are to be read; ``metric``
-    and ``factor``: which recorded figure the cells are, and what it is multiplied with; ``figures``: what is drawn of
-    it (see ``figures.py``); ``absent``: words that ``--only`` could have, and why their cells are not there; ``only``:
-    the filters that it was cut down by.
+    Attributes:
+        paper: the paper's name on the command line.
+        name: the table's name there, such as "table2".
+        title: what is printed above it.
+        scale: its size.
+        cells: in the order of the printed table.
+        recipe: whether it follows the text or the authors' code.
+        seeds: how many seeds by default.
+        changes: what it changes against its recipe, as far as words are needed; the settings are found by
+            :func:`hanse.lab.papers.changes.changed`.
+        notes: how the numbers are to be read.
+        metric: which recorded figure the cells show.
+        factor: what that figure is multiplied with, 100 to make percent of a share.
+        unit: the unit after that, as it stands on an axis.
+        figures: what is drawn of it (see :mod:`hanse.lab.papers.figures`).
+        absent: words that ``--only`` might be given, each with the reason why its cells are not there.
+        only: the ``--only`` filters that were applied.
     """
 
     paper: str
@@ -135,7 +174,13 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its name on the command line, its citation, and a builder for each table."""
+    """A paper whose tables can be built.
+
+    Attributes:
+        name: its name on the command line.
+        citation: title, authors and year.
+        tables: for each table's name the function that builds it at a scale by a recipe.
+    """
 
     name: str
     citation: str
@@ -143,16 +188,21 @@ class Paper:
 
 
 def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
-    """Return the table with the cells that one of the ``only`` filters lets through; all of them if there is none.
+    """Return the table with only the cells that pass one of the filters.
 
-    A filter is words with spaces or commas between them, and a cell passes if it has them all as tags. Raises
-    UserError for a word that no cell has, or if nothing is left.
+    Args:
+        table: the table.
+        only: the filters; none lets all cells pass. A filter is words with spaces or commas between them, and a cell
+            passes if all of them are among its tags.
+
+    Raises:
+        UserError: a filter is empty, no cell has one of its words, or no cell is left.
     """
     if not only:
         return table
     filters = [frozenset(text.lower().replace(",", " ").split()) for text in only]
     if not all(filters):
-        raise UserError("--only: there are no words in it, which would be every cell")
+        raise UserError("--only: there are no words in it; leave it out to get every cell")
     known = frozenset().union(*(cell.tags for cell in table.cells))
     wrong = sorted({word for words in filters for word in words if word not in known})
     if wrong:
@@ -168,8 +218,12 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
 
 
 def on_device(table: PaperTable, device: str) -> PaperTable:
-    """Return the table with its training on another device, where the engine is measured and chosen; "cpu" changes
-    nothing.
+    """Return the table with all experiments on another device.
+
+    Args:
+        table: the table.
+        device: "cpu" returns the table as it is. On any other device (such as "cuda") the experiments leave the engine
+            to hanse's rule ("auto"), since those that they name may run on the CPU only.
     """
     if device == "cpu":
         return table
@@ -184,12 +238,19 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
 
 def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTable:
-    """Return the table with this number of seeds (None: its own), said among its changes if the paper has another."""
+    """Return the table with another number of seeds, which stands among its changes if the paper has a different one.
+
+    Args:
+        table: the table.
+        seeds: how many; None keeps the table's own number.
+        published: how many the paper has.
+    """
     seeds = table.seeds if seeds is None else seeds
     said = () if seeds == published else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
     return replace(table, seeds=seeds, changes=(*said, *table.changes))
 
 
+# The keys that an entry and a file may have. Any other key is a mistake, which would otherwise be silently ignored.
 ENTRY = {
     "name", "like", "experiment", "without", "values", "scales", "recipes", "if_here", "unless_here", "missing",
     "columns", "rows", "changes", "metric", "factor", "over", "published_over", "at", "measure", "against", "ranked",
@@ -202,11 +263,16 @@ FILE = {
 }  # fmt: skip
 Document = dict[str, Any]
 Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
-"""From a table's cells and its file's ``values`` to the cells' numbers; none if they cannot be had here."""
+"""Takes a table's cells and its file's ``values``; returns a number for each cell, or an empty list without data."""
 
 
 def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
-    """Return a paper that has a folder beside this module, and ``computed`` by the names that its files use."""
+    """Return a paper that has a folder beside this module. Its tables are read when they are built.
+
+    Args:
+        name: the folder's name.
+        computed: the functions that tables may name as ``computed``.
+    """
     shared = _file(name, "paper")
     tables = {table: partial(build_table, name, table, computed=computed) for table in shared["tables"]}
     return Paper(name, shared["citation"], tables)
@@ -214,34 +280,53 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
 
 @cache
 def _file(paper: str, name: str) -> Document:
+    """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
     return tomllib.loads((files(__package__) / paper / f"{name}.toml").read_text())
 
 
 def differences(paper: str) -> list[dict[str, Any]]:
-    """Return what the authors' code does otherwise than the text: ``{setting, paper, authors, source}`` each, ``also``
-    (settings that change with it) and ``missing`` where it is not built here.
+    """Return what the authors' code of a paper does otherwise than its text.
+
+    Args:
+        paper: the paper's name.
+
+    Returns:
+        Entries with ``setting``, ``paper``, ``authors`` and ``source``; some with ``also`` (settings that change with
+        it), and with ``missing`` where it is not built here, and why.
     """
     found: list[dict[str, Any]] = _authors(paper).get("differences", [])
     return found
 
 
 def _authors(paper: str) -> Document:
+    """Return a paper's ``authors.toml``; empty if it has none."""
     return _file(paper, "authors") if (files(__package__) / paper / "authors.toml").is_file() else {}
 
 
 def read_table(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") -> Document:
-    """Return a table's file as it reads at a scale by a recipe, with what it takes over from other files."""
+    """Return a table's file with its scale and recipe chosen and everything that it takes over from other files.
+
+    Args:
+        paper: the paper's name.
+        name: the table's name.
+        scale: the scale.
+        recipe: the recipe.
+    """
     own: Document = _at_scale(_file(paper, name), scale)
     shared: Document = _at_scale(_file(paper, "paper"), scale)
     if recipe == "authors":
         shared = _over(shared, _at_scale(_authors(paper), scale), shared)
+    # paper.toml (or the file that it is like) lies below, then the table's file, then its [authors]
     below = read_table(paper, own["like"], scale, recipe) if "like" in own else shared
     merged = _over(below, own, shared)
     return _over(merged, own["authors"], shared) if recipe == "authors" and "authors" in own else merged
 
 
 def _over(below: Document, own: Document, shared: Document) -> Document:
-    """Return a file's settings laid over those that it takes over; "..." stands for the paper's own list."""
+    """Return a file laid over the one that it starts from.
+
+    Nested settings are merged, other keys replaced. "..." in ``notes`` and ``changes`` becomes the list of ``shared``.
+    """
     for key in own.get("without", ()):
         below = below | {"experiment": _without(below["experiment"], key.split("."))}
     merged = below | own
@@ -253,7 +338,7 @@ def _over(below: Document, own: Document, shared: Document) -> Document:
 
 
 def _at_scale(value: Any, scale: Scale) -> Any:
-    """Return a value of a file with every choice of scale made; None is a value that is not there."""
+    """Return a value of a file with every choice of scale made; None if it has no value at this scale."""
     if isinstance(value, list):
         return [_at_scale(item, scale) for item in value]
     if not isinstance(value, dict):
@@ -264,7 +349,7 @@ def _at_scale(value: Any, scale: Scale) -> Any:
 
 
 def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
-    """Return nested settings with others laid over them."""
+    """Return nested settings with others laid over them; of a setting that both have, the one above counts."""
     both = dict(below)
     for key, value in above.items():
         nested = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
@@ -275,7 +360,20 @@ def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
 def build_table(
     paper: str, name: str, scale: Scale, recipe: Recipe = "paper", *, computed: Mapping[str, Computed]
 ) -> PaperTable:
-    """Return a table at a scale by a recipe. Raises UserError if its file has words that mean nothing."""
+    """Return a table at a scale by a recipe.
+
+    Groups that the scale or recipe does not have, or whose data are not here, are left out; ``absent`` says why.
+
+    Args:
+        paper: the paper's name.
+        name: the table's name.
+        scale: the scale.
+        recipe: the recipe.
+        computed: the functions that the table may name as ``computed``.
+
+    Raises:
+        UserError: its file has a key or a name that means nothing.
+    """
     document = {**read_table(paper, name, scale, recipe), "recipe": recipe}
     every = _entries(document, "group")
     text = document if recipe == "paper" else read_table(paper, name, scale)
@@ -311,7 +409,14 @@ def build_table(
 
 
 def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") -> list[str]:
-    """Return the data sets of a table at a scale by a recipe, those that it would leave out here, too."""
+    """Return the data sources that a table needs, those of groups included that are left out without their data.
+
+    Args:
+        paper: the paper's name.
+        name: the table's name.
+        scale: the scale.
+        recipe: the recipe.
+    """
     groups = _entries(read_table(paper, name, scale, recipe), "group")
     asked = [g for g in groups if scale in g.get("scales", SCALES) and recipe in g.get("recipes", RECIPES)]
     here = [g for g in asked if "missing" in g or _stands(g, scale, recipe)]
@@ -320,7 +425,7 @@ def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") ->
 
 
 def _numbered(groups: Sequence[Document]) -> Iterator[Document]:
-    """Yield groups with their ``place``: the printed name, and which one it is where several make up one block."""
+    """Yield groups with their ``place``: the printed name, numbered where several groups make up one printed block."""
     seen: dict[str, int] = {}
     for group in groups:
         name: str = group.get("printed") or group["name"]
@@ -329,9 +434,9 @@ def _numbered(groups: Sequence[Document]) -> Iterator[Document]:
 
 
 def _check(where: str, document: Document, groups: Sequence[Document], printed_rows: Sequence[str]) -> None:
-    """Refuse words that mean nothing, which would be passed over in silence: keys, and names of published numbers.
+    """Raise UserError for keys, and for names of published numbers, that mean nothing and would be silently ignored.
 
-    ``printed_rows``: rows of the paper's recipe, whose numbers are printed whether or not another recipe has them.
+    ``printed_rows`` are the rows of the paper's recipe. Their numbers are printed whether or not this recipe has them.
     """
     columns, rows = _entries(document, "column"), _entries(document, "row")
     entries = [*groups, *columns, *rows, *(variant for row in rows for variant in row.get("variants", ()))]
@@ -347,7 +452,7 @@ def _check(where: str, document: Document, groups: Sequence[Document], printed_r
 
 
 def _entries(document: Document, kind: str) -> list[Document]:
-    """Return the entries of the list of groups, columns or rows, with what they take from the named ones."""
+    """Return the list of groups, columns or rows (``kind`` "group", "column", "row"), every entry spelled out."""
     named = document[kind]
 
     def whole(item: str | Document) -> Document:
@@ -359,14 +464,14 @@ def _entries(document: Document, kind: str) -> list[Document]:
 
 
 def _stands(entry: Document, scale: Scale, recipe: Recipe) -> bool:
-    """Say whether an entry is there at this scale, by this recipe, with the data that are here."""
+    """Return whether an entry exists at this scale, by this recipe, and with the data that are here."""
     there = "if_here" not in entry or is_here(entry["if_here"])
     wanted = "unless_here" not in entry or not is_here(entry["unless_here"])
     return scale in entry.get("scales", SCALES) and recipe in entry.get("recipes", RECIPES) and there and wanted
 
 
 def _left_out(group: Document, scale: Scale, recipe: Recipe) -> str | None:
-    """Return why a group of the paper is not in the table; None if it is there."""
+    """Return why a group of the paper is not in the table; None if it is, or if nothing is to be said of it."""
     scales, recipes = group.get("scales", SCALES), group.get("recipes", RECIPES)
     if recipe not in recipes:
         return f"is part of --recipe {' and '.join(recipes)} only"
@@ -376,7 +481,7 @@ def _left_out(group: Document, scale: Scale, recipe: Recipe) -> str | None:
 
 
 def _words(document: Document, *entries: Document) -> frozenset[str]:
-    """Return the words that ``--only`` knows entries by: of their names, their tags, and their data sets."""
+    """Return the words by which ``--only`` finds a cell of these entries: those of their names, tags and sources."""
     texts = [_filled(entry["name"], _values(document, *entries)) for entry in entries]
     words = " ".join(texts).lower().replace(",", " ").split()
     sources = [source for e in entries if (source := e.get("experiment", {}).get("data", {}).get("source"))]
@@ -385,11 +490,16 @@ def _words(document: Document, *entries: Document) -> frozenset[str]:
 
 
 def _values(document: Document, *entries: Document) -> Document:
+    """Return ``values`` of the file and of entries; a later one counts where both have a name."""
     return {k: v for entry in (document, *entries) for k, v in entry.get("values", {}).items()}
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """Return a value of a file with its "{names}" filled in; a text that is one name alone becomes what it names."""
+    """Return a value of a file with its "{names}" filled in.
+
+    A text that is one name alone becomes the value itself, so that numbers and lists stay what they are. A setting that
+    becomes "none" is left out.
+    """
     if isinstance(value, str) and "{" in value:
         alone = value[1:-1]
         return values[alone] if value == f"{{{alone}}}" else value.format_map(values)
@@ -420,11 +530,13 @@ def _cells(document: Document, group: Document, scale: Scale) -> Iterator[Cell]:
     for column, row in places:
         if column["name"] in row.get("columns", (column["name"],)):
             numbers = document.get("published", {}).get(group.get("printed", group["name"]), {}).get(row["name"])
+            # strict: a row with a number too few would shift all numbers behind it
             by_column = dict(zip(printed, numbers or [], strict=bool(numbers)))
             yield _cell(document, (group, column, row), by_column.get(column["name"], "-"), scale)
 
 
 def _cell(document: Document, place: Sequence[Document], number: Any, scale: Scale) -> Cell:
+    """Return the cell at a place (group, column and row), ``number`` being what is printed there."""
     group, column, row = place
     values, said = _values(document, *place), _laid(_laid(group, column), row)
     against = None
@@ -467,6 +579,7 @@ def _experiment(document: Document, layers: Sequence[Document]) -> Document:
 
 
 def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:
+    """Return nested settings without the one at a path of keys, if it is there."""
     first, *rest = path
     if rest and first in sections:
         return {**sections, first: _without(sections[first], rest)}
@@ -474,6 +587,7 @@ def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:
 
 
 def _published(number: Any, over: float) -> Printed | None:
+    """Return a published number as the file writes it (a number, ``[mean, sd]`` or "-"), divided by ``over``."""
     if number == "-":
         return None
     return Printed(*(float(x) / over for x in (number if isinstance(number, list) else [number])))
