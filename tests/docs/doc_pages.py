@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
-OWN_MODELS = ("own-data.md",)  # pages whose models are no stacks of known layers
+OWN_MODELS = ("own-data.md", "own-model.md")  # pages whose models are no stacks of known layers
 LONG = (["hanse", "demo"], ["hanse", "reproduce"], ["hanse", "report"])  # a report draws for seconds
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
