@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from reports_cases import large_run, metric, seat, write_run
 
-from hanse.reports.chart import Bars, Chart, Heat, Lines, even, ticks
+from hanse.reports.chart import Bars, Chart, Heat, Lines, colour, even, ticks
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import SeedGroup, group_runs
@@ -143,6 +143,12 @@ def test_page_and_file_show_the_charts_numbers(tmp_path: Path) -> None:
             wanted = np.concatenate([series.values for series in chart.marks.series])
             shown = [row["v"] for row in drawn["rows"]]
         assert np.array(shown, float) == pytest.approx(wanted, rel=1e-4, abs=1e-12, nan_ok=True)
+
+
+def test_every_look_has_a_colour_of_its_own() -> None:
+    assert colour(0) == "#0072B2"
+    assert colour(7) == "#80B8D8"  # half of it white
+    assert len({colour(i) for i in range(28)}) == 28
 
 
 def test_positions_and_ticks() -> None:

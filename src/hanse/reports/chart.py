@@ -191,6 +191,14 @@ def looks(items: Sequence[Line | Series]) -> list[int]:
     return [i if item.look is None else item.look for i, item in enumerate(items)]
 
 
+def colour(look: int) -> str:
+    """Return the colour of a look: those of ``COLOURS`` in turn, then lighter ones of the same."""
+    full = COLOURS[look % len(COLOURS)]
+    white = 1 - 0.5 ** min(3, look // len(COLOURS))  # the share of white in it
+    parts = (int(full[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
+
+
 def even(count: int, most: int) -> Ints:
     """Return at most ``most`` positions ``[n]`` spread evenly over ``count``, the first and the last among them."""
     if count <= most:

@@ -26,7 +26,6 @@ from PIL import Image
 
 from hanse.base.files import write_whole
 from hanse.reports.chart import (
-    COLOURS,
     DASHES,
     MARKERS,
     Bars,
@@ -36,6 +35,7 @@ from hanse.reports.chart import (
     Line,
     Lines,
     Series,
+    colour,
     looks,
     ticks,
 )
@@ -165,6 +165,7 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     axis: Spec = {"tickMinStep": 1, "format": ",d"} if marks.whole else {}
     if marks.places:
         axis = {"values": list(range(len(marks.places))), "labelExpr": "places[datum.value]", "grid": False}
+        axis |= _turned(marks.places)
     spec: Spec = {
         "height": 270,
         "usermeta": {"column": _column(names)},
@@ -176,12 +177,12 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
                 "field": "x", "type": "quantitative", "title": chart.x or None,
                 "scale": {"zero": False, "nice": False, "padding": 12 if marks.places else 4}, "axis": axis,
             },
-            "color": _by_look("s", names, [COLOURS[i % len(COLOURS)] for i in look], legend),
+            "color": _by_look("s", names, [colour(i) for i in look], legend),
         },
         "layer": _line_layers(chart, marks, names, look, legend, page),
     }  # fmt: skip
     if marks.hollow:
-        spec["title"] = {"subtitle": f"Hollow markers: {marks.hollow}", "subtitleColor": SOFT}
+        spec["title"] = {"subtitle": marks.hollow[:1].upper() + marks.hollow[1:], "subtitleColor": SOFT}
         if page:
             spec["title"] |= {"text": ""}
     return spec
@@ -228,16 +229,19 @@ def _line_layers(
     layers = [
         _layer("!datum.d", area, between),
         _layer("datum.d && isValid(datum.low)", whisker, between),
-        _layer("isValid(datum.left)", whisker, along),
+        _layer("datum.d && isValid(datum.left)", whisker, along),
+        _layer("!datum.d && isValid(datum.left)", {**area, "orient": "horizontal"}, along),
         _layer("!datum.d", curve, {"y": y, "strokeDash": dash}),
         _layer("datum.m === 1", full, {"y": y, "shape": shape}),
         _layer("datum.m === 2", {**hollow, "fill": "#ffffff"}, {"y": y, "shape": shape}),
     ]
     lines = marks.lines
     bands = [line for line in lines if line.low is not None]
+    sideways = [line for line in lines if line.left is not None]
     wanted = (
         any(not line.dots for line in bands), any(line.dots for line in bands),
-        any(line.left is not None for line in lines), any(not line.dots for line in lines),
+        any(line.dots for line in sideways), any(not line.dots for line in sideways),
+        any(not line.dots for line in lines),
         any(not line.hollow for line in lines), any(line.hollow for line in lines),
     )  # fmt: skip
     layers = [layer for layer, is_wanted in zip(layers, wanted, strict=True) if is_wanted]
@@ -272,12 +276,13 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     along, across = ("x", "y") if marks.upright else ("y", "x")
     written = ticks(marks.labels, 20 if marks.upright else 60)
     labels = [_short(label) if marks.upright else _folded(label) for label in marks.labels]
-    angle = -40 if marks.upright and not _fits([marks.labels[i] for i in written]) else 0
+    # rows have room for all their labels; columns of numbers may leave some out on a narrow screen
+    turned = _turned([marks.labels[i] for i in written]) if marks.upright else {"labelOverlap": False}
     legend = _legend(names, hidden=len(names) < 2)
     place: Spec = {
         "field": "i", "type": "ordinal", "title": (chart.x if marks.upright else chart.y) or None,
         "scale": {"domain": list(range(len(labels))), "paddingInner": 0.25 if len(labels) <= 60 else 0.0},
-        "axis": {"values": written, "labelExpr": "labels[datum.value]", "labelAngle": angle},
+        "axis": {"values": written, "labelExpr": "labels[datum.value]", "labelAngle": 0} | turned,
     }  # fmt: skip
     title = (chart.y if marks.upright else chart.x) or None
     length: Spec = {"field": "v", "type": "quantitative", "title": title, "stack": "zero" if marks.stacked else None}
@@ -290,7 +295,7 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
         "encoding": {
             across: length,
             "order": {"field": "o"},
-            "color": _by_look("s", names, [COLOURS[i % len(COLOURS)] for i in looks(marks.series)], legend),
+            "color": _by_look("s", names, [colour(i) for i in looks(marks.series)], legend),
             "tooltip": [{"field": "t", "title": "of"}, *([{"field": "s", "title": "bar"}] if len(names) > 1 else []),
                         {"field": "v", "title": title or "value", "format": ",.4~g"}],
         },
@@ -301,8 +306,9 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
         layers.append({"transform": [{"filter": "isValid(datum.low)"}],
                        "mark": {"type": "rule", "color": INK, "strokeWidth": 1.2},
                        "encoding": {across: ends, f"{across}2": {"field": "high"}}})  # fmt: skip
-    rows_high = len(labels) * many
-    height = 270 if marks.upright else float(np.clip(21 * rows_high + 10 * len(labels), 60, 900))
+    lines = max((len(label) for label in labels if isinstance(label, list)), default=1)
+    each = max(21 * many, 15 * lines) + 10  # pixels of a row: its bars, or its label if that is higher
+    height = 270 if marks.upright else float(np.clip(each * len(labels), 60, 900))
     return {
         "height": height,
         "usermeta": {"column": _column(names)},
@@ -449,7 +455,7 @@ def _graph(marks: Graph) -> Spec:
     its two ends, so that the live page draws new payments by the same formulas.
     """
     kinds = list(dict.fromkeys(marks.kinds))
-    colours = [COLOURS[i % len(COLOURS)] for i in range(len(kinds))]
+    colours = [colour(i) for i in range(len(kinds))]
     shapes = [MARKERS[i % len(MARKERS)] for i in range(len(kinds))]
     called = distinct(list(marks.names))
     nodes = [
@@ -478,61 +484,58 @@ def graph_spec(
         arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
         kinds: of nodes, with a colour and a shape each.
     """
-    size = float(np.clip(30 - 0.5 * (len(nodes) - 12), 13, 30))
-    x = {"type": "quantitative", "axis": None, "scale": {"domain": [-1.75, 1.75]}}
-    y = {"type": "quantitative", "axis": None, "scale": {"domain": [-1.35, 1.35]}}
-    colour = _by_look("kind", kinds, colours, _legend(kinds, hidden=len(kinds) < 2))
-    shape = _by_look("kind", kinds, shapes, _legend(kinds, hidden=len(kinds) < 2))
-    wide = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.7, 5]}}
-    clear = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.4, 0.9]}}
-    text = {"x": {**x, "field": "bx"}, "y": {**y, "field": "by"}, "text": {"field": "beside"}}
-    sides = (("left", "datum.bx > 0.25"), ("right", "datum.bx < -0.25"), ("center", "abs(datum.bx) <= 0.25"))
+    legend = _legend(kinds, hidden=len(kinds) < 2)
+    tinted = _by_look("kind", kinds, colours, legend)
     return {
         "height": 510,
         "usermeta": {"column": _column(kinds), "square": True},  # a page gives it the height that goes with its width
         "datasets": {"nodes": list(nodes), "arrows": list(arrows)},
         "resolve": {"scale": {"size": "independent", "strokeWidth": "independent", "opacity": "independent"}},
-        "layer": [
-            {
-                "data": {"name": "arrows"},
-                "transform": _ways(12),
-                "mark": {"type": "line", "interpolate": "linear"},
-                "encoding": {
-                    "x": {**x, "field": "px"}, "y": {**y, "field": "py"}, "detail": {"field": "id"},
-                    "order": {"field": "k"}, "color": colour, "strokeWidth": wide, "opacity": clear,
-                },
-            },
-            {
-                "data": {"name": "arrows"},
-                "transform": _heads(),
-                "mark": {"type": "point", "shape": "triangle-up", "filled": True},
-                "encoding": {
-                    "x": {**x, "field": "px"}, "y": {**y, "field": "py"}, "color": colour,
-                    "angle": {"field": "angle", "type": "quantitative", "scale": None},
-                    "size": {"field": "share", "type": "quantitative", "legend": None,
-                             "scale": {"domain": [0, 1], "range": [60, 220]}},
-                    "tooltip": {"field": "told"},
-                },
-            },
-            {
-                "data": {"name": "nodes"},
-                "mark": {"type": "point", "filled": True, "size": size * size, "opacity": 1, "stroke": "#ffffff"},
-                "encoding": {"x": {**x, "field": "x"}, "y": {**y, "field": "y"}, "color": colour, "shape": shape,
-                             "tooltip": {"field": "told"}},
-            },
-            {
-                "data": {"name": "nodes"},
-                "mark": {"type": "text", "color": "#ffffff", "fontSize": max(8, 0.42 * size), "baseline": "middle"},
-                "encoding": {"x": {**x, "field": "x"}, "y": {**y, "field": "y"}, "text": {"field": "inside"}},
-            },
-            *(
-                {"data": {"name": "nodes"}, "transform": [{"filter": which}],
-                 "mark": {"type": "text", "align": side, "color": INK, "baseline": "middle",
-                          "fontSize": 11 if len(nodes) <= 24 else 9, "limit": 150}, "encoding": text}
-                for side, which in sides
-            ),
-        ],
-    }  # fmt: skip
+        "layer": [*_arrow_layers(tinted), *_node_layers(len(nodes), tinted, _by_look("kind", kinds, shapes, legend))],
+    }
+
+
+def _at(x: str, y: str) -> Spec:
+    """Return the places of a graph's marks; the room beside the unit circle is for names."""
+    axes = (("x", x, 1.75), ("y", y, 1.35))
+    return {
+        axis: {"field": name, "type": "quantitative", "axis": None, "scale": {"domain": [-end, end]}}
+        for axis, name, end in axes
+    }
+
+
+def _by_share(least: float, most: float) -> Spec:
+    return {"field": "share", "type": "quantitative", "legend": None,
+            "scale": {"domain": [0, 1], "range": [least, most]}}  # fmt: skip
+
+
+def _arrow_layers(tinted: Spec) -> list[Spec]:
+    way = {"detail": {"field": "id"}, "order": {"field": "k"}}
+    looks = {"color": tinted, "strokeWidth": _by_share(0.7, 5), "opacity": _by_share(0.4, 0.9)}
+    turned = {"field": "angle", "type": "quantitative", "scale": None}
+    head = {"color": tinted, "angle": turned, "size": _by_share(60, 220), "tooltip": {"field": "told"}}
+    arrows, at = {"name": "arrows"}, _at("px", "py")
+    return [
+        {"data": arrows, "transform": _ways(12), "mark": {"type": "line"}, "encoding": {**at, **way, **looks}},
+        {"data": arrows, "transform": _heads(), "encoding": {**at, **head},
+         "mark": {"type": "point", "shape": "triangle-up", "filled": True}},
+    ]  # fmt: skip
+
+
+def _node_layers(many: int, tinted: Spec, shape: Spec) -> list[Spec]:
+    """Return the nodes, smaller the more there are, with their short names inside and the long ones outside."""
+    size = float(np.clip(30 - 0.5 * (many - 12), 13, 30))
+    nodes, at, beside = {"name": "nodes"}, _at("x", "y"), {**_at("bx", "by"), "text": {"field": "beside"}}
+    dot = {"type": "point", "filled": True, "size": size * size, "opacity": 1, "stroke": "#ffffff"}
+    inside = {"type": "text", "color": "#ffffff", "fontSize": max(8, 0.42 * size), "baseline": "middle"}
+    outside = {"type": "text", "color": INK, "baseline": "middle", "fontSize": 11 if many <= 24 else 9, "limit": 150}
+    sides = (("left", "datum.bx > 0.25"), ("right", "datum.bx < -0.25"), ("center", "abs(datum.bx) <= 0.25"))
+    return [
+        {"data": nodes, "mark": dot, "encoding": {**at, "color": tinted, "shape": shape, "tooltip": {"field": "told"}}},
+        {"data": nodes, "mark": inside, "encoding": {**at, "text": {"field": "inside"}}},
+        *({"data": nodes, "transform": [{"filter": which}], "mark": {**outside, "align": side}, "encoding": beside}
+          for side, which in sides),
+    ]  # fmt: skip
 
 
 def _ends() -> list[Spec]:
@@ -635,6 +638,15 @@ def _short(text: str) -> str:
 def _folded(text: str) -> list[str]:
     """Return a row's label in up to three short lines, so that a narrow screen keeps room for the figure."""
     return textwrap.wrap(text, 20, max_lines=3, placeholder=" …") or [text]
+
+
+def _turned(labels: Sequence[str]) -> Spec:
+    """Return how names under a drawing are written: all of them, turned where they do not fit beside each other.
+    Numbers stay as they are; where they do not fit some are left out.
+    """
+    if all(label.isdecimal() for label in labels):
+        return {}
+    return {"labelOverlap": False, "labelAngle": 0 if _fits(labels) else -40}
 
 
 def _fits(labels: Sequence[str]) -> bool:
