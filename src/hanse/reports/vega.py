@@ -525,17 +525,18 @@ def _arrow_layers(tinted: Spec) -> list[Spec]:
 def _node_layers(many: int, tinted: Spec, shape: Spec) -> list[Spec]:
     """Return the nodes, smaller the more there are, with their short names inside and the long ones outside."""
     size = float(np.clip(30 - 0.5 * (many - 12), 13, 30))
-    nodes, at, beside = {"name": "nodes"}, _at("x", "y"), {**_at("bx", "by"), "text": {"field": "beside"}}
-    dot = {"type": "point", "filled": True, "size": size * size, "opacity": 1, "stroke": "#ffffff"}
-    inside = {"type": "text", "color": "#ffffff", "fontSize": max(8, 0.42 * size), "baseline": "middle"}
-    outside = {"type": "text", "color": INK, "baseline": "middle", "fontSize": 11 if many <= 24 else 9, "limit": 150}
+    nodes, at = {"name": "nodes"}, _at("x", "y")
+    beside: Spec = {**_at("bx", "by"), "text": {"field": "beside"}}
+    dot: Spec = {"type": "point", "filled": True, "size": size * size, "opacity": 1, "stroke": "#ffffff"}
+    inside: Spec = {"type": "text", "color": "#ffffff", "fontSize": max(8, 0.42 * size), "baseline": "middle"}
+    small = 11 if many <= 24 else 9
+    outside: Spec = {"type": "text", "color": INK, "baseline": "middle", "fontSize": small, "limit": 150}
     sides = (("left", "datum.bx > 0.25"), ("right", "datum.bx < -0.25"), ("center", "abs(datum.bx) <= 0.25"))
     return [
         {"data": nodes, "mark": dot, "encoding": {**at, "color": tinted, "shape": shape, "tooltip": {"field": "told"}}},
         {"data": nodes, "mark": inside, "encoding": {**at, "text": {"field": "inside"}}},
-        *({"data": nodes, "transform": [{"filter": which}], "mark": {**outside, "align": side}, "encoding": beside}
-          for side, which in sides),
-    ]  # fmt: skip
+        *({"data": nodes, **_layer(which, {**outside, "align": side}, beside)} for side, which in sides),
+    ]
 
 
 def _ends() -> list[Spec]:
