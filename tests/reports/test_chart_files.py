@@ -15,7 +15,7 @@ import pytest
 import vl_convert
 
 from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, to_csv
-from hanse.reports.vega import VEGA_LITE, save, small_svg, to_vegalite
+from hanse.reports.vega import VEGA_LITE, save, small_svg, to_svg, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])
@@ -138,3 +138,44 @@ def test_a_small_picture_describes_itself() -> None:
     assert root.attrib["aria-label"] == 'says "<b>"'
     assert float(root.attrib["width"]) < 480
     assert not [e for e in root.iter() if "style" in e.attrib]  # a page that forbids styles shows it all the same
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars", "upright", "heat", "graph"])
+@pytest.mark.parametrize(
+    "name", ["__proto__", "constructor", "toString", "image", "title", "s", "x", "a\nb", "a\u2028b"]
+)
+def test_words_that_the_drawing_library_knows_are_names_like_others(kind: str, name: str) -> None:
+    """An object of JavaScript has some of these already, the tooltip means something by others, and a line break ends
+    an expression.
+    """
+    marks: dict[str, Any] = {
+        "lines": Lines((Line(name, X, X), Line("b", X, X + 1))),
+        "bars": Bars((name, "b"), (Series(name, X), Series("t", X))),
+        "upright": Bars((name, "b"), (Series(name, X),), upright=True),
+        "heat": Heat((name, "b"), (name, "c"), np.eye(2), name),
+        "graph": Graph((name, "b"), (name, "seller"), np.array([[0, 1.0], [0, 0]]), ("-1", "+1"), "tokens"),
+    }
+    chart = Chart("k", "s", name, name, marks[kind], x=name, y=name)
+    shown = "".join(ElementTree.fromstring(to_svg(to_vegalite(chart))).itertext())
+    assert name.replace("\n", " ").replace("\u2028", " ") in shown.replace("\u00a0", " ")
+    ElementTree.fromstring(to_svg(to_vegalite(chart, page=True) | {"width": 300}))
+
+
+def test_names_that_would_meet_are_kept_apart_and_references_in_names_stay() -> None:
+    names = ("a", "a", "a (2)", 'id="clip7" url(#clip7)')
+    svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", Lines(tuple(Line(n, X, X + i) for i, n in enumerate(names))))))
+    texts = ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("}text")]
+    assert [text for text in texts if text.startswith("a") or "clip" in text] == ["a", "a (3)", *names[2:]]
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 5e-324, -0.0, 1e-7])
+def test_the_largest_and_the_smallest_numbers_are_drawn(value: float) -> None:
+    y = np.array([value, -value])
+    for marks in (
+        Lines((Line("a", X, y, y - 1, y + 1), Line("b", X, y))),
+        Bars(("a", "b"), (Series("s", y, np.abs(y)),)),
+        Heat(("r",), ("c", "d"), y[None], "unit", around_zero=True),
+    ):
+        svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", marks)))
+        assert "NaN" not in svg
+        assert "Infinity" not in svg

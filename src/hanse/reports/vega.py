@@ -117,9 +117,16 @@ def to_svg(spec: Spec) -> str:
     svg = str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
     # the library counts its clips and gradients on from drawing to drawing: here they begin at 0
     numbers: dict[str, str] = {}
-    return _COUNTED.sub(lambda found: found[1] + numbers.setdefault(found[2], str(len(numbers))), svg)
+
+    def counted(tag: re.Match[str]) -> str:
+        """Return a tag with its numbers counted from 0."""
+        return _COUNTED.sub(lambda found: found[1] + numbers.setdefault(found[2], str(len(numbers))), tag[0])
+
+    # only in tags: a name that looks like such a reference stays what it is
+    return _TAG.sub(counted, svg)
 
 
+_TAG = re.compile("<[^>]*>")
 _COUNTED = re.compile(r'((?:id="|url\(#)(?:clip|gradient_))(\d+)')
 
 
@@ -217,7 +224,7 @@ def _line_layers(
     bent = "step-after" if marks.steps else "linear"
     # a curve that does not change has one tick, which the usual format would round to a whole number
     y = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
-         "axis": {"format": ",.6~r"}}  # fmt: skip
+         "axis": {"format": ",.6~r", "labelExpr": _SHORT_TICK}}  # fmt: skip
     between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
     along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
     dash = _by_look("s", names, [DASHES[i % len(DASHES)] for i in look], legend)
@@ -250,6 +257,13 @@ def _line_layers(
     return [*([rule] if marks.zero else []), *layers, *([_under_pointer(chart, lines, y)] if page else [])]
 
 
+# hundreds of digits, as of a loss that diverges, would be cut off and read as another number
+_SHORT_TICK = (
+    "datum.value !== 0 && (abs(datum.value) < 1e-6 || abs(datum.value) >= 1e12) ? format(datum.value, '.6~e') "
+    ": datum.label"
+)
+
+
 def _layer(which: str, mark: Spec, encoding: Spec) -> Spec:
     return {"transform": [{"filter": which}], "mark": mark, "encoding": encoding}
 
@@ -258,9 +272,10 @@ def _under_pointer(chart: Chart, lines: Sequence[Line], y: Spec) -> Spec:
     """Return the layer that says numbers under the pointer: a dot that nobody sees around every point of a curve, of
     those without a marker too.
     """
+    x, y_title = _told("curve", chart.x or "x", chart.y or "y")[1:]
     told: list[Spec] = [
-        {"field": "s", "title": "curve"}, {"field": "x", "title": chart.x or "x", "format": ",.5~g"},
-        {"field": "y", "title": chart.y or "y", "format": ",.5~g"},
+        {"field": "s", "title": "curve"}, {"field": "x", "title": x, "format": ",.5~g"},
+        {"field": "y", "title": y_title, "format": ",.5~g"},
     ]  # fmt: skip
     told += [{"field": "n", "title": "name"}] if any(line.names for line in lines) else []
     return {"mark": {"type": "point", "size": 160, "opacity": 0}, "encoding": {"y": y, "tooltip": told}}
@@ -297,7 +312,7 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
             "order": {"field": "o"},
             "color": _by_look("s", names, [colour(i) for i in looks(marks.series)], legend),
             "tooltip": [{"field": "t", "title": "of"}, *([{"field": "s", "title": "bar"}] if len(names) > 1 else []),
-                        {"field": "v", "title": title or "value", "format": ",.4~g"}],
+                        {"field": "v", "title": _told("of", "bar", title or "value")[2], "format": ",.4~g"}],
         },
     }  # fmt: skip
     layers = [bar]
@@ -376,7 +391,7 @@ def _heat(chart: Chart, marks: Heat) -> Spec:
             {"x": j, "y": i, "z": _number(number), "of": f"{marks.rows[i]}, {marks.columns[j]}"}
             for i, line in enumerate(marks.numbers.tolist()) for j, number in enumerate(line)
         ]  # fmt: skip
-        told = [{"field": "of", "title": "of"}, {"field": "z", "title": marks.scale, "format": ",.4~g"}]
+        told = [{"field": "of", "title": "of"}, {"field": "z", "title": _told("of", marks.scale)[1], "format": ",.4~g"}]
         ends = {"x2": {"field": "x2"}, "y2": {"field": "y2"}}
         layers.append({
             "data": {"name": "cells"},
@@ -411,11 +426,11 @@ def _cell_axis(labels: Sequence[str], name: str, most: int) -> Spec:
 
 def shades_between(marks: Heat) -> tuple[float, float]:
     """Return the numbers at which a heat map's shades begin and end."""
-    known = marks.z[np.isfinite(marks.z)]
-    low, high = marks.limits
+    known = _placed(marks.z[np.isfinite(marks.z)])
+    low, high = (None if limit is None else float(_placed(limit)) for limit in marks.limits)
     least = float(known.min(initial=0.0) if not known.size else known.min()) if low is None else low
     most = float(known.max(initial=0.0) if not known.size else known.max()) if high is None else high
-    return (least, most) if most > least else (least, least + 1.0)
+    return (least, most) if most > least else (least, least + max(1.0, 1e-6 * abs(least)))
 
 
 _CIVIDIS = (
@@ -436,7 +451,7 @@ def _image(marks: Heat, low: float, high: float) -> str:
     unknown = 204 if marks.around_zero else 255
     palette = np.vstack([colours.round(), np.full((1, 3), unknown)]).astype(np.uint8)
     known = np.isfinite(marks.z)
-    share = np.clip((np.where(known, marks.z, low) - low) / (high - low), 0, 1)
+    share = np.clip((_placed(np.where(known, marks.z, low)) - low) / (high - low), 0, 1)
     shades = np.where(known, (254 * share).round(), 255).astype(np.uint8)
     # an SVG viewer that smooths images would blur single pixels: each cell is a block
     block = max(1, 600 // max(marks.z.shape))
@@ -589,25 +604,56 @@ def _on_the_way(t: str, x: str, y: str) -> list[Spec]:
 
 # what no XML document may contain, and so no SVG: control characters and halves of surrogate pairs
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# the library writes titles into expressions without escaping these, so that the expression could not be read
+_BREAKS = re.compile("[\n\r\u2028\u2029]")
+# what every object of JavaScript has: the library looks texts up in objects, and fails where it finds one of these
+_INHERITED = frozenset({
+    "__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__", "__proto__", "constructor",
+    "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString", "valueOf",
+})  # fmt: skip
+_BLANK = "\u00a0"  # a space behind a word that the library would misunderstand; nobody sees it
 
 
 def drawable(value: Any) -> Any:
-    """Return a specification whose texts can be drawn anywhere: what no SVG may contain becomes a question mark."""
+    """Return a specification whose texts can be drawn anywhere.
+
+    What no SVG may contain becomes a question mark, a line break becomes a space, and a text that is the name of
+    something that every JavaScript object has gets a space behind it.
+    """
     if isinstance(value, str):
-        return _NO_XML.sub("\ufffd", value)
+        text = _BREAKS.sub(" ", _NO_XML.sub("\ufffd", value))
+        return text + _BLANK if text in _INHERITED else text
     if isinstance(value, dict):
         return {key: drawable(one) for key, one in value.items()}
     return [drawable(one) for one in value] if isinstance(value, list) else value
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return the names, a second one of the same with a number behind it: a drawing tells curves apart by name."""
-    seen: dict[str, int] = {}
-    found: list[str] = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    """Return the names as they can be drawn, a second one of the same with a number behind it: a drawing tells curves
+    apart by name.
+
+    Examples:
+        >>> distinct(["a", "a", "a (2)"])
+        ['a', 'a (3)', 'a (2)']
+    """
+    drawn = [str(drawable(name)) for name in names]
+    taken, seen, found = set(drawn), set[str](), []
+    counts: dict[str, int] = {}
+    for name in drawn:
+        called = name
+        while called in seen or (called != name and called in taken):
+            counts[name] = counts.get(name, 1) + 1
+            called = f"{name} ({counts[name]})"
+        seen.add(called)
+        found.append(called)
     return found
+
+
+def _told(*titles: str) -> list[str]:
+    """Return titles of what is said under the pointer, all different. The library would take a number with the title
+    "image" for a picture's address, and one with "title" for a heading.
+    """
+    return distinct([f"{title}{_BLANK}" if title in ("image", "title") else title for title in titles])
 
 
 def _by_look(field: str, names: Sequence[str], range_: Sequence[Any], legend: Spec | None) -> Spec:
@@ -627,9 +673,18 @@ def _column(names: Sequence[str]) -> int:
     return 7 * min(60, max(map(len, names), default=1)) + 46
 
 
+# beyond these a difference or a quotient of two numbers is no number any more, and nothing could be placed
+_LARGEST, _SMALLEST = 1e306, 1e-300
+
+
 def _number(value: float) -> float | None:
     """Five digits are more than a screen shows, and a gap (NaN) must not become a number."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    return float(f"{_placed(value):.5g}") if math.isfinite(value) else None
+
+
+def _placed(value: Any) -> Any:
+    """Return a number, or an array of them, as near as can be drawn: within 1e306, and 0 below 1e-300."""
+    return np.where(np.abs(value) < _SMALLEST, 0.0, np.clip(value, -_LARGEST, _LARGEST))
 
 
 def _short(text: str) -> str:

@@ -54,7 +54,13 @@ function tell(handler, event, item, value) {
 // One chart of lines: `lines` are {name, points: [[round, value], ...]}; the last point of each has a marker.
 function drawLines(place, lines, what) {
   const shown = lines.filter((line) => line.points.length), spec = structuredClone(SPECS.lines), names = [];
-  for (const line of shown) { let name = line.name; for (let i = 2; names.includes(name); i++) name = `${line.name} (${i})`; names.push(name); }
+  for (const line of shown) {
+    // the library fails at a name that every object has, such as "constructor": a space that nobody sees makes it another
+    const own = line.name in {} ? `${line.name}\u00a0` : line.name;
+    let name = own;
+    for (let i = 2; names.includes(name) || (name !== own && shown.some((other) => other.name === name)); i++) name = `${own} (${i})`;
+    names.push(name);
+  }
   const rows = shown.flatMap((line, i) => line.points.map(([x, y], at) => ({ s: names[i], x, y, ...(at === line.points.length - 1 ? { m: 1 } : {}) })));
   for (const channel of [spec.encoding.color, ...spec.layer.flatMap((layer) => [layer.encoding.strokeDash, layer.encoding.shape])]) {
     if (!channel) continue;
