@@ -1,4 +1,4 @@
-"""The page of the papers: the keys that code and pages cite are rows of it, and the functions that it names are there."""
+"""The page of the papers: every cited key is a row of it, and the functions that it names for equations are there."""
 
 import importlib
 import re
