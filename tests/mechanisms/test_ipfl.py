@@ -106,9 +106,19 @@ def test_a_round_is_the_papers_equations(plain: tuple) -> None:
     assert r["market_paid"].all()
 
 
+def cosine_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return 1 - torch.cosine_similarity(a, b, dim=0)
+
+
+def half_squared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a - b).square().sum() / 2
+
+
+@pytest.mark.parametrize(("distance", "apart"), [("cosine", cosine_distance), ("squared_l2", half_squared)])
 @pytest.mark.parametrize("of", ["travel", "models", "updates"])
-def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str) -> None:
-    played = rounds_of(experiment(rounds=3, mechanism={"of": of, "eta": 0.7, "bounded": False}))
+def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str, distance: str, apart: Any) -> None:
+    options = {"of": of, "distance": distance, "eta": 0.7, "bounded": False}
+    played = rounds_of(experiment(rounds=3, mechanism=options))
     view, after = played[1].view, played[1].state.table.rows.double()
     trade, theta = view.get(Trade), view.trained.rows.double()
     assert trade is not None
@@ -122,13 +132,28 @@ def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str) -> None:
     for i in range(5):
         own = theta[i].clone().requires_grad_()
         total = sum(
-            float(n[j] / n[i]) * (1 - torch.cosine_similarity(own - first[of][i], theta[j] - first[of][j], dim=0))
+            float(n[j] / n[i]) * apart(own - first[of][i], theta[j] - first[of][j])
             for j in np.flatnonzero(trade.graph[i])
         )
         step = torch.autograd.grad(total, own)[0] if isinstance(total, torch.Tensor) else 0.0
         assert torch.allclose(after[5 + i], theta[i] - 0.7 * step, atol=1e-5)  # iPFL eq. (6)
         assert torch.equal(after[i].float(), view.trained.rows[i])
     assert torch.equal(played[2].state.table.rows[15], view.context.initial(0))
+
+
+@pytest.mark.parametrize("distance", ["cosine", "squared_l2"])
+@pytest.mark.parametrize("of", ["travel", "models", "updates"])
+def test_bounded_centres_are_no_farther_than_the_farthest_import(of: str, distance: str) -> None:
+    options = {"of": of, "distance": distance, "eta": 50.0}
+    played = rounds_of(experiment(rounds=3, mechanism=options))
+    view, after = played[1].view, played[1].state.table.rows.double()
+    trade, theta = view.get(Trade), view.trained.rows.double()
+    assert trade is not None
+    assert trade.graph.sum() > 2
+    where = theta - view.table.rows[:5].double() if of == "updates" else theta
+    for i in np.flatnonzero(trade.graph.any(axis=1)):
+        reach = max(float((where[i] - where[j]).norm()) for j in np.flatnonzero(trade.graph[i]))
+        assert float((after[5 + i] - theta[i]).norm()) == pytest.approx(reach, rel=1e-3)
 
 
 def test_no_market_after_the_last_training(plain: tuple) -> None:

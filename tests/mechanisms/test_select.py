@@ -79,7 +79,7 @@ def state(values: list[float | None]) -> dict[str, Any]:
     }
 
 
-def choose(part: Greedy, view: FakeView, given: dict[str, Any]) -> list[int]:
+def choose(part: Greedy | UCB, view: FakeView, given: dict[str, Any]) -> list[int]:
     return part.select(view, given)[0].clients.tolist()  # type: ignore[arg-type]
 
 
@@ -404,6 +404,17 @@ def test_without_a_round_robin_who_was_worth_something_stays_until_it_is_not() -
     assert choose(part, FakeView([0, 1, 2], 3), state([None, 0.1, None])) == [1]
     fresh = {choose(part, FakeView([0, 1, 2], 3, r), state([None, -0.1, None]))[0] for r in range(20)}
     assert fresh == {0, 2}
+
+
+def test_ucb_without_a_round_robin_seats_those_who_never_sat_first_and_the_refused_last() -> None:
+    views, sat = played({"name": "ucb", "select": {"meets": "never"}}, rounds=4), set[int]()
+    for view in views:
+        assert view.choice is not None
+        sat |= set(view.choice.clients.tolist())
+    assert sat == set(range(12))
+    part = UCB(2, meets="never")
+    given = {**state([None, 0.1, None]), "sat": np.array([1, 1, 0])}  # client 0 sat, and was refused
+    assert choose(part, FakeView([0, 1, 2], 3, 5), given) == [2, 1]
 
 
 def test_ucb_may_count_this_round_and_break_ties_at_random() -> None:

@@ -59,8 +59,9 @@ def equilibrium(
     """Return the state ``X [k, k]`` after some generations: row i has the shares of player i's population.
 
     Rows sum to 1 and the diagonal is 0, since nobody chooses its own model; for k = 1 the state is ``[[1]]``. A
-    generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0 (docs/papers.md,
-    T1-T4). Time and memory are ``O(k^2)``; with ``population`` a generation takes ``O(k^2 log k)``.
+    generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0, where the mean is
+    over the k - 1 actions and not over the population, and scales each row to sum to 1 again (docs/papers.md, T1-T4).
+    Time and memory are ``O(k^2)``; with ``population`` a generation takes ``O(k^2 log k)``.
 
     Args:
         payoff: ``[k, k]``, such as :func:`hanse.games.payoffs.payoff_matrix` makes.

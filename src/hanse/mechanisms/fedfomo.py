@@ -90,7 +90,7 @@ class FedFomo(TrainPart, WeighPart):
         sent: "best" as above. "drawn": ``models`` of all updates, perhaps the own one among them, are drawn without
             replacement in proportion to 1 plus the weights that the client gave before, and it mixes only these.
         share: whose loss counts, that on the client's "validation" share or on the samples that it "train"s with.
-        entry: distances are ``|theta_j - theta_i + entry|`` from the client's own update, with this much added to every
+        entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this much added to every
             entry of the difference, so that its own update has a finite (and large) weight. None: distances from the
             old model.
     """

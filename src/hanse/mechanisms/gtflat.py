@@ -39,7 +39,7 @@ Scale = Literal["paper", "mean"]
 
 @dataclass(frozen=True)
 class GTFLAT(AggregatePart):
-    """GTFLAT: a model's weight is the share of the other clients' populations that choose it for being near.
+    """GTFLAT: a model's weight is the share of all populations' individuals that choose it for being near.
 
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.

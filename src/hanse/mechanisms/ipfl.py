@@ -2,8 +2,8 @@
 
 In each round of Alg. 1 all clients train their own models, pulled towards a proximal centre (eq. 7). The server learns
 from declared costs and from distances between models who should import whom (Alg. 2), and bills the buyers (eq. 10). A
-client that pays gets its next centre (eq. 6). One that does not stays with its old centre, or quits with its best
-model.
+client that pays gets its next centre (eq. 6). One that does not pay gets none, and trains the next round without the
+pull. A client may quit after any round, with its best model so far.
 
 The table has a row "model" and a row "centre" for each client, the client's private row "best" with its best model so
 far, and the row "initial".
@@ -50,6 +50,7 @@ from hanse.core.port import Ask, Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
+from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, Stop, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
 from hanse.games.market_models import Kind as Distance
@@ -159,9 +160,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     ``authorised``, and its ``balance``, in units; and in how many rounds its centre was withheld (``unpaid``). It says
     whether it stays. Who leaves is gone for good.
 
-    TRAIN: each client trains its own model, pulled towards its centre, eq. (7). A client that imports nothing, or has
-    not paid, trains without the pull: eq. (5) has no such term then, and the sellers in Table 5 train as if alone
-    (papers.md I19).
+    TRAIN: each client trains its own model, pulled towards its centre, eq. (7). A client that has not paid trains
+    without the pull. So does one that imports nothing, unless ``pull_alone``: eq. (5) has no such term then, and the
+    sellers in Table 5 train as if alone (papers.md I19).
 
     WEIGH: the graph of imports and the centres, from what clients declare and how far apart their models are. A client
     is left out of a round's market, and neither buys nor sells, if it declares what no market can have (a cost or an
@@ -179,8 +180,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         eta: the step with which centres are made, eq. (6).
         cost: in tokens, for clients that declare none.
         eagerness: for clients that declare none.
-        distance: "cosine" (``1 - cos``) or "squared_l2" (papers.md I15). Centres take the gradient of the same
-            distance.
+        distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
+            Centres take the gradient of the same distance.
         of: what distances are taken of: how models have come from the initial one ("travel"), the "models" themselves,
             or the round's "updates".
         bounded: centres stay within reach of the imported models (:func:`hanse.games.market_models.within_reach`).
@@ -335,7 +336,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         # one product of the models for the distances and for the centres
         gram = cosine_gram(measured) if self.distance == "cosine" else None
         trade = self._trade(view, declared, measured, gram)
-        return trade, self._centres(view, trade, gram), out
+        return trade, self._centres(view, trade, measured, gram), out
 
     def _scores(self, view: View, state: State) -> Floats:
         """Return each update's score ``[S]`` at its client: accuracy, or minus the loss without classes.
@@ -416,18 +417,22 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             return rows - view.table.rows[updates.seats.start, :width]
         return rows - view.context.initial(0)[:width]
 
-    def _centres(self, view: View, trade: Trade, gram: CosineGram | None) -> Replace:
+    def _centres(self, view: View, trade: Trade, measured: Tensor, gram: CosineGram | None) -> Replace:
         """Return the new centres, iPFL eq. (6), as weights on updates and old rows."""
         rows, S = view.at("centre", trade.clients), len(view.trained)
-        if gram is None:  # squared L2: differences of models are those of what they travelled, too
-            return Replace(rows, centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2"))
-        cosines, lengths = gram
-        moved = lengths > 0  # a model that did not move has no direction: it neither pulls nor is pulled
-        graph = trade.graph * (moved[:, None] & moved[None, :])
-        inner = centre_weights(graph, trade.market.sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
-        if self.bounded:
-            inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
-        if self.of == "models":
+        if gram is None:
+            # eta / 2, because the distance is half of the squared one
+            inner = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
+            inner = within_reach(inner, inner_products(measured), trade.graph) if self.bounded else inner
+        else:
+            cosines, lengths = gram
+            moved = lengths > 0  # a model that did not move has no direction: it neither pulls nor is pulled
+            graph, sizes = trade.graph * (moved[:, None] & moved[None, :]), trade.market.sizes
+            inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
+            if self.bounded:
+                inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
+        # with squared L2 the weights sum to 1, so that a reference which all share cancels
+        if self.of == "models" or (self.of == "travel" and gram is None):
             return Replace(rows, inner)
         # the weights act on theta - reference, so the centre is theta_i + (W - I) (theta - reference)
         reference = view.trained.seats.start if self.of == "updates" else np.full(S, view.table.row("initial"))

@@ -260,7 +260,7 @@ class ByValue(SelectPart):
         start: whether an exponential average takes the first value as it is ("first", papers.md G7) or averages it with
             zero, as printed ("zero").
         meets: in which order everyone sits once at first (:func:`meet_all`). With "never" there is no such phase, and
-            all clients start with the value 0.
+            whoever has never sat ranks as with the value 0 (:class:`Greedy`) or first (:class:`UCB`).
         ties: go to the lower "id" or are broken at "random".
     """
 
@@ -319,7 +319,8 @@ class Greedy(ByValue):
 class UCB(ByValue):
     """Like GreedyFed, with a bonus for clients that sat rarely: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
 
-    A client that has sat but was never valued ranks last; before it has sat, the first phase seats it anyway.
+    A client that has never sat ranks first, since its bonus is infinite; that matters only where ``meets`` is "never".
+    One that has sat but was never valued ranks last.
 
     Attributes:
         beta: weight of the bonus.
@@ -333,7 +334,8 @@ class UCB(ByValue):
         """Return the present clients ``[n]`` by upper confidence bound, the largest first."""
         present = self.in_order(view)
         scores = ucb_scores(state["cumulative"], state["counts"], view.round + self.this_round, self.beta)
-        scores = np.where(state["counts"] > 0, scores, -np.inf)[present]
+        # whose updates were all refused must not keep the infinite bonus of those that were never tried
+        scores = np.where((state["counts"] == 0) & (state["sat"] > 0), -np.inf, scores)[present]
         return np.asarray(present[greedy(scores, len(scores))])
 
 
