@@ -234,7 +234,7 @@ def _line_layers(
     curve = {"type": "line", "strokeWidth": 2, "interpolate": bent}
     full, hollow = ({"type": "point", "filled": filled, "size": 42, "opacity": 1} for filled in (True, False))
     layers = [
-        _layer("!datum.d", area, between),
+        _layer("!datum.d && isValid(datum.low)", area, between),
         _layer("datum.d && isValid(datum.low)", whisker, between),
         _layer("datum.d && isValid(datum.left)", whisker, along),
         _layer("!datum.d && isValid(datum.left)", {**area, "orient": "horizontal"}, along),
