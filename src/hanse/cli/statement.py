@@ -261,10 +261,15 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
         for d in found.disputes:
             table.add_row(d.who, d.what, d.said, d.found)
         out.print(table)
-    what = f"{found.receipts} receipts ({found.signed} signed) and {found.records} records of rounds"
+    receipts_read, records = _counted(found.receipts, "receipt"), _counted(found.records, "record")
+    what = f"{receipts_read} ({found.signed} signed) and {records} of rounds"
     verdict = "agree with the book" if found.holds else f"were compared: {len(found.disputes)} differences"
     say(f"{what} {verdict}.", wrap=True)
     # whoever rewrites the books can rewrite the receipts beside them
     if receipts.resolve() == (folder / "receipts").resolve():
         told = "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."
         say(told, wrap=True)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
