@@ -66,7 +66,7 @@ CONFIG: Spec = {
     },
     "legend": {
         "orient": "top", "direction": "horizontal", "labelFontSize": 12, "labelColor": INK, "labelLimit": 420,
-        "symbolStrokeWidth": 2, "symbolSize": 90, "symbolOpacity": 1,
+        "symbolStrokeWidth": 0, "symbolSize": 90, "symbolOpacity": 1,
         "titleFontSize": 12, "titleFontWeight": "normal", "titleLimit": 300,
     },
 }  # fmt: skip
