@@ -179,3 +179,14 @@ def test_the_largest_and_the_smallest_numbers_are_drawn(value: float) -> None:
         svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", marks)))
         assert "NaN" not in svg
         assert "Infinity" not in svg
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+def test_an_axis_that_counts_says_each_number_once(rounds: int) -> None:
+    """Ticks at halves, rounded, would read 0 1 1 2 2."""
+    x = np.arange(float(rounds))
+    svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", Lines((Line("a", x, x + 0.123),)), x="rounds")))
+    texts = ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("}text")]
+    counted = texts[: texts.index("rounds")]
+    whole = [text for text in counted if text.isdecimal()]
+    assert len(whole) == len(set(whole)) >= 2

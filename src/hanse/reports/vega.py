@@ -162,6 +162,9 @@ def script() -> str:
 
 # ---- lines
 
+# The library has ticks at halves all the same, which the format would round to a number that stands elsewhere.
+_WHOLE_TICKS: Spec = {"tickMinStep": 1, "format": ",d", "labelExpr": "datum.value % 1 === 0 ? datum.label : ''"}
+
 
 def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     names = distinct([line.name for line in marks.lines])
@@ -169,7 +172,7 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     shown = [i for i, line in enumerate(marks.lines) if not (line.hollow and marks.hollow)]
     look = looks(marks.lines)
     legend = _legend([names[i] for i in shown], hidden=len(shown) < 2)
-    axis: Spec = {"tickMinStep": 1, "format": ",d"} if marks.whole else {}
+    axis: Spec = dict(_WHOLE_TICKS) if marks.whole else {}
     if marks.places:
         axis = {"values": list(range(len(marks.places))), "labelExpr": "places[datum.value]", "grid": False}
         axis |= _turned(marks.places)
@@ -303,7 +306,7 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     length: Spec = {"field": "v", "type": "quantitative", "title": title, "stack": "zero" if marks.stacked else None}
     length["axis"] = {"gridColor": {"condition": {"test": "datum.value === 0", "value": "#888888"}, "value": RULE}}
     if marks.counts:
-        length["axis"] |= {"tickMinStep": 1, "format": ",d"}
+        length["axis"] |= _WHOLE_TICKS
     offset = {} if marks.stacked else {f"{along}Offset": {"field": "s", "scale": {"domain": names}}}
     bar: Spec = {
         "mark": {"type": "bar", "stroke": "#ffffff", "strokeWidth": 0.5 if len(labels) <= 60 else 0},
