@@ -106,7 +106,8 @@ def play(
 
     Args:
         grid: Flower's connection to the nodes.
-        experiment: what is played.
+        experiment: what is played (:class:`hanse.Experiment`), with at least ``members`` clients in its ``data``
+            section.
         out: the run directory.
         members: how many participants to wait for.
         load_server_data: as for :func:`server_app`.
