@@ -183,7 +183,7 @@ class NeverBids:
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who never bids."""
+        """Return the clients that never bid, as cheats, and what they gain by it."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
         return Conduct("those who never bid", told, found, cheats=True, rank=20)

@@ -227,7 +227,11 @@ def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
 
 @dataclass(frozen=True)
 class Asked(SelectPart):
-    """A select part: those whom the strategy asked."""
+    """A select part: those whom the strategy asked.
+
+    Attributes:
+        told: what the strategy did in the round; None: no round is known yet, and ``select`` cannot be called.
+    """
 
     needs = STRATEGY
     told: Watched | None = None
@@ -243,6 +247,9 @@ class Combined(AggregatePart):
     """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
 
     It is of the kind "again": the values may ask it for the aggregate of some of the updates.
+
+    Attributes:
+        told: what the strategy did in the round; None: no round is known yet, and ``aggregate`` cannot be called.
     """
 
     kind = "again"
