@@ -263,7 +263,7 @@ class Scene:
 
 
 def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
-    """Return the experiment of the market.
+    """Return the demo's market: iPFL among the twelve roles of its Table 5, eleven that trade and one attacker.
 
     Args:
         seed: of the split and of everything else.

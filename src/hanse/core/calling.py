@@ -199,7 +199,9 @@ def check_state(state: Any) -> None:
 
 
 def check_figures(figures: Any, num_clients: int) -> None:
-    """Raise GuardError unless these are numbers about each client by name, ``[num_clients]`` each."""
+    """Raise GuardError unless these are numbers about each client by name, ``[num_clients]`` each, under names that
+    records do not have yet.
+    """
     if not isinstance(figures, Mapping):
         raise GuardError(f"{type(figures).__name__}: must be a mapping of names to arrays")
     for name, array in figures.items():

@@ -69,7 +69,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Group:
-    """The seats of a round whose updates go to the same server row, and their updates.
+    """The seats of a round whose updates go to the same server row, and their updates: one of :meth:`View.groups`.
 
     A weigh part gets one for each such row and says how its updates become the new row. Averaging weights act inside a
     group, so a rule made for one shared model also works for tiers and clusters. In the shapes, m is the number of
@@ -382,6 +382,34 @@ class View:
         found: what parts have handed on, by its type; read it with :meth:`get`.
         book: the balances at this moment.
         posted: this round's transactions.
+
+    Examples:
+        The loop makes the views of a run. To try a part of one's own, make one by hand: three clients with 10 samples
+        each, one shared model of two numbers, and no judge, which only parts that score models need. A part's state
+        comes from its ``init``.
+
+        >>> import torch
+        >>> from hanse.core.port import ClientInfo
+        >>> from hanse.mechanisms.select import RoundRobin
+        >>> from hanse.mechanisms.weigh import BySamples
+        >>> layout = Layout.of(torch.nn.Linear(1, 1))
+        >>> context = Context(3, rounds=10, seed=0, recipe=Recipe(), layout=layout, initial=lambda k: torch.zeros(2))
+        >>> roster = Roster(ClientInfo(c, f"client {c}", key="", num_samples=10) for c in range(3))
+        >>> table, home = Table.of(torch.zeros(1, 2)), np.zeros(3, np.int64)
+        >>> view = View(context, 0, "open", roster, table, home, judge=None)
+        >>> part = RoundRobin(clients_per_round=2)
+        >>> choice, state = part.select(view, part.init(context))
+        >>> len(choice.clients)
+        2
+
+        After training, the same view has updates, and the seats that train the shared row are a :class:`Group`:
+
+        >>> seats = Seats.at([0, 1], [0, 0])
+        >>> models = torch.tensor([[1.0, 2.0], [5.0, 6.0]])
+        >>> updates = Updates(seats, models, num_samples=np.array([10.0, 30.0]), loss=np.zeros(2), steps=np.ones(2))
+        >>> (group,) = replace(view, stage="close", seats=seats, updates=updates).groups()
+        >>> BySamples().aggregate(group, {}).weights
+        array([0.25, 0.75])
     """
 
     context: Context

@@ -205,7 +205,8 @@ def cased(arrays: Arrays) -> Arrays:
     """Return the letters of ``byclass`` alone, renumbered: lower case 0-25, upper case 26-51 (PI-FL's D_A and D_B).
 
     Args:
-        arrays: images ``[n, 28, 28]`` and labels ``[n]`` of "byclass".
+        arrays: "byclass" by name: images ``x_train`` and ``x_test`` ``[n, 28, 28]``, and their labels ``y_train`` and
+            ``y_test`` ``[n]``. The answer has the same names.
     """
     out = {}
     for share in ("train", "test"):
@@ -303,6 +304,11 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
 
 def fetch_text(address: str, sha256: str, path: Path) -> None:
     """Download one file to ``path`` and check its SHA-256.
+
+    Args:
+        address: an address with http or https.
+        sha256: the digest that the file must have, 64 hexadecimal digits.
+        path: where it is put.
 
     Raises:
         OSError: in one line that says what failed.

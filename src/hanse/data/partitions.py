@@ -685,7 +685,7 @@ def cluster(
 ) -> tuple[Indices, NDArray[np.int64]]:
     """Spread every class over clusters of clients, then inside each cluster over its clients.
 
-    The shares are ~ Dirichlet(alpha_between) and ~ Dirichlet(alpha_within). iPFL says that heterogeneity is high
+    The shares are drawn from Dirichlet(alpha_between) and Dirichlet(alpha_within). iPFL says that heterogeneity is high
     between clusters (beta 0.1) and low inside them (beta 10), but not how the draws nest; here both levels are drawn as
     :func:`niid` draws its clients. Clusters are in order of client id, which differs from the paper's random clustering
     only in names.

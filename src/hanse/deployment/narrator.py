@@ -77,7 +77,12 @@ class Narrator:
         LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Log a round: its main figure, how many seats answered, how long it took, and who had a seat if it failed."""
+        """Log a round: its main figure, how many seats answered, how long it took, and who had a seat if it failed.
+
+        Args:
+            metrics: the round's line of ``metrics.jsonl``; ``answered``, ``seats`` and ``time/round_s`` must be there.
+            played: the round; its number and, if it failed, its refusals are read from ``played.view``.
+        """
         number = played.view.round
         self.round = number + 1
         said = [figure_of(metrics, self._main), f"{metrics['answered']} of {metrics['seats']} seats answered"]

@@ -105,8 +105,9 @@ def play(
     """Wait for the members, play the rounds that are left, and return the finished run.
 
     Args:
-        grid: Flower's connection to the nodes.
-        experiment: what is played.
+        grid: Flower's connection to the nodes, as a server app's ``main`` is given it.
+        experiment: what is played (:class:`hanse.Experiment`), with at least ``members`` clients in its ``data``
+            section.
         out: the run directory.
         members: how many participants to wait for.
         load_server_data: as for :func:`server_app`.

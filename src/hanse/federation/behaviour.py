@@ -115,7 +115,14 @@ def place(me: Me, purpose: str) -> int:
 
 
 def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tuple[int, ...]:
-    """Return the ids of the clients whose :func:`place` is below ``until``, ascending."""
+    """Return the ids of the clients that come first in a run's random order, ascending: about ``until`` of them.
+
+    Args:
+        seed: the run's seed.
+        purpose: names the order, as for :func:`place`.
+        num_clients: how many clients are registered.
+        until: every client whose place (from 0) is below this number is returned; it need not be whole.
+    """
     return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
 
 
@@ -259,7 +266,7 @@ class DropOut(Behaviour):
         return None if silent else request
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return how often clients do not answer."""
+        """Return that all clients are affected, and how often one does not answer."""
         told = f"In {100 * self.rate:g} % of the rounds a client does not answer."
         return Conduct(sentence=told, clients=tuple(range(num_clients)))
 
@@ -332,7 +339,7 @@ class Joiner(OfSome):
         return me.id not in self.clients or round >= self.at
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who comes late."""
+        """Return the clients that join late, and in which round."""
         return Conduct(sentence=f"Some clients join in round {self.at}.", clients=self.those(num_clients))
 
 
@@ -352,7 +359,7 @@ class Leaver(OfSome):
         return me.id not in self.clients or round < self.at
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who leaves early."""
+        """Return the clients that leave early, and from which round on they are gone."""
         return Conduct(sentence=f"Some clients are gone from round {self.at} on.", clients=self.those(num_clients))
 
 
@@ -385,7 +392,7 @@ class Drift(OfSome):
         return index[torch.sort(order[first : first + width]).values]
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return whose data change."""
+        """Return the clients whose data change, and how."""
         told = (
             f"The data of some clients change: {100 * self.share:g} % of their samples at a time, in order of classes."
         )
@@ -447,7 +454,7 @@ class Attacker(OfSome):
         return with_updates(request, reply, spoil)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who attacks."""
+        """Return the attackers, as cheats, and what they send instead of their models."""
         what = _SENT[self.kind]
         told = f"Attackers send {what} instead of the models that they trained, from round {self.since} on."
         return Conduct("attackers", told, self.those(num_clients), cheats=True)
@@ -505,7 +512,7 @@ class FreeRider(Behaviour):
         return with_updates(request, reply, lambda task, r: replace(r, row=task.start.clone()), private=True)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who rides for free."""
+        """Return the free riders, as cheats, and what they send instead."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Free riders send back the model that they were sent, as if they had trained it."
         return Conduct("free riders", told, found, cheats=True, rank=10)
@@ -536,7 +543,7 @@ class Liar(OfSome):
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who lies."""
+        """Return the clients that state false numbers, and which numbers."""
         ratios = {"size of their data": self.size, "cost": self.cost, "eagerness": self.eagerness}
         lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
         lies = ", ".join(filter(None, (lies, *(f"{name} {value:g}" for name, value in self.says.items()))))

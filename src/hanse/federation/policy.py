@@ -82,6 +82,17 @@ class BestTier:
             threshold are, so that untrained models would get no bids; a random tier is bid for in the first rounds
             instead.
         start_rounds: the last of these first rounds.
+
+    Examples:
+        A client with 25 units is told of two tiers whose seats cost 10 each. It bids for the one whose model is right
+        more often on its own samples; with a lower threshold for the other one too, as far as its balance goes:
+
+        >>> from hanse.core.recipe import Recipe
+        >>> me = Me(id=0, num_clients=4, seed=0, recipe=Recipe(), num_parameters=8)
+        >>> scores = {"loss": [0.5, 0.9], "accuracy": [0.8, 0.6]}
+        >>> told = {"tiers": 2, "price": 10, "balance": 25, "paid": [0.0, 30.0], "scores": scores}
+        >>> BestTier().bid(me, 0, told), BestTier(threshold=0.5).bid(me, 0, told)
+        ({'tiers': [0]}, {'tiers': [0, 1]})
     """
 
     threshold: Fraction = 1.0
@@ -89,7 +100,14 @@ class BestTier:
     start_rounds: Annotated[int, Field(ge=0)] = 5
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return the tiers bid for, the best first."""
+        """Return ``{"tiers": [..]}``, the tiers bid for, the best first, as many as the balance pays for.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, an entry a
+                tier.
+        """
         if self.rule == "printed" and round <= self.start_rounds:
             return RandomTiers().bid(me, round, told)
         v = _weights(told)
@@ -117,7 +135,14 @@ class RewardSeeking:
     fit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return the one tier bid for."""
+        """Return ``{"tiers": [tier]}``, or no tier where the balance is less than the price.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``price`` and ``balance`` (units), ``paid`` (units a seat, an entry a tier), and ``scores`` with the
+                lists ``loss`` and ``accuracy``, an entry a tier.
+        """
         pairs = zip(_weights(told), told["paid"], strict=True)
         worth = [self.fit * v + self.weight * paid / told["price"] for v, paid in pairs]
         return _affordable(_ranked(worth, told)[:1], told)
@@ -128,7 +153,13 @@ class RandomTiers:
     """Bids for a random tier each round: PI-FL's ablation, clients that look at nothing."""
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return the one tier bid for."""
+        """Return ``{"tiers": [tier]}``, or no tier where the balance is less than the price.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``tiers`` (how many there are), ``price`` and ``balance`` (units).
+        """
         draw = stream(me.seed, "bid", round=round, client=me.id)
         return _affordable([int(draw.integers(told["tiers"]))], told)
 
@@ -152,7 +183,7 @@ class NeverBids:
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return who never bids."""
+        """Return the clients that never bid, as cheats, and what they gain by it."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
         return Conduct("those who never bid", told, found, cheats=True, rank=20)
@@ -171,7 +202,14 @@ class BudgetLimited:
     threshold: Fraction = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return the tiers that the budget pays for."""
+        """Return ``{"tiers": [..]}``, the tiers that the balance above the reserve pays for.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, an entry a
+                tier.
+        """
         wanted = BestTier(self.threshold).bid(me, round, told)["tiers"]
         reserve = int(self.reserve * TOKEN)
         return _affordable(wanted, told, reserve)

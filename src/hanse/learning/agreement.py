@@ -40,7 +40,7 @@ class Plain:
     """The module itself: a copy on a device, run as PyTorch runs it.
 
     Attributes:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         module: the copy, in float32.
         device: where the copy lies.
         precision: "bf16" runs it under autocast to bfloat16.
@@ -152,7 +152,7 @@ def why_unfit(
     The module must take samples in evaluation and in training mode, and give each an output of the right shape.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         samples: the data; the first four are used.
         num_classes: how many outputs a sample needs; None for regression, which needs one for each number of its
             target.
@@ -247,7 +247,7 @@ def settle(
 
     Args:
         choice: the engine that was chosen.
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         row: the first row ``[P]``.
         samples: some of the run's samples.
         device: where models are trained.
@@ -316,7 +316,7 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
 
     Args:
         engine: the engine to compare.
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         row: a row ``[P]``.
         samples: samples to draw a few from.
         device: where the module itself is run.

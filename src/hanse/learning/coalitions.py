@@ -44,7 +44,7 @@ class Coalitions:
     empty. A model whose numbers or whose worth are not finite is worth :data:`WORST`. Nothing is memoised here.
 
     Args:
-        problem: the models and their loss.
+        problem: the models and their loss (:class:`hanse.learning.job.Problem`).
         updates: ``[S, P]``, a player each.
         base: ``[P]``, the model of nobody.
         weights: ``[S]``, how much each update counts in a mean; negative ones count as 0.

@@ -139,7 +139,7 @@ def choose(
     """Return the engine for a run's rounds, with the reasons for it.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         initial: the first row ``[P]``; with ``few`` it is used to try out whether ``torch.func`` can batch the model.
         recipe: how clients train.
         few: some samples.
@@ -247,7 +247,7 @@ def make_engine(
 
     Args:
         choice: from :func:`choose` or :func:`rule`.
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where models are trained and scored; the native engine always works on the CPU.
         precision: "bf16" for forward passes in bfloat16; it only concerns the sequential engine.
 

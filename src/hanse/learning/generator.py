@@ -369,7 +369,11 @@ class FromGenerator:
 
     @staticmethod
     def generator(numbers: Mapping[str, int | float]) -> Generator:
-        """Return the shape of the generator that a payload's numbers describe."""
+        """Return the shape of the generator that a payload's numbers describe.
+
+        Args:
+            numbers: has the keys ``classes``, ``latent``, ``noise`` and ``hidden`` of :class:`Generator`.
+        """
         return Generator(*(int(numbers[name]) for name in ("classes", "latent", "noise", "hidden")))
 
     def declares(self, numbers: Mapping[str, int | float]) -> Declaration:

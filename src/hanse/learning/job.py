@@ -66,6 +66,13 @@ class Problem:
             images. It is set where the fast ways turn out to compute something else (:mod:`hanse.learning.agreement`).
         objective: a loss that is minimised in place of ``loss``; None: ``loss`` itself.
         metrics: what tests report beside loss and accuracy, the main metric first.
+
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = nn.Linear(3, 2)
+        >>> problem = Problem(module, Layout.of(module))
+        >>> problem.layout.size  # six weights and two biases: the length P of a row
+        8
     """
 
     module: nn.Module

@@ -178,7 +178,7 @@ class Trainer:
     """One copy of a problem's module that trains one seat at a time. Threads must not share a trainer.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the copy lies.
         dtype: of weights, gradients and steps.
         precision: "bf16" runs the forward pass under autocast to bfloat16; all else stays in ``dtype``.

@@ -182,7 +182,7 @@ class Program:
     all seats are one contiguous block ``[S, *shape]``.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         specs: its layers, from :func:`read_stack`.
         seats: S.
         width: the largest batch, B.

@@ -162,7 +162,7 @@ class Scorer:
     """Scores rows of one problem.
 
     Args:
-        problem: the models and their loss.
+        problem: the models and their loss (:class:`hanse.learning.job.Problem`).
         device: where models are run.
         dtype: of weights and outputs.
         precision: "bf16" for forward passes in bfloat16, where the module itself is run.
@@ -522,7 +522,7 @@ def outcomes_of(
     The problem's judge decides where it has one; texts are scored by position.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         outputs: runs the model on inputs.
         x: inputs ``[n, ...]``.
         y: labels or targets ``[n, ...]``.

@@ -33,12 +33,24 @@ class SequentialEngine(ScoringEngine):
     Modules that draw random numbers while they train share one generator, so a single worker trains them, in order.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the work is done.
         threads: intra-op threads for a seat; None keeps PyTorch's setting. Several workers have 1 each.
         workers: how many seats train at a time.
         precision: "bf16" runs forward passes under autocast to bfloat16.
         dtype: of weights, gradients and steps.
+
+    Examples:
+        One client trains a linear model from zeros on three samples, for two epochs in one batch each:
+
+        >>> from hanse.core.table import Layout
+        >>> module = torch.nn.Linear(3, 2)
+        >>> engine = SequentialEngine(Problem(module, Layout.of(module)))
+        >>> pool = Samples(torch.eye(3), torch.tensor([0, 1, 1]))
+        >>> job = SeatJob(torch.arange(3), start=torch.zeros(8), key=(0, 0, 0, 0))
+        >>> done = engine.train(pool, [job], Recipe(epochs=2), lr=0.1)
+        >>> tuple(done.rows.shape), done.steps.tolist()
+        ((1, 8), [2])
     """
 
     name = "sequential"

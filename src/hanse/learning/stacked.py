@@ -33,7 +33,7 @@ class StackedEngine(ScoringEngine):
     """Trains seats stacked, for models that :func:`hanse.learning.program.read_stack` can read.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the buffers lie.
         threads: intra-op threads of one program; None keeps PyTorch's setting.
         workers: above 1 the seats are split over as many threads of this process, each of which stacks its own with one

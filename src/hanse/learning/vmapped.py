@@ -33,7 +33,7 @@ class VmappedEngine(ScoringEngine):
     """Trains seats as one batched program that ``vmap(grad(...))`` makes of the module.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the work is done.
         threads: intra-op threads; None keeps PyTorch's setting.
         dtype: of weights, gradients and steps.
@@ -164,7 +164,7 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
     """Return why a model cannot be vmapped, or None if the first step of two seats comes out as autograd has it.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         row: a row ``[P]`` to try it with.
         pool: some samples, of which the first four are used.
     """

@@ -66,7 +66,7 @@ def s_fedavg(
 
 
 def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Field(gt=0, le=1)] = 0.9) -> Mechanism:
-    """Power-of-Choice (Cho et al. 2022): FedAvg with those of the asked clients on whose data the model loses most.
+    """Power-of-Choice (Cho et al. 2022): FedAvg that asks some clients for the model's loss and trains the largest.
 
     Args:
         clients_per_round: how many clients train in a round.

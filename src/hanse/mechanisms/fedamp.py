@@ -109,7 +109,8 @@ class FedAMP(WeighPart):
     """FedAMP (Huang et al. 2021): the closer two models are, the more they count for each other's centre.
 
     Attributes:
-        step: its alpha. By default ``sigma / m`` for m models, so that the others' weights never add up to more than 1.
+        step: the paper's alpha. By default ``sigma / m`` for m models, so that the others' weights never
+            add up to more than 1.
         sigma: the scale of squared distances. By default their mean over the pairs of the round, which is recorded.
     """
 

@@ -270,7 +270,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # SELECT
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the present clients that have not left."""
+        """Return the present clients that have not left.
+
+        Args:
+            view: the round, with the answers to "stay".
+            state: has the mask ``gone`` ``[N]`` of those who left before, as :meth:`init` makes it.
+        """
         left = gone(view, state)
         choice = Choice(view.present[~left[view.present]], metrics={"market/quit": float(left.sum())})
         return choice, {**state, "gone": left}

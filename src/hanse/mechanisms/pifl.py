@@ -712,7 +712,10 @@ class OneShot(DeployPart):
     normalised: bool = True
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return each client's preferred tier, and how it mixes."""
+        """Return for each client the row of the tier that it bids for first, or its home row if its bid names no tier.
+
+        With the rows goes the order to mix the tiers' models at the client.
+        """
         rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
         for c, wanted in ({} if bids is None else bids.wanted).items():
             for first in wanted[:1]:  # a client's word: it may be anything

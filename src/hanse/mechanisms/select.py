@@ -447,7 +447,13 @@ class PowerOfChoice(SelectPart):
         ]
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the candidates with the largest losses. One that did not answer, or has just left, is not seated."""
+        """Return the candidates with the largest losses. One that did not answer, or has just left, is not seated.
+
+        Args:
+            view: the round, whose ``answers`` have a :class:`hanse.core.port.Scored` by ``(client, QUESTION)`` for each
+                candidate that answered.
+            state: not read here.
+        """
         if self.pick == "random":
             m = min(self.clients_per_round, len(view.present))
             return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state

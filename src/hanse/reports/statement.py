@@ -1183,6 +1183,12 @@ def alone_experiment(experiment: Experiment) -> Experiment:
 
     Args:
         experiment: the experiment that the clients joined.
+
+    Examples:
+        >>> joined = Experiment(mechanism="greedyfed", run={"rounds": 5})
+        >>> alone = alone_experiment(joined)
+        >>> alone.mechanism.name, alone.run.rounds
+        ('local', 5)
     """
     given = experiment.sections()
     keep = {name: given[name] for name in ("data", "model", "train", "eval")}

@@ -64,8 +64,8 @@ class Judge:
     """Held-out data at the server, and what scores models on them.
 
     Attributes:
-        problem: the model as a module, and its loss.
-        engine: scores models.
+        problem: the model as a module, and its loss (:class:`hanse.learning.job.Problem`).
+        engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
         validation: the server's validation set; None: it holds none, and whatever needs it raises RuntimeError.
         workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
         num_classes: of the targets; None: regression.

@@ -292,7 +292,7 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
 
     Args:
         setup: what stays the same over the run.
-        state: the state before the round.
+        state: the state before the round, of :func:`first_state` or in :class:`Played`.
         roster: the clients that were present.
         seats: those that had been asked to train. Their clients are refused.
         reason: why, as the record will say it.

@@ -40,7 +40,7 @@ class RunBooks:
         """Open the ledger as it was at the checkpoint, and see that the journal is whole.
 
         Args:
-            folder: the run directory.
+            folder: the run directory, which has its ``ledger.json`` with the book's name already.
             experiment: says where the ledger is, and its floor.
             snapshot: the checkpoint from which the run goes on; None: it begins.
 

@@ -227,7 +227,11 @@ def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
 
 @dataclass(frozen=True)
 class Asked(SelectPart):
-    """A select part: those whom the strategy asked."""
+    """A select part: those whom the strategy asked.
+
+    Attributes:
+        told: what the strategy did in the round; None: no round is known yet, and ``select`` cannot be called.
+    """
 
     needs = STRATEGY
     told: Watched | None = None
@@ -243,6 +247,9 @@ class Combined(AggregatePart):
     """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
 
     It is of the kind "again": the values may ask it for the aggregate of some of the updates.
+
+    Attributes:
+        told: what the strategy did in the round; None: no round is known yet, and ``aggregate`` cannot be called.
     """
 
     kind = "again"
@@ -271,7 +278,8 @@ class OfReplies(ValuePart):
     """A value part: what the replies were worth in the game whose coalitions' models are the strategy's own aggregates.
 
     Attributes:
-        part: the value part that solves the game. If the strategy does not average and the part needs averages, the
+        part: the value part that solves the game, one of :mod:`hanse.mechanisms.value`, such as ``GTG()``. If the
+            strategy does not average and the part needs averages, the
             exact Shapley value (up to 6 replies) or GTG-Shapley takes its place.
         told: what the strategy did in the round.
     """
@@ -368,7 +376,14 @@ class Replies(Federation):
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the recorded replies, or why there are none. Only training is asked of this federation."""
+        """Return the recorded replies, or why there are none. Only training is asked of this federation.
+
+        Args:
+            round: the round's number; the replies are those of the round that ``told`` is of.
+            requests: training tasks by client. A client of whom ``told`` has neither a reply nor a refusal is left out.
+            deadline_s: not used; nobody is waited for.
+            closing: likewise.
+        """
         found = []
         for request in requests:
             trained, why = self.told.replies.get(request.client), self.told.refused.get(request.client)

@@ -91,8 +91,8 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
 
     Args:
         folders: where ``hanse reproduce`` has left its ``jobs/``; each job is taken from the first that has it.
-        scale: the table's scale.
-        recipe: the table's recipe.
+        scale: the table's scale, by name (:data:`hanse.lab.papers.tables.Scale`).
+        recipe: the table's recipe, by name (:data:`hanse.lab.papers.tables.Recipe`).
 
     Returns:
         The mean accuracy (percent) over the table's seeds by the number of samples of a client; None if any run is

@@ -38,7 +38,7 @@ class NativeEngine(ScoringEngine):
     A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
 
     Args:
-        problem: the model and its loss.
+        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         workers: threads, each of which trains seats of its own.
 
     Raises:
