@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, counts_table, from_arrays, parse_spec
+from hanse.data import DataSpec, build, from_arrays, parse_spec
 from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
 
 
@@ -213,13 +213,6 @@ def test_all_mistakes_are_listed_and_a_spec_survives_a_round_trip() -> None:
     for spec in (DataSpec(), DataSpec(source="synthetic", clients=7)):
         assert parse_spec(spec.model_dump(exclude_none=True)) == spec
     assert all(field.description for field in DataSpec.model_fields.values())
-
-
-@pytest.mark.parametrize("clients", [1, 10, 300, 1_200])
-def test_table_takes_any_number_of_clients(clients: int) -> None:
-    counts = np.random.default_rng(0).integers(0, 9, (clients, 10))
-    table = counts_table(counts)
-    assert table.row_count == min(clients, 30) + 1 + (clients > 30)
 
 
 def test_tests_are_dealt_out_equally() -> None:

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hanse.games.market import Market
+from hanse.games.market_numbers import marginal
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
@@ -37,6 +40,31 @@ def by_definition(value: Callable[[frozenset[int]], float], n: int) -> np.ndarra
         for j, player in enumerate(order):
             total[player] += value(frozenset(order[: j + 1])) - value(frozenset(order[:j]))
     return total / math.factorial(n)
+
+
+def best_graph(
+    distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the graph that minimises iPFL eq. (8) for every client, by trying all sets of sellers.
+
+    Ties go to the set that comes first by size, then by index.
+    """
+    market = Market.of(distance, sizes, costs, eagerness, lam)
+    m = market.size
+    graph, phi = np.zeros((m, m), np.int8), np.zeros(m)
+    price = market.price(slice(0, m))
+    for i in range(m):
+        others = [j for j in range(m) if j != i and market.sizes[j] > 0 and np.isfinite(price[i, j])]
+        for count in range(1, len(others) + 1):
+            for some in itertools.combinations(others, count):
+                chosen = list(some)
+                worth = marginal(market.sizes[i], market.sizes[chosen].sum(), market.eagerness[i])
+                value = float(price[i, chosen].sum() - worth)
+                if value < phi[i]:
+                    phi[i] = value
+                    graph[i] = 0
+                    graph[i, chosen] = 1
+    return graph, phi
 
 
 class Batched:

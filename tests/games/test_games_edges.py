@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from hanse.games import market, replicator, shapley, tokens
 from hanse.games.gram import cosines, distances
 from hanse.games.market import Market, best_imports
-from hanse.games.market_checks import best_graph, critical_prices
+from hanse.games.market_checks import critical_prices
 from hanse.games.market_models import Kind, centre_weights, cosine_gram, gram_distances
 from hanse.games.market_models import distances as market_distances
 from hanse.games.market_numbers import marginal, threshold_total
@@ -135,18 +135,6 @@ def test_a_market_does_not_depend_on_the_unit_of_its_samples() -> None:
 def test_a_market_names_the_client_without_samples() -> None:
     with pytest.raises(ValueError, match=r"^sizes\[1\]: 0 with eagerness 7"):
         Market.of(np.zeros((3, 3)), [5, 0, 2], [1, 1, 1], [3, 7, 0], 1.0)
-
-
-def test_the_optimum_is_searched_for_up_to_17_clients() -> None:
-    m = 17
-    costs = np.where(np.arange(m) < 3, 0.01, np.inf)  # three sell
-    args = np.zeros((m, m)), np.full(m, 10.0), costs, np.full(m, 100.0), 0.0
-    graph, phi = best_graph(*args)
-    assert graph.sum(axis=0).tolist() == [16, 16, 16, *[0] * 14]
-    assert phi[5] == pytest.approx(0.03 - (np.sqrt(10) - np.sqrt(2.5)))
-    more = np.zeros((18, 18)), np.full(18, 10.0), np.full(18, np.inf), np.full(18, 100.0), 0.0
-    with pytest.raises(ValueError, match="clients: 18: at most 17"):
-        best_graph(*more)
 
 
 def test_critical_prices_learn_the_graph_that_is_not_given() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from games_cases import close, golden
+from games_cases import best_graph, close, golden
 
 from hanse.games import market
 from hanse.games.market import Market
-from hanse.games.market_checks import best_graph, local_optimality
+from hanse.games.market_checks import local_optimality
 from hanse.games.market_models import centre_weights, cosine_gram, distances
 
 INPUTS = ("d", "n", "c", "K", "lam")

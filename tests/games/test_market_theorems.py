@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from games_cases import best_graph
 
 from hanse.games import market
 from hanse.games.market import Market
-from hanse.games.market_checks import best_graph, critical_prices, local_optimality
+from hanse.games.market_checks import critical_prices, local_optimality
 
 
 def random_market(rng: np.random.Generator, m: int) -> Market:

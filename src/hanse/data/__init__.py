@@ -8,7 +8,6 @@ be called on their own: :func:`load` reads a named source into a :class:`Dataset
 """
 
 from hanse.data.build import build, split
-from hanse.data.counts_table import counts_table
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
 from hanse.data.own import from_arrays, from_frame, from_hugging_face, from_torch
@@ -27,7 +26,6 @@ __all__ = [
     "Samples",
     "Share",
     "build",
-    "counts_table",
     "from_arrays",
     "from_frame",
     "from_hugging_face",

@@ -21,7 +21,7 @@ from hanse.deployment.newcomers import LOG, named
 from hanse.deployment.processes import MARK
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
-from hanse.learning.metrics import ACCURACY, Reading, readings_of
+from hanse.learning.metrics import ACCURACY, Reading, main_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
@@ -72,7 +72,7 @@ class Narrator:
         for line in said:
             if "checkpoint" in line or line.startswith("warning: "):
                 LOG.warning("%s", line)
-        self._main = next(iter(readings_of(experiment.eval.metrics)), ACCURACY)
+        self._main = main_of(experiment.eval.metrics)
         count = self.federation.here()
         LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
 

@@ -1,7 +1,7 @@
 """Populations that revise their choice of a model: GTFLAT's replicator dynamics, eqs (6) and (7), for k players.
 
-:func:`equilibrium` plays the game, :func:`weights` turns its result into aggregation weights, and :func:`evolve`
-reports how far it is from rest. The payoffs come from :mod:`hanse.games.payoffs`. :mod:`hanse.games.replicator` names
+:func:`equilibrium` plays the game, :func:`weights` turns its result into aggregation weights, and :func:`nash_gap`
+says how far it is from rest. The payoffs come from :mod:`hanse.games.payoffs`. :mod:`hanse.games.replicator` names
 all of it in one place.
 
 The population of player i chooses among the k - 1 models of the others; ``X[i, a]`` is the share that chose a. By eq.
@@ -12,7 +12,6 @@ and t generations have a closed form (docs/papers.md, T10). To choose the neares
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -23,28 +22,6 @@ from hanse.games.payoffs import as_square
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Time = Literal["discrete", "continuous"]
-
-
-@dataclass(frozen=True)
-class Evolution:
-    """Where the populations came to, and how far that is from rest.
-
-    Attributes:
-        state: ``[k, k]``, the shares.
-        change: the largest share that the last generation moved; 0 if nothing moves any more.
-        gap: the most that a player could still gain by another choice, eq. (5).
-        to_limit: the largest difference from the rest point, where everybody chose the nearest model.
-    """
-
-    state: Floats
-    change: float
-    gap: float
-    to_limit: float
-
-    @property
-    def weights(self) -> Floats:
-        """The aggregation weights ``[k]``, eq. (11)."""
-        return weights(self.state)
 
 
 def equilibrium(
@@ -91,24 +68,6 @@ def equilibrium(
     if start is not None:
         raise ValueError("start: needs a population of individuals")
     return _closed(lead, generations, strength, time)
-
-
-def evolve(
-    payoff: Any,
-    generations: int = 50,
-    strength: float = 0.8,
-    population: int | None = None,
-    *,
-    time: Time = "discrete",
-) -> Evolution:
-    """Return the state of :func:`equilibrium` from equal shares, with a report of how far it is from rest.
-
-    The arguments are those of :func:`equilibrium`.
-    """
-    state = equilibrium(payoff, generations, strength, population, time=time)
-    before = equilibrium(payoff, max(0, generations - 1), strength, population, time=time)
-    change = float(np.abs(state - before).max())
-    return Evolution(state, change, nash_gap(payoff, state), float(np.abs(state - nearest(payoff)).max()))
 
 
 def _checked(payoff: Any, generations: int, strength: float, population: int | None, time: str) -> Floats:

@@ -5,15 +5,11 @@ The tests compare :mod:`hanse.games.market` with these; :func:`critical_prices` 
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from hanse.games.market import Floats, Graph, Market, best_imports
+from hanse.games.market import Floats, Market, best_imports
 from hanse.games.market_numbers import marginal, threshold_total, totals_without
-
-_MOST = 16  # sellers of one buyer: the optimum is searched over all sets
 
 
 def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float, float]:
@@ -37,40 +33,6 @@ def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float,
     addition = marginal(total[:, None], n[None, :], K) - price
     others = ~picked & ~np.eye(len(n), dtype=bool)
     return float(removal[picked].max(initial=-np.inf)), float(addition[others].max(initial=-np.inf))
-
-
-def best_graph(
-    distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
-) -> tuple[Graph, Floats]:
-    """Return the graph that minimises iPFL eq. (8) for every client, by trying all sets of sellers.
-
-    Ties go to the set that comes first by size, then by index. The arguments are those of
-    :func:`hanse.games.market.learn_graph`.
-
-    Returns:
-        The graph ``[m, m]``, and each client's ``phi [m]``.
-
-    Raises:
-        ValueError: more than 17 clients, or numbers that no market can have.
-    """
-    market = Market.of(distance, sizes, costs, eagerness, lam)
-    m = market.size
-    if m - 1 > _MOST:
-        raise ValueError(f"clients: {m}: at most {_MOST + 1} for a search over all sets")
-    graph, phi = np.zeros((m, m), np.int8), np.zeros(m)
-    price = market.price(slice(0, m))
-    for i in range(m):
-        others = [j for j in range(m) if j != i and market.sizes[j] > 0 and np.isfinite(price[i, j])]
-        for count in range(1, len(others) + 1):
-            for some in itertools.combinations(others, count):
-                chosen = list(some)
-                worth = marginal(market.sizes[i], market.sizes[chosen].sum(), market.eagerness[i])
-                value = float(price[i, chosen].sum() - worth)
-                if value < phi[i]:
-                    phi[i] = value
-                    graph[i] = 0
-                    graph[i, chosen] = 1
-    return graph, phi
 
 
 def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) -> Floats:

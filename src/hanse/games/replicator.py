@@ -10,7 +10,6 @@ steps are ``weights(equilibrium(payoff_matrix(models)))``.
 :func:`scale_free`         payoffs divided by their mean size
 :func:`equilibrium`        ``X [k, k]``, the populations after 50 generations, eqs (6)-(7)
 :func:`drawn`              a random start of whole individuals
-:func:`evolve`             the equilibrium with a report of convergence
 :func:`weights`            ``omega [k]``, eq. (11)
 :func:`nash_gap`           the most that somebody gains by another choice, eq. (5)
 :func:`printed`            eq. (6) as it is printed, which goes the wrong way
@@ -22,11 +21,9 @@ Arrays may be numpy, torch or lists; results are numpy float64.
 from __future__ import annotations
 
 from hanse.games.evolution import (
-    Evolution,
     Time,
     drawn,
     equilibrium,
-    evolve,
     expected_payoffs,
     nash_gap,
     nearest,
@@ -44,14 +41,12 @@ from hanse.games.payoffs import (
 )
 
 __all__ = [
-    "Evolution",
     "Time",
     "cosine_payoff",
     "distances",
     "distances_to_mean",
     "drawn",
     "equilibrium",
-    "evolve",
     "expected_payoffs",
     "layer_payoff",
     "loss_payoff",

@@ -1,8 +1,8 @@
 """PI-FL's tiers: how well each tier's model fits a client, what it bids for, who trains where, and the first tiers.
 
 The paper's steps in their order: :func:`first_tiers` groups clients before training; :func:`importance` says how well
-each tier's model fits a client; by these weights a client bids (:func:`preferences`), the server schedules the bidders
-(:func:`schedule`), and the client mixes its personal model (:func:`mixture`). What is paid is in
+each tier's model fits a client; by these weights a client bids (:mod:`hanse.federation.policy`), the server schedules
+the bidders (:func:`schedule`), and the client mixes its personal model (:func:`mixture`). What is paid is in
 :mod:`hanse.games.tokens`.
 
 Arrays may be anything that numpy takes; results are numpy float64 unless said. In the shapes n is the number of
@@ -86,16 +86,6 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
     total = weights.sum(1, keepdims=True)
     uniform = 1 / max(1, weights.shape[1])
     return np.where(total > 0, _ratio(weights, np.broadcast_to(total, weights.shape)), uniform)
-
-
-def preferences(v: Any, threshold: float) -> list[int]:
-    """Return the tiers that a client bids for, ascending: PI-FL Alg. 1.
-
-    Args:
-        v: ``[K]``, the client's importance weights.
-        threshold: a tier is bid for if its weight is above this, once per tier (docs/papers.md, P5).
-    """
-    return [int(k) for k in np.flatnonzero(_array("v", v, 1) > threshold)]
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,6 @@ def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool)
     return bias**2 + noise + setting.tau2 * spread
 
 
-def equal_sizes_error(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> float:
-    """Return the error in a tier of ``m1`` clients with ``n0`` samples each, PI-FL eq. (56).
-
-    The exact form is ``sigma2 / (m1 n0) + tau2 (m1 - 1) / m1``.
-    """
-    spread = 2 * (m1 - 1) / m1**2 if printed else (m1 - 1) / m1
-    return sigma2 / (m1 * n0) + tau2 * spread
-
-
 def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
     """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``.
 

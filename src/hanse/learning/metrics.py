@@ -111,6 +111,11 @@ def readings_of(given: object) -> tuple[Reading, ...]:
     return tuple(reading for reading in found if reading is not None)
 
 
+def main_of(given: object) -> Reading:
+    """Return how the main metric of an ``[eval] metrics`` list is read: the first, or else the accuracy."""
+    return next(iter(readings_of(given)), ACCURACY)
+
+
 # ---- what the names stand for: y [n] are classes and p [n, k] probabilities, or both are numbers [n, d]
 
 

@@ -15,6 +15,7 @@ import math
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -362,17 +363,13 @@ def group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, 
         return []
     shared = {"mechanism": rows[0]["mechanism"], "rounds": min(r["rounds"] for r in rows), "seed": None}
     found = []
-    for kind, statistic in (("mean", np.mean), ("sd", _sd)):
+    for kind, statistic in (("mean", np.mean), ("sd", partial(np.std, ddof=1))):
         numbers: dict[str, float | None] = {}
         for key in (key for key in rows[0] if key not in _LABELS):
             values = [r[key] for r in rows if r[key] is not None]
             numbers[key] = float(statistic(values)) if len(values) == many else None
         found.append({"run": f"{label} ({many} seeds)", "kind": kind, **shared, **numbers})
     return found
-
-
-def _sd(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1))
 
 
 def _last(values: np.ndarray) -> float | None:

@@ -85,7 +85,8 @@ def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
     group_of = np.full(run.num_clients, -1, np.int64)
     for g, clients in enumerate(groups):
         group_of[clients] = g
-    return Errors(_sampling(run, group_of, len(groups), ends), _drawn(run, group_of, len(groups), ends))
+    whose = (run, group_of, len(groups), ends)
+    return Errors(_sampling(*whose), jackknife_errors(_without_block(*whose)))
 
 
 def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
@@ -102,14 +103,6 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     np.add.at(squares, (group, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
     known[group] = True
     return np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
-
-
-def _drawn(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
-    """Return the errors ``[n, C]`` of the summed values from the draw of the validation samples.
-
-    NaN from the first round on that has not recorded its values without each block.
-    """
-    return jackknife_errors(_without_block(run, group_of, count, ends))
 
 
 def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:

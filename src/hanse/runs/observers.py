@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from hanse.base.errors import UserError, library, nearest
 from hanse.base.toml import flat
-from hanse.learning.metrics import ACCURACY, readings_of
+from hanse.learning.metrics import ACCURACY, main_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.record import figure_of
@@ -109,7 +109,7 @@ class ProgressBar:
             warns = "checkpoint" in line or line.startswith(("warning: ", "note: "))
             if self._explain or warns:
                 self._console.print(line, style="yellow" if warns else "dim", markup=False)
-        self._main = next(iter(readings_of(experiment.eval.metrics)), ACCURACY)
+        self._main = main_of(experiment.eval.metrics)
         self._progress.start()
         self._task = self._progress.add_task(self._label, total=experiment.run.rounds, completed=first_round, figure="")
 

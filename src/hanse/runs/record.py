@@ -46,7 +46,7 @@ from hanse.core.entry import Transaction
 from hanse.core.table import Floats, Ints, Made
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
-from hanse.learning.metrics import ACCURACY, Reading, readings_of
+from hanse.learning.metrics import ACCURACY, Reading, main_of, readings_of
 from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.config import ClientsSection, RunSection
@@ -592,7 +592,7 @@ class RunRecord:
     @property
     def main(self) -> Reading:
         """How the main metric is read: the first of the list, or else the accuracy."""
-        return next(iter(self.readings), ACCURACY)
+        return main_of(table(self.config, "eval").get("metrics"))
 
     @property
     def rounds_planned(self) -> int:

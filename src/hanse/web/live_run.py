@@ -28,7 +28,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import opened, read_toml, table
 from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
-from hanse.learning.metrics import ACCURACY, readings_of
+from hanse.learning.metrics import main_of
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
@@ -302,7 +302,7 @@ def progress_of(
     except OSError:
         age = None
     planned = number("run", "rounds")
-    main = next(iter(readings_of(table(config, "eval").get("metrics"))), ACCURACY)
+    main = main_of(table(config, "eval").get("metrics"))
     return {
         "main": {"key": main.key[:80], "title": main.title[:80], "less": main.less_is_better},
         "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],

@@ -14,7 +14,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
-from hanse.learning.metrics import ACCURACY, readings_of
+from hanse.learning.metrics import main_of
 from hanse.runs.record import METRICS, last_line
 from hanse.web.live_run import progress_of
 
@@ -73,7 +73,7 @@ def summary(found: ListedRun, now: float) -> dict[str, Any]:
     except UserError:
         config = {}
     line = last_line(found.folder / METRICS)
-    main = next(iter(readings_of(table(config, "eval").get("metrics"))), ACCURACY)
+    main = main_of(table(config, "eval").get("metrics"))
     figure = line.get(f"test/{main.key}", line.get(f"client/test_{main.key}"))
     pace = line.get("time/round_s")
     return {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.base.errors import UserError, library
-from hanse.data.instructions.records import EXTRA, Instruction, read_records, reason
+from hanse.base.errors import UserError, first_line, library
+from hanse.data.instructions.records import EXTRA, Instruction, read_records
 
 SENTIMENTS = ("negative", "neutral", "positive")
 _ASK = "What is the sentiment of this {}? Please choose an answer from {{negative/neutral/positive}}."
@@ -134,6 +134,6 @@ def _hub(name: str, known: PublishedSet, split: str, download: bool) -> Sequence
         return list(datasets.load_dataset(known.hub, split=split))
     except Exception as error:  # whatever the library, the hub or the network raises: offline is one of many
         raise UserError(
-            f"source '{name}': {known.hub} is not in the cache and could not be fetched ({reason(error)}); "
+            f"source '{name}': {known.hub} is not in the cache and could not be fetched ({first_line(error)}); "
             f"go online once, {remedy}"
         ) from error

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError, first_line, library
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
@@ -141,7 +141,7 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
             f"data.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded "
-            f"({reason(error)}); allowed offline: 'bytes', or a folder"
+            f"({first_line(error)}); allowed offline: 'bytes', or a folder"
         ) from None
     end = inner.eos_token_id
     if end is None:
@@ -149,12 +149,6 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     padding = inner.pad_token_id
     note = "" if padding is not None else f"the tokenizer of {name} has no padding token; its end token pads"
     return _Published(inner, len(inner), end, end if padding is None else padding, note)
-
-
-def reason(error: Exception) -> str:
-    """Return the first line of what a library's error says, shortened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
 
 
 FIELDS = ("instruction", "input", "output")

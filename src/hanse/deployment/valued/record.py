@@ -195,7 +195,7 @@ class Watch:
             messages.setdefault(client, reply)
         now.records, now.replies, now.weights, now.refused = records, trained, weights, refused
         now.answered, now.roster = list(messages), self._roster(weights)
-        if _averages(self.strategy):
+        if type(self.strategy).aggregate_train is FedAvg.aggregate_train:  # it aggregates as FedAvg does
             now.average = True
             return
         try:
@@ -437,11 +437,6 @@ def guarded(watch: Watch, listen: Callable[[], None]) -> None:
         line = str(wrong) if isinstance(wrong, UserError | MachineError) else first_line(wrong)
         LOG.warning("hanse: the run in %s is kept no further: %s", watch.plan.out, line)
         LOG.debug("where it was", exc_info=True)
-
-
-def _averages(strategy: Strategy) -> bool:
-    """Say whether a strategy aggregates as Flower's FedAvg does: it has not replaced ``aggregate_train``."""
-    return type(strategy).aggregate_train is FedAvg.aggregate_train
 
 
 def _weighted_by(strategy: Any) -> str:

@@ -2,6 +2,6 @@
 
 A table is a TOML file (``<paper>/<table>.toml``). ``tables.py`` reads it, ``catalogue.py`` finds it by name,
 ``runner.py`` plays its runs, ``compare.py`` sets what came out beside the published numbers, and ``figures.py`` and
-``show.py`` present it. ``changes.py`` says what a smaller scale leaves out, ``recipes.py`` in what the authors' code
-differs from their text, and ``computed.py`` has the few numbers that need no training.
+``show.py`` present it. ``changes.py`` says what a smaller scale leaves out, and ``computed.py`` has the few numbers
+that need no training.
 """

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError, first_line, library
 from hanse.base.streams import torch_seed
-from hanse.data.instructions.records import BYTES, EXTRA, ByteTokenizer, build_tokenizer, reason
+from hanse.data.instructions.records import BYTES, EXTRA, ByteTokenizer, build_tokenizer
 from hanse.learning.llm.judge import Answers
 
 TINY = "tiny"
@@ -88,7 +88,7 @@ def _published(transformers: Any, name: str, bits: int | None) -> nn.Module:
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
             f"model.base: {name!r}: neither a folder with a model nor in the cache, and it cannot be downloaded "
-            f"({reason(error)}); allowed offline: 'tiny', or a folder"
+            f"({first_line(error)}); allowed offline: 'tiny', or a folder"
         ) from None
     return model
 
