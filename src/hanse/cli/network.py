@@ -159,7 +159,7 @@ def join(
     from hanse.deployment import walls
     from hanse.deployment.walls import split
 
-    split(address, "HOST:PORT")
+    split(address, "HOST:PORT", "fed.example.org:9092")
     for option, path in (("--ca", ca), ("--key", key)):
         if not path.is_file():
             raise UserError(f"{option}: {path}: is not there")
