@@ -78,7 +78,8 @@ def test_how_single_clients_fare(folder: Path) -> None:
     assert isinstance(marks, Lines)
     [line] = marks.lines
     honest = honest_of(run)
-    assert honest is not None and len(honest) == 9  # the free riders do not count
+    assert honest is not None
+    assert len(honest) == 9  # the free riders do not count
     accuracy = np.sort(run.arrays(4)["test_accuracy"][honest])
     np.testing.assert_allclose(line.x[1:], 100 * accuracy)
     np.testing.assert_allclose(line.y, 100 * np.arange(10) / 9)
