@@ -238,7 +238,7 @@ def expel(
 ) -> None:
     """Keep a participant out from the next exchange on; its account stays.
 
-    The order and its reason are recorded in the run directory, where the participant's statement can be held against
+    The order and its reason are recorded in the run directory, for whoever compares the participant's statement with
     them.
 
     Examples:
