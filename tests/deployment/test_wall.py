@@ -66,8 +66,10 @@ def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_
 
 @pytest.mark.parametrize("listen", ["9092", ":9092", "0.0.0.0:", "0.0.0.0:70000", "a;b:9092", "0.0.0.0:9092 ssl; #:1"])
 def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
-    with pytest.raises(UserError, match=r"--listen: .*: must be HOST:PORT"):
+    with pytest.raises(UserError, match=r"--listen: .*: must be HOST:PORT with a port of 1 to 65535"):
         walls.split(listen, "--listen")
+    with pytest.raises(UserError, match=r"HOST:PORT: .*, such as fed\.example\.org:9092$"):
+        walls.split(listen, "HOST:PORT", "fed.example.org:9092")
 
 
 def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(

@@ -9,7 +9,7 @@ from reports_cases import accuracies, metric, seat, write_run
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.reports.accuracy import curve_charts
+from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.chart import Lines
 from hanse.reports.compare import compare_runs, compare_tables, difference_rows, experiments_table, runs_table
 from hanse.reports.groups import group_runs
@@ -140,7 +140,7 @@ def test_summary_names_values_and_refusals(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.6, refused=1)], seats)
     told = summary(group_runs(load_runs([path])))
     assert told[1:] == [
-        "In greedyfed the client of the highest value was 4 (75 % of the total value), that of the lowest 1 (25.0 %).",
+        "In greedyfed client 4 has the highest value (75 % of the total value), client 1 the lowest (25.0 %).",
         "Updates refused: greedyfed 1 of 5, most often because: late.",
     ]
 
@@ -227,5 +227,11 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
     (curve,) = [chart for chart in curve_charts(groups) if chart.key == "client-test-accuracy"]
     assert isinstance(curve.marks, Lines)
     assert [line.y.tolist() for line in curve.marks.lines] == [[pytest.approx(60), pytest.approx(65)], [40, 40]]
+    (spread,) = [chart for chart in own_charts(groups, {}) if chart.key == "own-accuracy-cdf"]
+    assert isinstance(spread.marks, Lines)
+    assert [line.x.tolist() for line in spread.marks.lines] == [
+        pytest.approx([60, 60, 70])
+    ]  # without client 1, the attacker
+    assert spread.caption.endswith("Clients that the experiment makes cheat are left out.")
     assert summary(groups)[0].startswith("greedyfed 65.0 % against fedavg 40.0 %: accuracy on the honest clients' own")
     assert summary(groups)[2].endswith("test accuracy after the last round.")

@@ -269,6 +269,12 @@ def test_the_answer_is_no_surer_than_the_numbers(of: Fit, utility: float | None,
     assert ("In tokens" in found.headline) == (tokens_decide and utility is not None)
 
 
+def test_two_equal_accuracies_are_called_the_same() -> None:
+    [told] = [t for t in verdict_of(fit(0.9, 0.9), None, NOTHING).reasons if "alone" in t]
+    assert told.endswith("alone it would reach 90.0 %, so the two are the same.")
+    assert "+0.0" not in told
+
+
 def test_what_a_point_of_accuracy_cost() -> None:
     found = verdict_of(fit(0.9, 0.5), None, Models(1, 1, 1, 1, 1, utility=-2.0))
     assert found.reasons[-1] == "It paid 0.05 tokens for each point of accuracy."

@@ -14,6 +14,7 @@ from reports_cases import metric, seat, write_run
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.reports import contributions
 from hanse.reports.chart import Bars, Chart, Heat, to_csv
 from hanse.reports.contributions import (
     SURE,
@@ -168,14 +169,17 @@ def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_pa
     )
     assert "2 of 5 clients stand apart from everybody else" in ranking.caption
     [told] = [line for line in summary([found]) if "value" in line]
-    assert "no client has clearly the highest value: 0 (value 5 ± 0.2, all together 12.7)" in told
-    assert "cannot be told apart from 1 and 2; the client of the lowest value was 4 (-3 ± 0.2)" in told
-    assert "client of the highest value" not in told
+    assert "no client has clearly the highest value: client 0 (value 5 ± 0.2; the sum over all clients is 12.7)" in told
+    assert "cannot be told apart from 1 and 2; client 4 has the lowest value (-3 ± 0.2)" in told
+    assert "has the highest value" not in told
     apart = group(sampled_run(tmp_path / "b", [5.0, 4.0, 3.0], [0.1] * 3))
     assert "any two of these sums differ" in contribution_charts([apart])[0].caption
-    assert "the client of the highest value was 0" in summary([apart])[1]
+    assert "client 0 has the highest value" in summary([apart])[1]
     alike = group(sampled_run(tmp_path / "c", [-5.0, 4.0, 3.0, 2.0, 1.0], [9.0] * 5))
-    assert "; nor has one clearly the lowest: 0 (-5 ± 9) cannot be told apart from any of the 4" in summary([alike])[1]
+    assert (
+        "; nor has one clearly the lowest: client 0 (-5 ± 9) cannot be told apart from any of the 4"
+        in summary([alike])[1]
+    )
 
 
 # ---- shares
@@ -329,7 +333,7 @@ def test_a_run_that_records_interactions_is_drawn(tmp_path: Path) -> None:
     assert contribution(group(tmp_path / "a")) is not None
 
 
-def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path) -> None:
+def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = hanse.run(
         hanse.Experiment(
             data={"clients": 6, "alpha": 0.3},
@@ -356,6 +360,10 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path) -> None:
     order = [int(label.split()[1]) for label in chart.marks.labels]
     assert chart.marks.series[1].values == pytest.approx(sums[order])
     assert "With 30 models a round" in chart.caption
+    assert "Shown are" not in chart.caption  # all six are
+    monkeypatch.setattr(contributions, "ENDS_OF_BUDGETS", (2, 1))
+    [cut] = [c for c in contribution_charts(group_runs([read])) if c.key.startswith("value-budgets")]
+    assert cut.caption.endswith("Shown are the 2 highest and the 1 lowest of 6 clients.")
     with np.load(run.path / "rounds" / "00001.npz") as stored:
         arrays = dict(stored)
     np.savez(run.path / "rounds" / "00001.npz", **{**arrays, "value_of_30": np.zeros((2, 5))})

@@ -115,8 +115,11 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
-        ({}, "mechanism: is required"),
-        ({"mechanism": {}}, "mechanism.name: is required"),
+        ({}, "mechanism: is required, as in name = "),
+        ({"mechanism": {}}, "mechanism.name: is required, as in name = "),
+        ({"mechanism": {"name": "fedavg"}, "behaviour": {"noizy": 1}}, "behaviour.noizy: 1: must be a table, such as"),
+        ({"mechanism": {"name": "fedavg"}, "eval": {"metrics": "auc"}}, "eval.metrics: 'auc': must be a list, such as"),
+        ({"mechanism": {"name": "fedavg"}, "data": {"mix": 30}}, "data.mix: 30: must be a text in quotes"),
         ({"mechanism": {"name": "gredyfed"}}, "mechanism.name: 'gredyfed': no such name; did you mean 'greedyfed'?"),
         (
             {"mechanism": {"name": "fedavg", "clients_per_round": 2.5}},

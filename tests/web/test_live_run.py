@@ -282,6 +282,8 @@ def test_runs_are_found_and_summed_up(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.toml").write_text("[run\n")
+    (tmp_path / "flwr").mkdir()
+    (tmp_path / "flwr" / "config.toml").write_text('[superlink]\ndefault = "here"\n')  # another program's
     found = find_runs(tmp_path)
     assert [f.name for f in found.values()] == ["a", "b/one", "broken"]
     assert all(id_ == f.id and len(id_) == 12 for id_, f in found.items())

@@ -29,7 +29,8 @@ def audit(
         typer.Option("--client", help="Also: would this client (number or name) have gained by lying? Plays it again."),
     ] = None,
     story: Annotated[
-        list[str] | None, typer.Option("--story", help="Only this lie, such as 'size x2', 'cost x0.5' or 'alone'.")
+        list[str] | None,
+        typer.Option("--story", help="Only this lie, such as 'size x2', 'cost x0.5' or 'alone'; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     ledger_url: LedgerUrl = None,

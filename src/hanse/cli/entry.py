@@ -132,8 +132,9 @@ def run(
 ) -> None:
     """Run an experiment and leave a run directory.
 
-    The directory has the resolved experiment (config.toml), a line a round (metrics.jsonl) and a seat (clients.jsonl),
-    the rounds' arrays, checkpoints, and the books if the mechanism pays. 'hanse report' makes a page of it.
+    The directory has the resolved experiment (config.toml), a line for each round (metrics.jsonl) and for each
+    client that trained in it (clients.jsonl), the rounds' arrays, checkpoints, and the books if the mechanism pays.
+    'hanse report' makes a page of it.
 
     Ctrl-C ends the run after the round that is being played; 'hanse resume' goes on from there. All mistakes in the
     file are listed before anything is trained. An experiment's file can name functions to import, so run only files

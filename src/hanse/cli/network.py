@@ -159,7 +159,7 @@ def join(
     from hanse.deployment import walls
     from hanse.deployment.walls import split
 
-    split(address, "HOST:PORT")
+    split(address, "HOST:PORT", "fed.example.org:9092")
     for option, path in (("--ca", ca), ("--key", key)):
         if not path.is_file():
             raise UserError(f"{option}: {path}: is not there")
@@ -238,7 +238,7 @@ def expel(
 ) -> None:
     """Keep a participant out from the next exchange on; its account stays.
 
-    The order and its reason are recorded in the run directory, where the participant's statement can be held against
+    The order and its reason are recorded in the run directory, for whoever compares the participant's statement with
     them.
 
     Examples:

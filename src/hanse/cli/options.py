@@ -27,7 +27,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Replace section.key of the file; may be repeated. Nothing after = leaves the key out.",
+        help="Replace section.key of the file; may be repeated. With nothing after the =, the key is left out.",
     ),
 ]
 
@@ -37,7 +37,7 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger-url",
         metavar="URL",
-        help="Database of the books, if not in the run directory. Other places in the run's own file are not believed.",
+        help="Database of the books, if not in the run directory. An address in the run's own file is not used.",
         show_default=False,
     ),
 ]

@@ -52,7 +52,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left.
+    """Run an experiment at many settings, with a table of them. Finished runs are kept: the same command does the rest.
 
     Every --grid gives the values of one key; several of them are combined, and --seeds plays each combination with that
     many seeds. The table (table.csv in the folder of the sweep) has a row for each run with its settings and its last

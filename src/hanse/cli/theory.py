@@ -24,8 +24,10 @@ def theory(
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each client.")] = 10,
     sigma2: Annotated[float, typer.Option("--sigma2", min=1e-9, help="Variance of a sample.")] = 1.0,
     beta_diff: Annotated[float, typer.Option("--beta-diff", help="Distance of the tiers' centres.")] = 1.0,
-    points: Annotated[int, typer.Option("--points", min=2, help="How many tau^2.")] = 21,
-    repetitions: Annotated[int, typer.Option("--repetitions", min=2, help="Simulations of each.")] = 20_000,
+    points: Annotated[int, typer.Option("--points", min=2, help="How many values of tau^2.")] = 21,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", min=2, help="Simulations of each value of tau^2.")
+    ] = 20_000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulation.")] = 0,
     out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder of the picture and the numbers.")] = Path(
         "runs/theory"

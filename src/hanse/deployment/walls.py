@@ -169,12 +169,13 @@ def nginx() -> str | None:
     return shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *PLACES)))
 
 
-def split(address: str, field: str) -> tuple[str, int]:
+def split(address: str, field: str, example: str = "0.0.0.0:9092") -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
     Args:
         address: such as ``0.0.0.0:9092``, or ``[::]:9092`` for IPv6.
         field: the option that it was given by, for the message.
+        example: a right one, for the message.
 
     Raises:
         UserError: it has another form.
@@ -185,7 +186,7 @@ def split(address: str, field: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise UserError(f"{field}: {address!r}: must be HOST:PORT, such as 0.0.0.0:9092")
+        raise UserError(f"{field}: {address!r}: must be HOST:PORT with a port of 1 to 65535, such as {example}")
     return host, int(port)
 
 

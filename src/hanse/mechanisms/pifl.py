@@ -492,19 +492,19 @@ class TokenManager(SettlePart):
             f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
             "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the "
             "more.",
-            f"Clients bid {cost} for a seat; up to {100 * self.eta:g} % of what was paid goes back, the less the "
-            "better the model became, and the rest is shared by those who trained, by rank.",
+            f"Clients bid {cost} for a seat. Up to {100 * self.eta:g} % of what was paid goes back: the better the "
+            "model became, the less. The rest is shared by those who trained, by rank.",
             "Tokens and tiers",
             (
                 Plot(
                     "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy", "tier *",
-                    "The accuracy that the tier's settlement of the round before was made with.",
+                    "The tier's accuracy by which the round before was settled.",
                 ),
                 Plot(
                     "How much goes back to those who paid", "tokens/tier */theta", "share of the payments", "tier *",
-                    "The share of each tier's payments that goes back: the less the better the tier became.",
+                    "The share of each tier's payments that goes back. The better the tier became, the smaller it is.",
                 ),
-                Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Good bids, each for a seat at one tier."),
+                Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Bids that were accepted, each for one seat."),
             ),
             (
                 Kind("bid", "bids put into escrow"),

@@ -34,8 +34,10 @@ _CURVES = (
     ("train/loss", "Training loss", "mean loss of those who trained", 1.0),
 )
 _MEANING = {
-    "test/accuracy": "The share of the server's test samples that the deployed models get right.",
-    "test/loss": "The loss of the deployed models on the server's test samples; lower is better.",
+    "test/accuracy": "The share of the server's test samples that the model gets right. Where clients hold models of "
+    "their own, it is the mean over the clients.",
+    "test/loss": "The loss of the model on the server's test samples; lower is better. Where clients hold models of "
+    "their own, it is the mean over the clients.",
     "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients, "
     "without those that the experiment makes cheat.",
     "client/test_loss": "Each client tests the model that it holds on its own test samples; lower is better.",
@@ -244,7 +246,7 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
     """Return the distribution of the main metric over the clients, a line for each experiment with the same metric."""
     reading, lines = groups[0].runs[0].main, []
     for i, group in enumerate(groups):
-        own = [f[1] for run in group.runs if run.main == reading and (f := last_tested(run)) is not None]
+        own = [f for run in group.runs if run.main == reading and (f := _honest_at_the_last_test(run)) is not None]
         if own:
             values = np.sort(np.concatenate(own))
             share = np.arange(1, len(values) + 1) / len(values)
@@ -260,8 +262,19 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
         "A steep curve means that clients fare alike; a long "
         f"{'tail on the right' if reading.less_is_better else 'foot on the left'} shows clients that were left behind."
     )
+    if any(honest_of(run) is not None for group in groups for run in group.runs):
+        caption += " Clients that the experiment makes cheat are left out."
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
     return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=own_axis(reading), y="clients (%)")
+
+
+def _honest_at_the_last_test(run: RunRecord) -> Floats | None:
+    """Return the main metric of the clients that do not cheat, at the last test on own data; None without any."""
+    found, honest = last_tested(run), honest_of(run)
+    if found is None:
+        return None
+    values = found[1] if honest is None else found[1][np.isin(found[0], honest)]
+    return values if len(values) else None
 
 
 def _earned(group: SeedGroup, books: Books | None) -> Chart | None:

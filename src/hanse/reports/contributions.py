@@ -375,6 +375,7 @@ MOST_CELLS = 60_000  # of the heat map, which is written into the page
 MOST_COLUMNS = 400  # of the heat map, and points of a line
 _TOP = 5  # clients whose order a smaller budget is asked about
 MOST_PAIRED = 40  # clients of the map of interactions
+ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest and of the lowest sums by budget
 _SECTION = "Who contributed"
 
 
@@ -749,7 +750,8 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     found = contribution(replace(group, runs=(run,))) if run is not None else None
     if run is None or found is None:
         return []
-    kept = _ends(len(found.clients), 8, 6)
+    highest, lowest = ENDS_OF_BUDGETS
+    kept = _ends(len(found.clients), highest, lowest)
     clients = found.clients[kept]
     smaller = smaller_budgets(run, found)
     series = [Series(f"{less.budget} models", less.sums[clients], less.errors[clients]) for less in smaller]
@@ -764,6 +766,8 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
         "What the values would have been if fewer models had been scored in each round. Whiskers: one standard error "
         "from the sampling of coalitions. " + " ".join(said)
     )
+    if len(kept) < len(found.clients):
+        caption += f" Shown are the {highest} highest and the {lowest} lowest of {len(found.clients):,} clients."
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
     return [Chart(f"value-budgets-{name}", _SECTION, title, caption, marks, x="total value")]

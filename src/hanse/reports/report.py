@@ -220,22 +220,21 @@ def _ends_of(found: Contribution, best: int, worst: int) -> str:
     else:
         # values relative to a mean sum to 0 but for their last bits
         together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
-        top = f"value {totals[best]:.3g}{_error(found.errors[best])}, all together {together:.3g}"
+        top = f"value {totals[best]:.3g}{_error(found.errors[best])}; the sum over all clients is {together:.3g}"
         low = f"{totals[worst]:.3g}{_error(found.errors[worst])}"
     first, last = (_tied_with(found, at) for at in (best, worst))
+    highest, lowest = (f"client {found.labels[at]}" for at in (best, worst))
     if first:
-        told = (
-            f"no client has clearly the highest value: {found.labels[best]} ({top}) cannot be told apart from {first}"
-        )
+        told = f"no client has clearly the highest value: {highest} ({top}) cannot be told apart from {first}"
     else:
-        told = f"the client of the highest value was {found.labels[best]} ({top})"
+        told = f"{highest} has the highest value ({top})"
     if last:
         none = "nor has one" if first else "no client has"
-        told += f"; {none} clearly the lowest: {found.labels[worst]} ({low}) cannot be told apart from {last}"
+        told += f"; {none} clearly the lowest: {lowest} ({low}) cannot be told apart from {last}"
     elif first:
-        told += f"; the client of the lowest value was {found.labels[worst]} ({low})"
+        told += f"; {lowest} has the lowest value ({low})"
     else:
-        told += f", that of the lowest {found.labels[worst]} ({low})"
+        told += f", {lowest} the lowest ({low})"
     return told + _harm(found)
 
 
@@ -263,7 +262,7 @@ def _harm(found: Contribution) -> str:
         harmed = f"by the {found.measure.name} their updates did more harm than good"
         if found.last.exact:
             return f"{told}: {harmed}"
-        return f"{told}, and of {surely} of them the whole 95 % interval is below zero: {harmed}"
+        return f"{told}, and for {surely} of them the whole 95 % interval is below zero: {harmed}"
     return f"{told}, none of them so clearly that it could not be chance"
 
 

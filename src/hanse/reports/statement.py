@@ -1083,7 +1083,9 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     if error is None:
         unsure = "The number of test samples is not recorded, so that the difference may be chance."
         return (points > 0) - (points < 0), f"{told}. {unsure}"
-    if abs(points) <= CLEAR * 100 * error or points == 0:
+    if points == 0:
+        return 0, f"{told}, so the two are the same."
+    if abs(points) <= CLEAR * 100 * error:
         return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance."
     told += f": a difference of {points:+.1f} points, with a standard error of at most {100 * error:.1f}."
     return (1 if points > 0 else -1), told
@@ -1138,7 +1140,9 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
     """
     if models.utility is not None:
         u = models.utility
-        told = f"By its own measure the market was worth {u:+.2f} tokens to it: what it gained from others' models, "
+        told = (
+            f"By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
+        )
         told += "less the cost of sharing its own" + (" and its net payments." if money is not None else ".")
         return (u > 0) - (u < 0), told
     if money is None:

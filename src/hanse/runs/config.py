@@ -528,6 +528,14 @@ def _mechanism_lines(given: Any) -> list[str]:
     return []
 
 
+# what pydantic calls by Python's names
+_IN_TOML = {
+    "dict_type": "must be a table, such as { sigma = 0.3 }, or { } for one without options",
+    "list_type": 'must be a list, such as ["one", "two"]',
+    "string_type": "must be a text in quotes",
+}
+
+
 def _line(error: Any, experiment: Experiment) -> str:
     """Return one line for one of pydantic's errors: the key, the value, and what is allowed."""
     where = [str(part) for part in error["loc"]]
@@ -539,9 +547,10 @@ def _line(error: Any, experiment: Experiment) -> str:
             fields = kind.model_fields if kind is not None else {}
         return f"{name}: no such key{nearest(where[-1], fields)}"
     if error["type"] == "missing":
-        return f"{name}: is required"
+        example = ', as in name = "fedavg" below [mechanism]' if where[0] == "mechanism" else ""
+        return f"{name}: is required{example}"
     if error["type"] == "value_error":
         given = f"{error['input']!r}: " if isinstance(error["input"], str | int | float) else ""
         return f"{name}: {given}{error['ctx']['error']}"
-    message = error["msg"]
+    message = _IN_TOML.get(error["type"], error["msg"])
     return f"{name}: {error['input']!r}: {message[0].lower()}{message[1:]}"

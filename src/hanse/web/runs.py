@@ -40,7 +40,8 @@ class ListedRun:
 def find_runs(root: Path) -> dict[str, ListedRun]:
     """Return the runs in a folder by their ids, in the order of their names.
 
-    A folder with a ``config.toml`` is a run. Links are not followed, so that what lies elsewhere is not shown.
+    A folder with a ``config.toml`` is a run, unless the file is another program's, such as Flower's.
+    Links are not followed, so that what lies elsewhere is not shown.
 
     Args:
         root: the folder; it may be a run itself. Folders below it are searched five deep, up to 2,000 runs.
@@ -49,7 +50,7 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
     for here, folders, files in os.walk(root):
         place = Path(here)
         depth = len(place.relative_to(root).parts)
-        if "config.toml" in files:
+        if "config.toml" in files and (METRICS in files or _may_be_ours(place / "config.toml")):
             path = place.relative_to(root).as_posix()
             id_ = hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
             name = root.resolve().name if depth == 0 else path
@@ -61,6 +62,14 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
             folders.clear()
         folders.sort()
     return dict(sorted(found.items(), key=lambda item: item[1].name))
+
+
+def _may_be_ours(file: Path) -> bool:
+    """Return whether a ``config.toml`` names a mechanism, as every experiment does, or is damaged."""
+    try:
+        return "mechanism" in read_toml(file)
+    except UserError:
+        return True
 
 
 def summary(found: ListedRun, now: float) -> dict[str, Any]:
