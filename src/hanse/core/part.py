@@ -13,6 +13,15 @@ methods there are; a part inherits from one for the defaults.
 
 In the shapes below S is the number of seats (places at this round's training), K the number of rows of the model table,
 N the number of clients, and P the numbers in one flattened model.
+
+:func:`hanse.runs.rehearsal.rehearse` plays a small round and hands over what parts are given: a view, groups, a
+context, and the state of each part. With it any method of a part can be called in three lines:
+
+>>> from hanse.runs.rehearsal import rehearse
+>>> part, view, state = rehearse("greedyfed").before("select")
+>>> choice, state = part.select(view, state)
+>>> len(choice.clients)
+4
 """
 
 from __future__ import annotations
@@ -81,6 +90,16 @@ class Group:
         view: the round so far.
         shrunk: ``[m]``, how far each update counts as having gone from the old row, as a share of its way (1: all of
             it). None: all go all the way.
+
+    Examples:
+        A group of a small round of FedAvg, in which four clients trained:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> (group,) = rehearse("fedavg").groups
+        >>> len(group), group.updates.shape, group.old.shape
+        (4, torch.Size([4, 650]), torch.Size([650]))
+        >>> len(group.among(np.array([0, 2])))  # a coalition of two
+        2
     """
 
     row: int
@@ -342,6 +361,14 @@ class Context:
         layout: how a model lies in a row of the table.
         initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
         slots: the parts of the mechanism by slot.
+
+    Examples:
+        >>> from hanse.mechanisms.select import UCB
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> context = rehearse("fedavg").context
+        >>> context.num_clients, context.layout.size
+        (4, 650)
+        >>> state = UCB().init(context)
     """
 
     num_clients: int
@@ -384,8 +411,17 @@ class View:
         posted: this round's transactions.
 
     Examples:
-        The loop makes the views of a run. To try a part of one's own, make one by hand: three clients with 10 samples
-        each, one shared model of two numbers, and no judge, which only parts that score models need. A part's state
+        The loop makes the views of a run. :func:`hanse.runs.rehearsal.rehearse` plays a small round of any mechanism
+        and gives the view of each of its parts with the part's state; ``view`` is that of the finished round, for
+        ``learn``:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("greedyfed")
+        >>> part, view, state = small.before("value")
+        >>> values, state = part.value(view, state)
+        >>> state = part.learn(small.view, state)
+
+        A view can also be made by hand: three clients with 10 samples each, one shared model of two numbers, and no judge, which only parts that score models need. A part's state
         comes from its ``init``.
 
         >>> import torch
