@@ -67,6 +67,13 @@ class Book:
         floor: the units that an account may go down to; below 0 for debt.
         round: the last round that was posted to.
         steps: the steps posted in that round.
+
+    Examples:
+        >>> from hanse.core.entry import MINT, TOKEN, client
+        >>> grant = Transaction("grant/0", "grant", ((MINT, -TOKEN), (client(0), TOKEN)))
+        >>> book = Book().post(0, [grant])
+        >>> book.balance("client/0"), book.count
+        (1000000, 1)
     """
 
     balances: Mapping[str, int] = field(default_factory=dict)

@@ -80,6 +80,11 @@ class Transaction:
         kind: what reports group it by, such as "grant".
         postings: ``(account, units)`` with nonzero integers that sum to zero; what an account pays is negative.
         memo: a word for people, such as the equation that it follows.
+
+    Examples:
+        >>> pay = Transaction("gift/0", "gift", (("client/0", -250_000), ("client/1", 250_000)), memo="0.25 tokens")
+        >>> sum(units for _, units in pay.postings)
+        0
     """
 
     step: str

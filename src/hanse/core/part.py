@@ -268,6 +268,15 @@ class Values:
         interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
         beside: by a smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
         found: values for parts that decide later.
+
+    Examples:
+        The values of a small round, by client:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> view = rehearse("greedyfed").view
+        >>> clients, worth = view.values.by_client(view)
+        >>> clients, worth.shape
+        (array([0, 1, 2, 3]), (4,))
     """
 
     per_seat: Floats
@@ -421,8 +430,8 @@ class View:
         >>> values, state = part.value(view, state)
         >>> state = part.learn(small.view, state)
 
-        A view can also be made by hand: three clients with 10 samples each, one shared model of two numbers, and no judge, which only parts that score models need. A part's state
-        comes from its ``init``.
+        A view can also be made by hand: three clients with 10 samples each, one shared model of two numbers, and no
+        judge, which only parts that score models need.
 
         >>> import torch
         >>> from hanse.core.port import ClientInfo
@@ -564,6 +573,16 @@ class Part(Protocol):
         fills: the blocks whose rows its ``weigh`` makes.
         takes: what it can live with that not every part can: "again" for aggregates that are functions of a group's
             rows, "late" for updates of earlier rounds.
+
+    Examples:
+        The parts of a mechanism, with what a small round showed them and their states:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("ipfl")
+        >>> part, view, state = small.before("settle")
+        >>> settlement, state = part.settle(view, state)
+        >>> state = part.learn(small.view, state)
+        >>> questions = part.asks(small.view, part.init(small.context))
     """
 
     needs: ClassVar[Named] = frozenset()
@@ -736,6 +755,22 @@ class Mechanism:
         value: what updates were worth. None: nothing is valued.
         settle: who pays whom. None: nobody pays.
         deploy: which model each client holds. None: clients hold their home rows.
+
+    Examples:
+        >>> from hanse.mechanisms.deploy import ServerModel
+        >>> from hanse.mechanisms.select import Uniform
+        >>> from hanse.mechanisms.train import SharedModel
+        >>> from hanse.mechanisms.weigh import BySamples
+        >>> mine = Mechanism("mine", Uniform(clients_per_round=2), SharedModel(), BySamples(), deploy=ServerModel())
+        >>> list(mine.slots())
+        ['select', 'train', 'weigh', 'deploy']
+
+        A published one with another part:
+
+        >>> from hanse.mechanisms.baselines import fedavg
+        >>> from hanse.mechanisms.value import GTG
+        >>> list(replace(fedavg(), value=GTG()).slots())
+        ['select', 'train', 'weigh', 'value', 'deploy']
     """
 
     name: str

@@ -355,6 +355,19 @@ class Request:
         accepted: for each of the client's private rows that ever took an update,
             ``(row, round of the last update that was accepted)``. None: nothing is said about them. It matters only
             where private rows are kept by their owners.
+
+    Examples:
+        >>> Request(0, (Ask("bid", {"price": 3}),)).tasks[0].name
+        'bid'
+
+        What a round asks of client 2 to train:
+
+        >>> from hanse.rounds.exchange import training
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> view = rehearse("fedavg").view
+        >>> requests = training(view.seats, view.table, None)
+        >>> requests[2].client, [type(task).__name__ for task in requests[2].tasks]
+        (2, ['Train'])
     """
 
     client: Count
@@ -404,6 +417,14 @@ class Reply:
         bytes_down: how many bytes the request had on the wire.
         bytes_up: how many bytes the reply had.
         arrival: when it came. None: at once.
+
+    Examples:
+        >>> import torch
+        >>> trained = Trained(seat=0, row=torch.zeros(3), num_samples=20, loss=0.5, steps=2)
+        >>> Reply(1, (trained,)).refused is None
+        True
+        >>> Reply(2, refused="no samples").results
+        ()
     """
 
     client: Count
@@ -416,7 +437,18 @@ class Reply:
 
 
 class Federation(Protocol):
-    """The clients behind the port: in this process, on Flower's network, or in its simulation."""
+    """The clients behind the port: in this process, on Flower's network, or in its simulation.
+
+    Examples:
+        That of a small experiment, with four clients in this process:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> federation = rehearse("fedavg").setup.federation
+        >>> federation.present(0).ids
+        array([0, 1, 2, 3])
+        >>> [reply.client for reply in federation.exchange(0, [Request(1, (Ask("stay", {}),))], None, None)]
+        [1]
+    """
 
     def present(self, round: int) -> Roster:
         """Return the clients that can be asked this round, ascending by id.

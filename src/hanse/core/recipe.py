@@ -42,6 +42,11 @@ class Recipe:
             round stopped.
         statistics: batch-norm statistics are "averaged" as parameters are, or each client keeps its "own", as
             initialised until it first trains.
+
+    Examples:
+        >>> recipe = Recipe(epochs=2, lr=0.1, lr_decay=0.5)
+        >>> recipe.lr_at(1)
+        0.05
     """
 
     epochs: int = 1

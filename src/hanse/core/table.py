@@ -40,6 +40,14 @@ class Layout:
         offsets: the column where each begins, and at the end ``size``: one entry more than ``names``.
         num_parameters: how many columns are parameters; they are the first ones.
         size: the length of a row, P: parameters and float buffers.
+
+    Examples:
+        >>> module = nn.Linear(3, 2)
+        >>> layout = Layout.of(module)
+        >>> layout.names, layout.size
+        (('weight', 'bias'), 8)
+        >>> layout.flatten(module).shape
+        torch.Size([8])
     """
 
     names: tuple[str, ...]
@@ -153,6 +161,19 @@ class Table:
         block: ``[K]`` int64, the row's block, as a position in ``blocks``. After rows were added, a block need not be
             contiguous.
         blocks: the named blocks.
+
+    Examples:
+        Two rows of two numbers, the server's and client 0's:
+
+        >>> table = Table.of(torch.zeros(2, 2), np.array([SERVER, 0]))
+        >>> table.per_client(np.array([0, 1]))
+        array([False,  True])
+
+        That of a small round of Ditto, with a row for each client and a shared one:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> rehearse("ditto").view.table.size
+        5
     """
 
     rows: Tensor
@@ -304,6 +325,13 @@ class Seats:
         R: ``[S, K]``, the weights of the rows that each seat is pulled to. None: no pull.
         mu: ``[S]``, the strength of the pull; given with ``R``.
         L: ``[S, K]``, the weights of the rows in the linear term (the tilt). None: no tilt.
+
+    Examples:
+        Clients 0 and 2 train the row 0, without a pull:
+
+        >>> seats = Seats.at([0, 2], [0, 0])
+        >>> len(seats), seats.groups()
+        (2, {0: array([0, 1])})
     """
 
     client: Ints
@@ -368,6 +396,13 @@ class Updates:
         staleness: ``[S]`` int64, for how many rounds an update was under way; 0 for this round's. A late update is
             rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
         raw: late updates as they came, by position.
+
+    Examples:
+        >>> rows = torch.tensor([[1.0, 2.0], [5.0, 6.0]])
+        >>> samples, loss, steps = np.array([10.0, 30.0]), np.array([0.7, 0.5]), np.array([1, 3])
+        >>> updates = Updates(Seats.at([0, 2], [0, 0]), rows, samples, loss, steps)
+        >>> len(updates), updates.staleness
+        (2, array([0, 0]))
     """
 
     seats: Seats
@@ -444,6 +479,20 @@ class Mix:
         metrics: numbers by name that are recorded with the round.
         refused: ``(client, reason)`` of clients whose part in the mix was refused.
         made: the rows, by number, that are no weighted sums; they are zeros in ``W``.
+
+    Examples:
+        Two updates of a table with one row become their mean:
+
+        >>> table, updates = Table.of(torch.zeros(1, 2)), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> found = Mix(np.array([[0.5, 0.5, 0.0]]), table.owner, table.block, home=np.zeros(3, np.int64))
+        >>> found.rows(updates, table.rows)
+        tensor([[2., 3.]])
+
+        The mix of a small round: four updates and one old row go into one new row.
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> rehearse("fedavg").view.mixed.W.shape
+        (1, 5)
     """
 
     W: Floats

@@ -63,6 +63,16 @@ class Dataset:
 
     Raises:
         UserError: the fields contradict each other, a label is out of range, or there are no train samples.
+
+    Examples:
+        >>> import torch
+        >>> from hanse.data.samples import Samples
+        >>> train = Samples(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]))
+        >>> test = Samples(torch.randn(2, 3), torch.tensor([0, 1]))
+        >>> owners = np.array([0, 0, 0, 1, 1, 1])
+        >>> dataset = Dataset("mine", train, test, num_classes=2, input_shape=(3,), client_of=owners)
+        >>> len(dataset.train), dataset.inputs.parts
+        (6, ())
     """
 
     name: str

@@ -54,6 +54,16 @@ class FederatedData(ABC):
         server_tests: the part of ``server_test`` that comes from each distribution.
         warnings: lines that a user should see before a run.
         inputs: how several inputs lie in a sample's row, if samples have several.
+
+    Examples:
+        >>> from hanse.data import build
+        >>> from hanse.data.spec import DataSpec
+        >>> data = build(DataSpec(source="digits", clients=4, client_test=0.2))
+        >>> data.num_clients, data.num_classes
+        (4, 10)
+        >>> pool, (mine,) = data.pool([2], "test")
+        >>> pool.x[mine].shape[1:]
+        torch.Size([1, 8, 8])
     """
 
     name: str

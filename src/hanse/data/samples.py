@@ -119,6 +119,20 @@ class Samples:
         y: classes int64 ``[n]``, classes at each position of a text int64 ``[n, positions]``, or regression targets
             float32 ``[n]`` or ``[n, d]``.
         inputs: how several inputs lie in the rows of ``x``; empty for a single input.
+
+    Examples:
+        Two samples of three numbers each, of the classes 0 and 1:
+
+        >>> samples = Samples(torch.zeros(2, 3), torch.tensor([0, 1]))
+        >>> len(samples), samples.take(torch.tensor([1])).y
+        (2, tensor([1]))
+
+        Those of a small federation, with the positions of client 2's training share among them:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> pool, (mine,) = rehearse().setup.data.pool([2], "train")
+        >>> pool.x.shape[1:], len(mine) > 0
+        (torch.Size([1, 8, 8]), True)
     """
 
     x: Tensor

@@ -40,6 +40,16 @@ class Me:
         recipe: the local training recipe.
         num_parameters: how many columns of a model's row are parameters; the rest are buffers.
         secret: bytes that only this client knows. A simulated client has none, so that a run can be repeated.
+
+    Examples:
+        Client 2 of four, with a model of 650 numbers, and what it makes of a reply of its own:
+
+        >>> import torch
+        >>> from hanse.core.port import Trained
+        >>> me = Me(2, num_clients=4, seed=0, recipe=Recipe(), num_parameters=650)
+        >>> reply = Reply(2, (Trained(seat=0, row=torch.ones(650), num_samples=20, loss=0.5, steps=2),))
+        >>> Noisy(sigma=0.1).on_reply(me, 0, Request(2, ()), reply).client
+        2
     """
 
     id: int

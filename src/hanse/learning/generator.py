@@ -128,6 +128,16 @@ class Generator:
         latent: the width of what it puts out.
         noise: how many numbers of noise go in.
         hidden: the width between its two layers.
+
+    Examples:
+        >>> import numpy as np
+        >>> generator = Generator(classes=10, latent=4, noise=8, hidden=16)
+        >>> row = generator.initial(np.random.default_rng(0))
+        >>> row.shape[0] == generator.size
+        True
+        >>> noise = generator.draw_noise(np.random.default_rng(1), 3)
+        >>> generator.latents(row, noise, torch.tensor([0, 1, 2])).shape
+        torch.Size([3, 4])
     """
 
     classes: int

@@ -158,6 +158,19 @@ class SeatJob:
         before: the steps that the client took in earlier rounds, from where batches that are not shuffled go on.
         drawn: the batches, where they are not drawn from the stream of ``key``.
         name: the client's name, for display.
+
+    Examples:
+        Client 1 trains a linear model on all of four samples, in round 0 from row 0:
+
+        >>> from hanse.core.table import Layout
+        >>> from hanse.data.samples import Samples
+        >>> from hanse.learning.sequential import SequentialEngine
+        >>> module = nn.Linear(3, 2)
+        >>> problem = Problem(module, Layout.of(module))
+        >>> pool = Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+        >>> job = SeatJob(torch.arange(4), problem.layout.flatten(module), key=(0, 0, 1, 0))
+        >>> SequentialEngine(problem).train(pool, [job], Recipe(epochs=2), lr=0.1).rows.shape
+        torch.Size([1, 8])
     """
 
     index: Tensor
@@ -241,6 +254,15 @@ class Engine(Protocol):
     """Trains seats and scores models. Engines differ in speed, not in what they compute.
 
     In what follows ``rows`` are C models ``[C, P]`` and ``pool`` the samples that they are scored on.
+
+    Examples:
+        The engine of a small experiment scores two copies of its first model on the server's validation set:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> setup = rehearse("fedavg").setup
+        >>> rows = torch.stack([setup.context.initial(0)] * 2)
+        >>> setup.engine.score(rows, setup.data.server_validation).loss.shape
+        (2,)
     """
 
     name: str

@@ -64,6 +64,17 @@ class SeedGroup:
     Attributes:
         label: what the experiment is called: its mechanism, and what sets it apart from the others of the report.
         runs: its runs, at least one.
+
+    Examples:
+        A group of one small run:
+
+        >>> import hanse
+        >>> from hanse.runs.record import load_run
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment, out="small", overwrite=True)
+        >>> group = SeedGroup("GreedyFed", (load_run("small"),))
+        >>> group.curve("test/accuracy").mean.shape
+        (3,)
     """
 
     label: str

@@ -70,6 +70,16 @@ class Judge:
         workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
         num_classes: of the targets; None: regression.
         root: what the server trains on itself; None: nothing.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("greedyfed")
+        >>> judge, updates, (group,) = small.view.judge, small.view.trained.rows, small.groups
+        >>> judge.score(updates).loss.shape, judge.gradient(group.old[None]).shape
+        ((4,), torch.Size([1, 650]))
+        >>> game = judge.coalitions(updates, group.old, [0.25] * 4, "loss")
+        >>> len(game.many([frozenset(), frozenset({0, 2})]))
+        2
     """
 
     problem: Problem

@@ -58,6 +58,23 @@ class Setup:
         grant: what the mint gives each new client, in units (a millionth of a token).
         floor: the lowest balance that an account may reach, in units.
         about: what parts, behaviours and the policy say of themselves, for reports.
+
+    Examples:
+        That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> setup = rehearse("ditto").setup
+        >>> list(setup.parts()), setup.key("deploy")
+        (['select', 'train', 'weigh', 'deploy'], 'deploy')
+
+        By hand, of any experiment:
+
+        >>> import hanse
+        >>> from hanse.runs.setup import build, settle_engine
+        >>> experiment = hanse.Experiment(data={"source": "digits", "clients": 4}, mechanism="fedavg")
+        >>> experiment, setup, said = settle_engine(experiment, build(experiment))
+        >>> setup.context.num_clients
+        4
     """
 
     mechanism: Mechanism
@@ -117,6 +134,15 @@ class LoopState:
         on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
             tested (NaN: all others). It is kept in checkpoints because a row that is scored again in another batch may
             get other last bits.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> setup = rehearse("fedavg").setup
+        >>> state = first_state(setup)
+        >>> state.round, state.table.size, sorted(state.states)
+        (0, 1, ['deploy', 'select', 'train', 'weigh'])
+        >>> play_round(setup, state).state.round
+        1
     """
 
     round: int
@@ -145,6 +171,12 @@ class Played:
         bytes_up: bytes received from them.
         figures: the parts' figures of each client ``[N]`` after the round, by name.
         waited: metrics of a round that did not wait for all clients, or that had a virtual clock.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> played = rehearse("greedyfed").played
+        >>> played.state.round, len(played.view.trained), played.view.values.per_seat.shape
+        (1, 4, (4,))
     """
 
     state: LoopState

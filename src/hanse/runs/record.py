@@ -560,6 +560,16 @@ class RunRecord:
         ledger_url: where the user says that its books are; None: in the directory.
 
     Arrays of rounds are read from their files when they are asked for.
+
+    Examples:
+        A small run, played and read again:
+
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment, out="small", overwrite=True)
+        >>> record = load_run("small")
+        >>> record.num_clients, len(record.metrics), record.mechanism
+        (4, 3, 'greedyfed')
     """
 
     path: Path

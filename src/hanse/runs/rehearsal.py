@@ -155,14 +155,30 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
         >>> len(run.metrics), record.num_clients
         (3, 4)
     """
-    run = {"rounds": max(rounds, SMALL["run"]["rounds"])}
-    laid = {name: _laid(section, sections.pop(name, {})) for name, section in {**SMALL, "run": run}.items()}
-    asked = Experiment(mechanism=mechanism, **laid, **sections)
+    asked = small_experiment(mechanism, **{**sections, "run": {"rounds": max(rounds, 3), **sections.get("run", {})}})
     experiment, setup, _ = settle_engine(asked, build(asked))
     state = first_state(setup)
     for _ in range(rounds - 1):
         state = play_round(setup, state).state
     return Rehearsal(experiment, setup, state, play_round(setup, state))
+
+
+def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", **sections: Any) -> Experiment:
+    """Return the experiment that :func:`rehearse` plays, with its sections laid over those of :data:`SMALL`.
+
+    Args:
+        mechanism: as for :func:`rehearse`.
+        sections: likewise.
+
+    Raises:
+        UserError: with a line for each mistake.
+
+    Examples:
+        >>> small_experiment("fedavg", model="mlp", data={"clients": 6}).data.samples_per_client
+        30
+    """
+    laid = {name: _laid(section, sections.pop(name, {})) for name, section in SMALL.items()}
+    return Experiment(mechanism=mechanism, **laid, **sections)
 
 
 def _laid(section: Mapping[str, Any], given: Any) -> Any:

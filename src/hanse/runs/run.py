@@ -35,6 +35,28 @@ class Observer(Protocol):
 
     An observer is any object that has one of these methods or more. It need not be a subclass. What a method raises
     ends the run; rounds that are on the disk stay there.
+
+    Examples:
+        What an observer is told, told by hand:
+
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> class Prints:
+        ...     def on_start(self, experiment, first_round, said):
+        ...         print("from round", first_round)
+        ...     def on_round(self, metrics, played):
+        ...         print("round", metrics["round"], "seats", len(played.view.trained))
+        ...     def on_end(self, result):
+        ...         print("the end", result.interrupted)
+        >>> small = rehearse("fedavg")
+        >>> Prints().on_start(small.experiment, 0, [])
+        from round 0
+        >>> run = hanse.run(small.experiment, observers=[Prints()])
+        from round 0
+        round 0 seats 4
+        round 1 seats 4
+        round 2 seats 4
+        the end False
     """
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
@@ -81,6 +103,13 @@ class Run:
         names: ``[N]``, what the data call the clients; empty: they have only numbers.
         why_no_model: why :meth:`model` has nothing to return; empty: it has.
         held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
+
+    Examples:
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment)
+        >>> len(run.metrics), run.clients[0]["client"], type(run.model(0)).__name__
+        (3, 0, 'Sequential')
     """
 
     experiment: Experiment

@@ -1,0 +1,212 @@
+"""A network without a network: Flower's grid, a federation and its nodes in this process, to try things on.
+
+:class:`InProcessGrid` stands in for the ``Grid`` that Flower gives a server app: messages go straight to the client
+apps that it was made with. :func:`rehearse_network` makes a whole :class:`NetworkRehearsal` of a small experiment: four
+nodes that answer as on a real network, and the :class:`hanse.deployment.link.FlowerFederation` that asks them. Nothing
+listens on a port and no process is started.
+
+What is given to those who know Flower's side only (``Grid``, ``FlowerFederation``, ``Members``, ``Letters``) is had
+from here; views, states and setups from :mod:`hanse.runs.rehearsal`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from hanse.core.part import Mechanism
+from hanse.data.federated import FederatedData, RemoteData
+from hanse.deployment.client import client_app
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.members import Member, Members
+from hanse.federation.node import Assignment, ClientData
+from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
+from hanse.runs.config import Experiment
+from hanse.runs.rehearsal import small_experiment
+from hanse.runs.setup import build, settle_engine
+
+App = Callable[[Message, Context], Message]
+Meddle = Callable[[int, Message, Message], Message | None]
+
+
+class InProcessGrid(Grid):
+    """Flower's grid with its nodes in this process. A node answers a message at once, when it is pushed.
+
+    Args:
+        apps: the client app of each node, by node id.
+        meddle: ``meddle(node, message, reply)`` may change a reply, or drop it by returning None.
+
+    Attributes:
+        online: the ids of the nodes that are online; take one away and it answers nothing.
+        sent: ``(node, message)`` of all messages so far.
+
+    Examples:
+        Two nodes that send back what they are sent:
+
+        >>> from flwr.app import ConfigRecord
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp()
+        >>> @app.query("echo")
+        ... def echo(message, context):
+        ...     return Message(message.content, reply_to=message)
+        >>> grid = InProcessGrid({100: app, 101: app})
+        >>> [node.node_id for node in grid.get_nodes()]
+        [100, 101]
+        >>> question = RecordDict({"asked": ConfigRecord({"number": 7})})
+        >>> messages = [Message(question, dst_node_id=100, message_type="query.echo")]
+        >>> [reply.content["asked"]["number"] for reply in grid.send_and_receive(messages)]
+        [7]
+    """
+
+    def __init__(
+        self, apps: Mapping[int, ClientApp | App], meddle: Meddle = lambda node, message, reply: reply
+    ) -> None:
+        try:
+            _ = TaskIdentity.run_id
+        except RuntimeError:  # Flower sets it inside an app, and no message can be made without
+            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.apps, self.meddle, self.online = dict(apps), meddle, set(apps)
+        self.replies: dict[str, Message] = {}
+        self.sent: list[tuple[int, Message]] = []
+        self._count = itertools.count()
+        self._contexts = {
+            node: Context(1, node, {"partition-id": i}, RecordDict(), {}) for i, node in enumerate(sorted(apps))
+        }
+
+    def set_run(self, run: Any) -> None:
+        """Do nothing: there is one run."""
+
+    @property
+    def run(self) -> Any:
+        """The run, of which only ``run_id`` is there."""
+        return SimpleNamespace(run_id=1)
+
+    def create_message(self, *args: Any, **more: Any) -> Message:
+        """Raise NotImplementedError: make a ``flwr.app.Message`` instead, as Flower itself asks for."""
+        raise NotImplementedError("make a flwr.app.Message instead")
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes that are online, ascending."""
+        return sorted(self.online)
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Return the nodes that are online, each with ``node_id``, ``public_key`` and ``name``."""
+        return [
+            SimpleNamespace(node_id=n, public_key=f"key {n}".encode(), name=f"site-{n}") for n in sorted(self.online)
+        ]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let the nodes answer messages, and return an id for each, with which :meth:`pull_messages` fetches the
+        answer.
+        """
+        ids = []
+        for message in messages:
+            name, node = f"message {next(self._count)}", message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = name
+            self.sent.append((node, message))
+            ids.append(name)
+            if node in self.online:
+                reply = self.meddle(node, message, self.apps[node](message, self._contexts[node]))
+                if reply is not None:
+                    self.replies[name] = reply
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the answers that are there to messages of these ids, each once."""
+        return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push messages and return the answers. Nobody is waited for, so ``timeout`` plays no role."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+@dataclass(frozen=True)
+class NetworkRehearsal:
+    """A small federation of nodes in this process. Make one with :func:`rehearse_network`.
+
+    Attributes:
+        experiment: what its setup plays.
+        grid: the grid, with the nodes 100, 101, ...
+        federation: the federation on it; its members are registered and online.
+        setup: what rounds are played with.
+        start: the state before round 0.
+    """
+
+    experiment: Experiment
+    grid: InProcessGrid
+    federation: FlowerFederation
+    setup: Setup
+    start: LoopState
+
+    def played(self) -> Played:
+        """Play round 0 and return it.
+
+        Examples:
+            >>> small = rehearse_network("fedavg", "nodes")
+            >>> len(small.played().view.trained), small.federation.asked
+            (4, [0, 1, 2, 3])
+        """
+        return play_round(self.setup, self.start)
+
+
+def rehearse_network(
+    mechanism: str | Mechanism | Mapping[str, Any], folder: str | Path, **sections: Any
+) -> NetworkRehearsal:
+    """Make a small federation of four nodes in this process.
+
+    Args:
+        mechanism: as for :func:`hanse.runs.rehearsal.rehearse`.
+        folder: where the nodes keep private models and receipts; it is made.
+        sections: further sections of the experiment, as for :func:`hanse.runs.rehearsal.rehearse`.
+
+    Raises:
+        UserError: the experiment does not fit together.
+
+    Examples:
+        >>> small = rehearse_network("greedyfed", "nodes")
+        >>> small.federation.present(0).ids
+        array([0, 1, 2, 3])
+        >>> [member.name for member in small.federation.members.by_id().values()]
+        ['client 0', 'client 1', 'client 2', 'client 3']
+        >>> from hanse.deployment.narrator import Narrator
+        >>> Narrator(small.federation, Path("run")).who(2)[:19]
+        "client 2 'client 2'"
+    """
+    experiment = small_experiment(mechanism, **sections)
+    blueprint = build(experiment)
+    here = blueprint.data
+    grid = InProcessGrid(
+        {
+            100 + client: client_app(partial(_own, here, client), policy=blueprint.policy, folder=Path(folder))
+            for client in range(here.num_clients)
+        }
+    )
+    model = {"name": experiment.model.name, **experiment.model.options}
+
+    def job(member: Member, num_clients: int) -> Assignment:
+        """Return what a member's node must know of the run."""
+        train, metrics = experiment.train.model_dump(), experiment.eval.metrics or ()
+        return Assignment("rehearsal", member.id, num_clients, experiment.run.seed, model, train, metrics=metrics)
+
+    federation = FlowerFederation(grid, Members(), job, deadline_s=60.0, capacity=here.num_clients)
+    federation.present(0)
+    sizes = [member.num_samples for member in federation.members.fitting()]
+    sets = (here.server_validation, here.server_test)
+    known = RemoteData.of(sizes, here.input_shape, here.num_classes, *sets)
+    experiment, setup, _ = settle_engine(experiment, build(experiment, known), federation=federation)
+    return NetworkRehearsal(experiment, grid, federation, setup, first_state(setup))
+
+
+def _own(data: FederatedData, client: int, context: Context) -> ClientData:
+    """Return what one participant holds."""
+    return ClientData.of(data, client)
