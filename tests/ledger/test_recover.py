@@ -15,6 +15,7 @@ from hanse.base.errors import MachineError
 from hanse.cli import entry as cli
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Record
+from hanse.runs.runbooks import RunBooks
 
 HERE = Path(__file__).parent
 JOURNAL = "transactions.jsonl"
@@ -223,3 +224,5 @@ def test_the_name_of_the_book_is_needed(content: str | None, said: str, run: Pat
     (run / "ledger.json").unlink() if content is None else (run / "ledger.json").write_text(content)
     with pytest.raises(MachineError, match=said):
         hanse.resume(run)
+    with pytest.raises(MachineError, match=said):  # whoever opens the books alone is told the same
+        RunBooks.open(run, hanse.Experiment.read(run / "config.toml"), None)

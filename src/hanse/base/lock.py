@@ -40,6 +40,13 @@ class Hold:
 
     Attributes:
         folder: the run directory.
+
+    Examples:
+        >>> Path("run").mkdir()
+        >>> with Hold(Path("run")) as hold:
+        ...     hold.take()
+        ...     sorted(path.name for path in Path("run").iterdir())
+        ['lock']
     """
 
     def __init__(self, folder: Path) -> None:

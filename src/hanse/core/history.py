@@ -27,6 +27,15 @@ class History:
         last: ``[N]`` int64, the last round in which each trained; -1 (``NEVER``) if it has not.
         statistics: ``[N, B]`` float32, each client's own batch-norm statistics, the float buffers at the end of a
             model's row. B is 0 where these are averaged as parameters are.
+
+    Examples:
+        >>> from hanse.core.recipe import Recipe
+        >>> from hanse.core.table import Layout, Seats
+        >>> module = torch.nn.Linear(1, 1)
+        >>> layout = Layout.of(module)
+        >>> history = History.of(Recipe(lr_decay=0.9, lr_decay_by="last"), 3, layout, layout.flatten(module))
+        >>> history.last
+        array([-1, -1, -1])
     """
 
     steps: Ints

@@ -33,6 +33,15 @@ class Payload:
         name: the client's half that uses it.
         tensors: tensors by name, of float32, float64 or int64.
         numbers: numbers by name.
+
+    Examples:
+        What FedGen sends beside its training tasks:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("fedgen", model={"name": "mlp", "hidden": [8]}, rounds=2).before("train")
+        >>> payload = part.sends(view, state)
+        >>> payload.name, sorted(payload.tensors)
+        ('generator', ['labels', 'row'])
     """
 
     name: str

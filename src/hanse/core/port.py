@@ -70,6 +70,12 @@ class Roster(tuple[ClientInfo, ...]):
     """The present clients, ascending by id.
 
     A federation that hands out the same roster again saves making its arrays anew.
+
+    Examples:
+        >>> here = [ClientInfo(0, "farm", key="", num_samples=20), ClientInfo(2, "mill", key="", num_samples=5)]
+        >>> roster = Roster(here)
+        >>> roster.ids, roster[1].name  # the second of those that are here
+        (array([0, 2]), 'mill')
     """
 
     @cached_property
@@ -397,6 +403,12 @@ class Closing:
     Attributes:
         enough: as soon as this many sound replies are in. None: when nobody is left to be waited for.
         since: the earliest round whose late replies count towards that number.
+
+    Examples:
+        A round that may end as soon as three sound replies of this round (number 5) are in:
+
+        >>> Closing(enough=3, since=5).enough
+        3
     """
 
     enough: int | None

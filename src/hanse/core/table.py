@@ -131,6 +131,11 @@ class Block:
 
     Raises:
         ValueError: a count or an initial state that is not allowed.
+
+    Examples:
+        >>> blocks = (Block("own", "per client"), Block("server"))
+        >>> Table.laid_out(blocks, num_clients=3, initial=lambda k: torch.zeros(2)).size
+        4
     """
 
     name: str

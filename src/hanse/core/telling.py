@@ -161,6 +161,11 @@ class Joining:
         sizes: ``[N]``, the sizes of the clients' data. None: they are not here.
         agreed: the most that its policy agreed to pay in a round. None: any bill.
         parts: the mechanism's parts by slot.
+
+    Examples:
+        >>> joining = Joining(client=0, clients=4, rounds=10, grant=5_000_000, debt=0)
+        >>> joining.at_stake
+        5000000
     """
 
     client: int
@@ -281,6 +286,14 @@ class About:
         conducts: what its behaviours and its policy do.
         roles: the roles of its profiles. None: they are not known.
         names: what the data call each client; empty if they have no names.
+
+    Examples:
+        What a small run says of itself, as it is written into ``about.json``:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> about = rehearse("ipfl", behaviour={"attacker": {"clients": [0], "kind": "flip"}}).setup.about
+        >>> [conduct.clients for conduct in about.conducts]
+        [(0,)]
     """
 
     parts: Annotated[tuple[Said, ...], Field(max_length=20)] = ()

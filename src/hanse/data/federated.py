@@ -165,6 +165,14 @@ class SplitData(FederatedData):
         distribution_of: ``[n_train]``, the distribution of each sample of the pool, if there are several.
         lent: test shares that clients have out of the server's test set: that set, and each client's positions in it.
             None where clients test on samples of their own.
+
+    Examples:
+        >>> import torch
+        >>> from hanse.data import build
+        >>> from hanse.data.spec import DataSpec
+        >>> split = build(DataSpec(source="digits", clients=3))
+        >>> type(split).__name__, split.class_counts().shape
+        ('SplitData', (3, 10))
     """
 
     train: Samples
@@ -335,6 +343,10 @@ class RemoteData(FederatedData):
 
     Attributes:
         text: samples are tokens with a label at every position.
+
+    Examples:
+        >>> RemoteData.of([20, 30], (1, 8, 8), 10).num_clients
+        2
     """
 
     text: bool = field(default=False, kw_only=True)

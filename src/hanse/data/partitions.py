@@ -430,6 +430,14 @@ class Partition:
 
     Raises:
         UserError: an index is out of range, a sample is used twice, or a client has none.
+
+    Examples:
+        Six samples of two classes, dealt to two clients:
+
+        >>> partition = Partition((np.array([0, 1, 2]), np.array([3, 4, 5])), np.array([0, 0, 1, 1, 0, 1]), 2)
+        >>> partition.sizes, partition.counts()
+        (array([3, 3]), array([[2, 1],
+               [1, 2]]))
     """
 
     train: tuple[NDArray[np.int64], ...]

@@ -46,6 +46,11 @@ class Inputs:
     Attributes:
         parts: the inputs in the order in which they lie in the row. Empty: a sample is a single input and is stored as
             it is; the object is then false.
+
+    Examples:
+        >>> both = Samples({"age": torch.zeros(2, 1), "image": torch.ones(2, 4)}, torch.tensor([0, 1]))
+        >>> both.x.shape, sorted(both.inputs.split(both.x))
+        (torch.Size([2, 5]), ['age', 'image'])
     """
 
     parts: tuple[Input, ...] = ()

@@ -32,6 +32,10 @@ class DataSpec(BaseModel):
     A spec is frozen, and it is checked as a whole when it is made: a key that does not exist, a value of another type,
     or keys that contradict each other are errors. Descriptions begin with the partitions or sources that use the key,
     if not all do; with others it is ignored or refused.
+
+    Examples:
+        >>> DataSpec(source="digits", clients=4, partition="iid", client_test=0.2).samples_per_client is None
+        True
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

@@ -53,6 +53,11 @@ class Synthetic:
         seed: keys all draws.
         samples_per_client: the size of every client; None draws 50 plus the whole part of Lognormal(4, 2), as the
             authors do.
+
+    Examples:
+        >>> generator = Synthetic(alpha=1.0, beta=1.0, samples_per_client=20)
+        >>> generator.sizes(3), generator.client(1, 20).x.shape
+        (array([20, 20, 20]), torch.Size([20, 60]))
     """
 
     alpha: float
@@ -143,6 +148,11 @@ class GeneratedData(FederatedData):
     Attributes:
         source: the generator.
         ends: ``[clients, 3]``, where a client's train, validation and test samples end among its draws.
+
+    Examples:
+        >>> data = GeneratedData.of(Synthetic(alpha=1.0, beta=1.0), clients=5, client_test=0.2)
+        >>> data.num_clients, data.pool([3])[0].x.shape[1]
+        (5, 60)
     """
 
     source: Synthetic
@@ -162,10 +172,13 @@ class GeneratedData(FederatedData):
         """Register ``clients`` clients, whose samples are not made yet; make the server's sets.
 
         Args:
+            source: the generator, which says how many samples each client has.
+            clients: how many there are.
             client_test: the part of a client's samples that is its test share, rounded down.
             client_validation: the part that is its validation share, rounded down.
-            validation: the part of the global test set that becomes the server's validation set.
-            root: the part that the server itself trains on.
+            validation: the part of the global test set that becomes the server's validation set; the rest is its
+                test set.
+            root: the part of the global test set that the server itself trains on.
         """
         ends = share_ends(source.sizes(clients), client_test, client_validation)
         test = source.test(clients)

@@ -43,6 +43,15 @@ class Share:
     Attributes:
         pool: samples of this client and possibly others.
         index: ``[n]``, where the client's samples lie in it.
+
+    Examples:
+        Client 1's test share in a small federation, in pieces:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> pool, (mine,) = rehearse().setup.data.pool([1], "test")
+        >>> share = Share(pool, mine)
+        >>> sum(len(piece) for piece in share.chunks()) == len(mine)
+        True
     """
 
     pool: Samples

@@ -65,6 +65,21 @@ class Behaviour(Protocol):
 
     A behaviour overrides the methods that it needs; the others leave everything as it is. Every method but ``tells`` is
     told which client it acts for and the round.
+
+    Examples:
+        One that lets its clients send zeros:
+
+        >>> from dataclasses import dataclass, replace
+        >>> from hanse.core.port import Trained
+        >>> @dataclass(frozen=True)
+        ... class Silent(Behaviour):
+        ...     def on_reply(self, me, round, request, reply):
+        ...         return replace(reply, results=tuple(replace(one, row=one.row * 0) for one in reply.results))
+        >>> import torch
+        >>> me = Me(2, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
+        >>> reply = Reply(2, (Trained(seat=0, row=torch.ones(3), num_samples=20, loss=0.5, steps=2),))
+        >>> Silent().on_reply(me, 0, Request(2, ()), reply).results[0].row
+        tensor([0., 0., 0.])
     """
 
     def present(self, me: Me, round: int) -> bool:

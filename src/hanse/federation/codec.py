@@ -81,6 +81,12 @@ class Message:
     Attributes:
         header: the value as JSON, with arrays named by hash.
         arrays: the arrays by content hash.
+
+    Examples:
+        >>> from hanse.core.port import Ask, Request
+        >>> message = pack(Request(0, (Ask("bid", {"price": 3}),)))
+        >>> unpack(message).tasks[0].values
+        {'price': 3}
     """
 
     header: str

@@ -70,6 +70,18 @@ class ClientData:
 
     Raises:
         UserError: inputs and targets differ in number, a number is not finite, or there is nothing to train on.
+
+    Examples:
+        >>> import torch
+        >>> mine = ClientData(Samples(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])), num_classes=2, name="farm")
+        >>> len(mine.train), mine.test
+        (6, None)
+
+        The share of client 2 of a small federation:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> ClientData.of(rehearse().setup.data, 2).num_classes
+        10
     """
 
     train: Samples
@@ -146,6 +158,11 @@ class Assignment:
         half: models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
         metrics: what tests report beside loss and accuracy.
+
+    Examples:
+        >>> job = Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1})
+        >>> Assignment.from_json(job.to_json()).model
+        {'name': 'logistic'}
     """
 
     run: str
@@ -244,6 +261,16 @@ class Node:
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
+
+    Examples:
+        >>> import torch
+        >>> from hanse.core.port import Ask
+        >>> from hanse.federation.codec import pack, unpack
+        >>> mine = ClientData(Samples(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])), num_classes=2)
+        >>> node = Node(mine, Assignment("mine", 0, 4, 0, {"name": "logistic"}, {"lr": 0.1}), Path("home"))
+        >>> reply = node.answer(0, pack(Request(0, (Ask("stay", {}),))))
+        >>> unpack(reply).client
+        0
     """
 
     def __init__(

@@ -43,6 +43,13 @@ class PrivateRow:
         round: the round of that update; NEVER for a row that was never trained.
         pending: ``[P]``, what the owner trained last, neither accepted nor refused as far as it knows; or None.
         pending_round: the round in which that was trained.
+
+    Examples:
+        >>> kept = PrivateRow.first(torch.zeros(2)).trained(torch.ones(2), 0)
+        >>> kept.told(1, 0).row  # round 0 was accepted
+        tensor([1., 1.])
+        >>> kept.told(1, None).row
+        tensor([0., 0.])
     """
 
     row: Tensor

@@ -51,6 +51,14 @@ class Market:
         costs: ``[m]``, what it costs each to share its model once; infinite for a pure buyer.
         eagerness: ``[m]``, K: how much each gains from more data, in samples; 0 for a pure seller.
         lam: lambda, the weight of the models' difference.
+
+    Examples:
+        Three models, of which the first two are alike:
+
+        >>> far = np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
+        >>> market = Market.of(far, sizes=[10, 20, 30], costs=[1.0] * 3, eagerness=[1e3] * 3, lam=0.5)
+        >>> market.size, market.price(slice(0, 2)).shape
+        (3, (2, 3))
     """
 
     distance: Floats

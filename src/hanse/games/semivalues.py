@@ -34,6 +34,10 @@ class Semivalue:
         nodes: ``[k]``, values of ``p`` in (0, 1); exact for polynomials of degree ``n - 1``.
         masses: ``[k]``, the weights of the nodes, which sum to 1.
         players: the number of players that it was made for. None: any number.
+
+    Examples:
+        >>> Semivalue.banzhaf().weights(2)
+        array([0.25, 0.25, 0.25])
     """
 
     name: str

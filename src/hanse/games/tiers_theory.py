@@ -32,6 +32,11 @@ class Gaussian:
 
     Raises:
         ValueError: no clients, a client without samples, or a variance that is negative or not finite.
+
+    Examples:
+        >>> setting = Gaussian(n=[10, 20, 30], tier=[0, 0, 1], beta_diff=0.5)
+        >>> len(setting.n)
+        3
     """
 
     n: Sequence[int]

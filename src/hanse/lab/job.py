@@ -43,6 +43,15 @@ class Job:
         label: what tells this run from its neighbours, in words, as in "train.lr=0.1, seed=0".
         sections: the experiment as nested plain values, in the form of an experiment's file and with the seeds.
             Settings that are not mentioned have their defaults.
+
+    Examples:
+        >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 1}}
+        >>> job = seeded(digits, 7, "fedavg")
+        >>> job.rounds, job.experiment.run.seed
+        (1, 7)
+        >>> result = play(job, lambda round: None)
+        >>> result["label"], result["key"] == job.key
+        ('fedavg', True)
     """
 
     key: str

@@ -204,6 +204,12 @@ class Store:
 
     A file is written whole or not at all, so a reader never sees half a result. Several sweeps or tables may use the
     same folder; a run that they have in common is then played once.
+
+    Examples:
+        >>> from hanse.lab.job import seeded
+        >>> store, job = Store(Path("kept")), seeded({"mechanism": {"name": "fedavg"}}, 7, "fedavg")
+        >>> store.path(job).name == f"{job.key}.json", store.read(job)
+        (True, None)
     """
 
     def __init__(self, folder: Path) -> None:

@@ -65,6 +65,13 @@ class GridPoint:
         seed: the seed of the split and of everything else; None if the sweep does not vary seeds.
         job: the run itself.
         notes: a line for the user for each option that was left out.
+
+    Examples:
+        >>> file = Path("mine.toml")
+        >>> _ = file.write_text('mechanism.name = "fedavg"')
+        >>> points = grid_of(file, [], ["train.lr=0.1,0.2"], 2)
+        >>> len(points), dict(points[0].at), points[0].seed
+        (4, {'train.lr': '0.1'}, 0)
     """
 
     at: Mapping[str, str]

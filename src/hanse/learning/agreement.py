@@ -46,6 +46,13 @@ class Plain:
         precision: "bf16" runs it under autocast to bfloat16.
         images: whether images lie channels-last, as in engines; it is set for bf16 only, where another order of sums
             gives numbers that are far off.
+
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = nn.Linear(3, 2)
+        >>> plain = Plain.of(Problem(module, Layout.of(module)), torch.device("cpu"), "float32")
+        >>> plain.outputs(torch.randn(4, 3)).shape
+        torch.Size([4, 2])
     """
 
     problem: Problem

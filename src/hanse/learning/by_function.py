@@ -39,6 +39,11 @@ class FunctionEngine:
     Attributes:
         evaluate: gets a row ``[P]`` and returns figures by name.
         name: what the engine is called.
+
+    Examples:
+        >>> engine = FunctionEngine(lambda row: {"loss": float((row**2).sum())})
+        >>> engine.score(torch.ones(2, 3), Samples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))).loss
+        array([3., 3.])
     """
 
     evaluate: Evaluate

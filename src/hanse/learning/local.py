@@ -182,6 +182,16 @@ class Trainer:
         device: where the copy lies.
         dtype: of weights, gradients and steps.
         precision: "bf16" runs the forward pass under autocast to bfloat16; all else stays in ``dtype``.
+
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = nn.Linear(3, 2)
+        >>> problem = Problem(module, Layout.of(module))
+        >>> pool = Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+        >>> job = SeatJob(torch.arange(4), problem.layout.flatten(module), (0, 0, 1, 0))
+        >>> row, loss, steps = Trainer(problem, torch.device("cpu")).train(pool, job, Recipe(epochs=2), lr=0.1)
+        >>> row.shape, steps
+        (torch.Size([8]), 2)
     """
 
     def __init__(

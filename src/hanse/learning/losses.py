@@ -36,6 +36,11 @@ class Objective:
         each: returns each sample's loss (see :data:`SampleLoss`).
         regression: whether targets are numbers.
         one_output: whether the model tells two classes apart by one number, the logit of class 1.
+
+    Examples:
+        >>> objective = build_objective({"name": "focal", "gamma": 2.0}, 3)
+        >>> objective.each(torch.zeros(2, 3), torch.tensor([0, 2])).shape
+        torch.Size([2])
     """
 
     each: SampleLoss

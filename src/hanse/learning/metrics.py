@@ -200,6 +200,13 @@ class Judged:
         y: the true targets, ``[n]`` classes or ``[n, d]`` numbers.
         predicted: ``[n, k]`` probabilities, or ``[n, d]`` numbers.
         loss: ``[n]``, each sample's loss.
+
+    Examples:
+        >>> y, probabilities = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> judged = Judged(y, probabilities, loss=-np.log(probabilities[np.arange(3), y]))
+        >>> [accuracy] = build_metrics(["accuracy"], 2)
+        >>> round(accuracy.of(judged)[0], 2)
+        0.67
     """
 
     y: NDArray[Any]
@@ -240,6 +247,13 @@ class Metric:
         two_classes: whether it has no value where all samples are of one class.
         spread: whether it has no value where all targets are equal.
         built_in: False for a function of the user's.
+
+    Examples:
+        :func:`build_metrics` makes them by name:
+
+        >>> [metric] = build_metrics(["balanced_accuracy"], 3)
+        >>> metric.key, metric.reading.less_is_better
+        ('balanced_accuracy', False)
     """
 
     reading: Reading

@@ -46,6 +46,12 @@ class Spec:
         bias: whether a linear layer has a bias.
         decay: of a batch norm, PyTorch's ``momentum``: how far the running statistics move towards a batch's.
         eps: of a batch norm, is added to the variance.
+
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> [spec.kind for spec in read_stack(Problem(module, Layout.of(module)))]
+        ['linear', 'relu', 'linear']
     """
 
     kind: str
@@ -188,6 +194,16 @@ class Program:
         width: the largest batch, B.
         device: where the buffers lie.
         dtype: of all buffers.
+
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> problem = Problem(module, Layout.of(module))
+        >>> program = Program(problem, read_stack(problem), 2, 8, torch.device("cpu"), torch.float32)
+        >>> jobs = [SeatJob(torch.arange(8), problem.layout.flatten(module), (0, 0, client, 0)) for client in range(2)]
+        >>> program.start(jobs, Recipe())
+        >>> program.bind(active=2, width=8).inputs.shape
+        torch.Size([2, 8, 3])
     """
 
     def __init__(

@@ -169,6 +169,13 @@ class Scorer:
         crew: threads that share the work; None: the caller's alone.
         rights: whether right answers are counted, too.
         dense: compiled code that gives the outputs ``[C, k, m]`` of rows ``[C, P]`` on the same samples ``[m, d]``.
+
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = torch.nn.Linear(3, 2)
+        >>> scorer = Scorer(Problem(module, Layout.of(module)), torch.device("cpu"))
+        >>> scorer.score(torch.zeros(2, 8), Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))).accuracy
+        array([0.5, 0.5])
     """
 
     def __init__(

@@ -43,6 +43,13 @@ class Receipt:
         postings: the round's postings to these two accounts, as (step, account, units) in the book's order.
         key: the node's public key (Ed25519, 64 hexadecimal digits); empty if the receipt is not signed.
         signature: of :meth:`statement`, 128 hexadecimal digits; empty if the receipt is not signed.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("ipfl")
+        >>> receipts = make_receipts("mine", 0, small.played.state.book, small.view.posted)
+        >>> [receipt.client for receipt in receipts], receipts[0].round
+        ([0, 1, 2, 3], 0)
     """
 
     book: str

@@ -47,6 +47,14 @@ class Record:
         transaction: what was posted.
         previous: the hash of the transaction before it, 64 hexadecimal digits (all zero for the first one).
         hash: its own hash, which covers ``previous``, the round and the whole transaction.
+
+    Examples:
+        >>> from hanse.core.entry import MINT
+        >>> ledger = Ledger.open(":memory:")
+        >>> [record] = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
+        >>> record.number, record.round, len(record.hash)
+        (1, 0, 64)
+        >>> ledger.close()
     """
 
     number: int

@@ -67,6 +67,16 @@ class Totals:
         moved: the accounts that changed; the reader may clear it to see what changes next.
         count: the number of the last transaction taken in.
         round: its round; -1 before the first.
+
+    Examples:
+        >>> from hanse.core.entry import MINT, Transaction
+        >>> from hanse.ledger.store import Ledger
+        >>> ledger = Ledger.open(":memory:")
+        >>> [record] = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
+        >>> totals = Totals()
+        >>> totals.add(record)
+        >>> totals.balances["client/0"], totals.count
+        (5, 1)
     """
 
     balances: dict[str, int] = field(default_factory=dict)

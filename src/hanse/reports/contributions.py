@@ -207,6 +207,14 @@ class Standings:
             infinite: estimates whose error is not known.
         without: ``[n, B]``, the sums with each block of the validation samples left out. NaN, or ``B < 2``: not
             recorded.
+
+    Examples:
+        Clients 0 and 2 cannot be told apart:
+
+        >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
+        >>> standings = Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan))
+        >>> standings.tied(0), standings.tied_places(0)
+        (array([2]), array([2]))
     """
 
     clients: Ints
@@ -263,7 +271,9 @@ class Standings:
         return self._ordered(client)[self._tied_at(client)]
 
     def tied_places(self, client: int) -> Ints:
-        """Return the places of the clients in :meth:`tied`, ascending; of equal sums this client has the first."""
+        """Return the places of the clients in :meth:`tied`, ascending. The highest sum has place 1; of equal sums this
+        client has the first.
+        """
         return np.asarray(1 + self._tied_at(client), np.int64)
 
     def _ordered(self, client: int) -> Ints:

@@ -34,6 +34,15 @@ class Books:
         flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
             then ``pools``.
         kinds: the kinds of transactions, without grants, each with the tokens that they moved between accounts.
+
+    Examples:
+        >>> import hanse
+        >>> from hanse.runs.record import load_run
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("ipfl").experiment, out="paid", overwrite=True)
+        >>> books = read_books(load_run("paid"))
+        >>> books.clients, books.held.shape[0] == len(books.rounds)
+        ((0, 1, 2, 3), True)
     """
 
     rounds: Ints

@@ -241,6 +241,10 @@ class Fit:
             test samples; None: not recorded.
         main: the run's main metric, if the experiment names one (``[eval] metrics``). It is then judged in the place of
             accuracy and loss.
+
+    Examples:
+        >>> Fit(rounds=(0, 1), accuracy=(0.5, 0.75), loss=(1.0, 0.5), samples=40).last
+        0.75
     """
 
     rounds: tuple[int, ...] = ()

@@ -51,6 +51,10 @@ class Waiting:
         late: "drop" forgets late updates; "next" mixes them into the round in which they arrive.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.
         replay: take the order of arrival from another run instead; None: do not.
+
+    Examples:
+        >>> Waiting(enough=3, late="next").closing(5)
+        Closing(enough=3, since=0)
     """
 
     enough: int | None = None
@@ -118,6 +122,22 @@ class Underway:
     Attributes:
         clock: the virtual time in seconds.
         flights: what clients still train, by client id.
+
+    Examples:
+        Nobody, at the beginning of a run:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> state = rehearse("fedavg").played.state
+        >>> dict(state.underway.flights)
+        {}
+
+        One slow client of four that still trains after a round which did not wait:
+
+        >>> slow = {"speed": {"seconds": [9.0, 1.0, 1.0, 1.0]}}
+        >>> federation = {"enough": 3, "late": "next"}
+        >>> small = rehearse("fedavg", behaviour=slow, federation=federation)
+        >>> list(small.played.state.underway.flights)
+        [0]
     """
 
     clock: float = 0.0

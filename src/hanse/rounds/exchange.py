@@ -38,6 +38,15 @@ class Exchange:
         seconds: wall-clock seconds so far, by stage.
         down: bytes sent to the clients so far.
         up: bytes received so far.
+
+    Examples:
+        >>> from hanse.core.port import Ask
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("fedavg")
+        >>> exchange = Exchange(small.setup.federation, 0, None)
+        >>> view = exchange.send([Request(1, (Ask("stay", {}),))], small.view)
+        >>> (1, "stay") in view.answers
+        True
     """
 
     federation: Federation

@@ -28,6 +28,16 @@ class BackgroundWriter:
     Args:
         folder: the run directory; None: nothing is written.
         tell: called with each round once it is on the disk, in the thread that calls :meth:`settle`.
+
+    Examples:
+        >>> from hanse.runs.record import RoundRecord
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> from hanse.runs.testing import Figures
+        >>> writer = BackgroundWriter(None, lambda record: print("told of round", record.metrics["round"]))
+        >>> writer.begin(RoundRecord.of(rehearse("fedavg").played, Figures(), {}), None)
+        >>> writer.settle()
+        told of round 0
+        >>> writer.close()
     """
 
     def __init__(self, folder: RunDir | None, tell: Callable[[RoundRecord], None]) -> None:

@@ -50,6 +50,11 @@ class Snapshot:
         state: the loop's state.
         lengths: how many bytes of each line file belong to the rounds before it.
         pending: (round, transaction) since the checkpoint before, which may not be in the ledger yet.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> Snapshot(rehearse("fedavg").played.state, {"metrics.jsonl": 120}).state.round
+        1
     """
 
     state: LoopState

@@ -81,6 +81,13 @@ class RoundRecord:
         seats: its lines of ``clients.jsonl``, a line a seat, with its value or the reason of its refusal.
         played: the round itself.
         tested: what its test found.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> from hanse.runs.testing import Figures
+        >>> record = RoundRecord.of(rehearse("fedavg").played, Figures(), {"round": 0.1})
+        >>> record.metrics["answered"], len(record.seats)
+        (4, 4)
     """
 
     metrics: dict[str, Any]
@@ -452,6 +459,16 @@ class MarketRound:
         utility: ``[m]``, each client's utility under what is true of it.
         withheld: the centres that were not delivered, as rows of the table.
         stop: what Algorithm 2 of iPFL did at a seller that does not pay.
+
+    Examples:
+        The markets that a small run of iPFL has recorded:
+
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("ipfl").experiment, out="market", overwrite=True)
+        >>> first = next(recorded_markets(Path("market")))
+        >>> first.round, first.graph.shape
+        (0, (4, 4))
     """
 
     round: int

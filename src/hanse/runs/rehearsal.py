@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hanse.core.part import Context, Group, Mechanism, Part, State, View
+from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build, settle_engine
@@ -35,6 +35,8 @@ _DECIDED: Mapping[str, tuple[str, ...]] = {
     "settle": ("settlement",),
     "deploy": ("deployment",),
 }
+
+_STAGE: Mapping[str, Stage] = {"select": "open", "train": "open"}
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,8 @@ class Rehearsal:
         """
         part = self.setup.mechanism.slots()[slot]
         later = list(_DECIDED)[list(_DECIDED).index(slot) :]
-        view = replace(self.view, stage="open" if slot == "select" else "close")
-        view = replace(view, **{name: None for one in later for name in _DECIDED[one]})
-        if slot == "train":
-            view = replace(view, stage="train")
+        unknown: dict[str, Any] = {name: None for one in later for name in _DECIDED[one]}
+        view = replace(self.view, stage=_STAGE.get(slot, "close"), **unknown)
         if slot != "deploy":  # grants are posted when a round begins, all else when it is settled
             given = tuple(one for one in view.posted if one.kind == "grant")
             view = replace(view, book=self.start.book.post(view.round, given), posted=given)

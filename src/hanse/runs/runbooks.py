@@ -29,6 +29,18 @@ class RunBooks:
         folder: the run directory.
         ledger: its open ledger.
         claim: how many transactions the run has, and the hash of the last one.
+
+    Examples:
+        The books of a run that begins, in a folder where :class:`hanse.runs.rundir.RunDir` has named them:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("ipfl")
+        >>> _ = Path("ledger.json").write_text('{"book": "mine"}')
+        >>> books, said = RunBooks.open(Path(), small.experiment, None)
+        >>> len(books.lines(0, small.view.posted).splitlines()) == len(small.view.posted)
+        True
+        >>> books.post([(0, one) for one in small.view.posted])
+        >>> books.close()
     """
 
     def __init__(self, folder: Path, ledger: Ledger, claim: Claim) -> None:
@@ -48,19 +60,14 @@ class RunBooks:
             The books, and lines on what had to be mended.
 
         Raises:
-            MachineError: something cannot be mended.
+            MachineError: something cannot be mended; also if ``ledger.json`` is gone, damaged or cannot be read.
             LedgerError: the database cannot be opened.
         """
         claim = Claim()
         if snapshot is not None:
             book = snapshot.state.book
             claim = Claim(snapshot.state.round, book.count, book.head, snapshot.pending)
-        try:
-            name = str(json.loads((folder / "ledger.json").read_text())["book"])
-        except (ValueError, KeyError, TypeError):
-            raise MachineError(
-                f'{folder / "ledger.json"}: is damaged; it must be {{"book": NAME}}, with the name that receipts give'
-            ) from None
+        name = _name_in(folder / "ledger.json")
         url = experiment.ledger.url or f"sqlite:///{folder / 'ledger.db'}"
         ledger, said = open_books(url, name, round(experiment.ledger.floor * TOKEN), claim, folder)
         journal = folder / JOURNAL
@@ -94,3 +101,16 @@ class RunBooks:
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
+
+
+def _name_in(file: Path) -> str:
+    """Return the book's name in ``ledger.json``. Raises MachineError if it is not there."""
+    try:
+        return str(json.loads(file.read_text())["book"])
+    except FileNotFoundError:
+        why = "is gone"
+    except OSError as wrong:
+        why = f"cannot be read ({wrong.strerror})"
+    except (ValueError, KeyError, TypeError):
+        why = "is damaged"
+    raise MachineError(f'{file}: {why}; it must be {{"book": NAME}}, with the name that receipts give')

@@ -120,6 +120,27 @@ class RunDir:
 
     Use :meth:`create` or :meth:`reopen`, then :meth:`append` and :meth:`checkpoint` for the rounds, then :meth:`close`.
     Whoever opens it holds its lock. What the machine fails to do raises MachineError with how to go on.
+
+    Examples:
+        The directory of a small run that goes on: made, given a round, and closed.
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> from hanse.runs.record import RoundRecord
+        >>> from hanse.runs.shape import model_made_for
+        >>> from hanse.runs.testing import Figures
+        >>> small = rehearse("fedavg")
+        >>> setup, played = small.setup, small.played
+        >>> from hanse.data.fingerprint import fingerprint
+        >>> with Hold(Path("run")) as hold:
+        ...     folder = RunDir.create(
+        ...         Path("run"), small.experiment, hold, data=fingerprint(setup.data), about=setup.about,
+        ...         shape=model_made_for(setup.data, setup.problem),
+        ...     )
+        ...     folder.append(RoundRecord.of(played, Figures(), {}).packed())
+        ...     folder.checkpoint(played.state)
+        ...     folder.close()
+        >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
+        1
     """
 
     path: Path

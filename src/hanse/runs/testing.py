@@ -48,6 +48,18 @@ class Figures:
         on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set, NaN for rows that
             nobody holds; None: fewer than two rows were tested, so there is nothing to save by remembering them.
         personal: ``[N, K]``, weights of the clients' personal models; None: they are not known, or there are none.
+
+    Examples:
+        >>> from hanse.core.part import Deployment
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("fedavg")
+        >>> setup, state = small.setup, small.played.state
+        >>> found = ask_tests(
+        ...     setup.engine, setup.data, setup.federation, 1, state.table, Deployment(state.home),
+        ...     clients=setup.tested_clients, remote=False,
+        ... )
+        >>> sorted(found.arrays)[:2], "test/accuracy" in found.metrics
+        (['test_accuracy', 'test_loss'], True)
     """
 
     metrics: Metrics = field(default_factory=dict)

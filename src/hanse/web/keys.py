@@ -45,6 +45,13 @@ class Key:
         client: the client whose statements a participant sees; None for an operator.
         run: the one run, by its name on the page, in which it sees them; None: every run.
         made: when the key was made (ISO 8601, UTC).
+
+    Examples:
+        >>> said, key = make_key("participant", client=2)
+        >>> key.role, key.sees("any run", 2), key.sees("any run", 3)
+        ('participant', True, False)
+        >>> check_key({key.id: key}, said) == key
+        True
     """
 
     id: str
@@ -189,6 +196,16 @@ class Sessions:
     Attributes:
         file: the file of keys; None: nobody is asked for a key.
         clock: returns the time in seconds; tests give another one.
+
+    Examples:
+        >>> said, key = make_key("operator")
+        >>> write_keys(Path("keys.json"), [key])
+        >>> sessions = Sessions(Path("keys.json"))
+        >>> sessions.by_key(said).role
+        'operator'
+        >>> token = sessions.open_session(key)
+        >>> sessions.by_session(token).id == key.id
+        True
     """
 
     file: Path | None

@@ -70,6 +70,19 @@ class Row:
         cell: the cell.
         best: the score of the variant that counts (see :func:`rows`).
         variants: the scores of all variants, in the cell's order.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from hanse.lab.papers.runner import run_table
+        >>> from hanse.lab.papers.tables import PaperTable, Variant
+        >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
+        >>> tried = (Variant("fedavg", digits),)
+        >>> cell = Cell(group="digits", column="iid", algorithm="FedAvg", variants=tried, at=2)
+        >>> table = PaperTable(paper="mine", name="table1", title="One cell", scale="smoke", cells=(cell,))
+        >>> outcome = run_table(table, seeds=1, workers=1, folder=Path("kept"))
+        >>> [row] = rows(outcome)
+        >>> row.best.variant, row.best.n
+        ('fedavg', 1)
     """
 
     cell: Cell

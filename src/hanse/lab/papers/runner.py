@@ -113,6 +113,16 @@ class TableOutcome:
         results: the finished runs' results by the jobs' keys (see :func:`hanse.lab.job.attempt`).
         failures: why each run that failed did so, by the jobs' labels.
         played: how many runs were not finished before this call.
+
+    Examples:
+        >>> from hanse.lab.papers.tables import Variant
+        >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
+        >>> tried = (Variant("fedavg", digits),)
+        >>> cell = Cell(group="digits", column="iid", algorithm="FedAvg", variants=tried, at=2)
+        >>> table = PaperTable(paper="mine", name="table1", title="One cell", scale="smoke", cells=(cell,))
+        >>> outcome = run_table(table, seeds=1, workers=1, folder=Path("kept"))
+        >>> outcome.played, len(outcome.results), dict(outcome.failures)
+        (1, 1, {})
     """
 
     table: PaperTable

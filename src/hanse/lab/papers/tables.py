@@ -153,6 +153,17 @@ class PaperTable:
         figures: what is drawn of it (see :mod:`hanse.lab.papers.figures`).
         absent: words that ``--only`` might be given, each with the reason why its cells are not there.
         only: the ``--only`` filters that were applied.
+
+    Examples:
+        A table of one cell, by hand; :func:`build_table` makes those of the papers from their files.
+
+        >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
+        >>> tried = (Variant("fedavg", digits),)
+        >>> tags = frozenset({"fedavg"})
+        >>> cell = Cell(group="digits", column="iid", algorithm="FedAvg", variants=tried, at=2, tags=tags)
+        >>> table = PaperTable(paper="mine", name="table1", title="One cell", scale="smoke", cells=(cell,))
+        >>> len(filtered(table, ["fedavg"]).cells)
+        1
     """
 
     paper: str

@@ -1,0 +1,78 @@
+"""A rehearsal gives every part of every mechanism what it needs to be called by hand."""
+
+from typing import Any
+
+import pytest
+
+from hanse.mechanisms.registry import MECHANISMS
+from hanse.runs.rehearsal import Rehearsal, rehearse
+
+POOLED = {"centralised": {"data": {"partition": "pooled"}}}
+DECIDES = {
+    "select": "select",
+    "train": "seats",
+    "weigh": "weigh",
+    "value": "value",
+    "settle": "settle",
+    "deploy": "deploy",
+}
+
+
+def rehearsal_of(name: str, rounds: int = 1) -> Rehearsal:
+    return rehearse(name, rounds, **POOLED.get(name, {}))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_part_can_be_called_with_what_it_was_shown(name: str) -> None:
+    small = rehearsal_of(name)
+    for slot in small.setup.mechanism.slots():
+        part, view, state = small.before(slot)
+        assert view.stage in ("open", "train", "close")
+        decided(slot, part, small, view, state)
+        part.asks(view, state)
+        part.figures(state)
+        part.learn(small.view, state)
+
+
+def decided(slot: str, part: Any, small: Rehearsal, view: Any, state: Any) -> None:
+    if slot == "weigh" and hasattr(part, "aggregate"):
+        for group in view.groups():
+            part.aggregate(group, state)
+        return
+    if not hasattr(part, DECIDES[slot]):
+        assert slot == "weigh"  # a part that stands there only to say that nothing is averaged
+        return
+    found, after = getattr(part, DECIDES[slot])(view, state)
+    assert after.keys() == state.keys()
+    was = {"select": small.view.choice, "train": small.view.seats, "value": small.view.values}.get(slot)
+    assert was is None or type(found) is type(was)
+
+
+def test_a_part_is_shown_nothing_of_what_came_later() -> None:
+    small = rehearse("greedyfed")
+    _, view, _ = small.before("select")
+    assert (view.stage, view.choice, view.seats, view.updates, view.mix, view.values) == ("open", *[None] * 5)
+    _, view, _ = small.before("value")
+    assert view.mix is not None
+    assert view.values is None
+    assert small.view.values is not None
+
+
+def test_a_payment_rule_is_shown_the_books_from_before_it() -> None:
+    small = rehearse("ipfl")
+    part, view, state = small.before("settle")
+    kinds = {one.kind for one in view.posted}
+    settlement, _ = part.settle(view, state)  # type: ignore[attr-defined]
+    assert kinds == {"grant"}
+    assert settlement.transactions == small.view.posted[len(view.posted) :]
+    view.book.post(view.round, settlement.transactions)
+
+
+def test_the_round_of_a_longer_rehearsal_is_its_last() -> None:
+    small = rehearse("ucb", 3, model="logistic", data={"clients": 5})
+    assert (small.start.round, small.played.state.round, small.context.num_clients) == (2, 3, 5)
+
+
+def test_a_slot_without_a_part_is_named() -> None:
+    with pytest.raises(KeyError, match="settle"):
+        rehearse("fedavg").before("settle")
