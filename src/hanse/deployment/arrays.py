@@ -42,6 +42,15 @@ class Form:
         types: NumPy dtype of each of these arrays, such as ``"float32"``.
         layout: shape and place of each of these arrays in a row ``[P]``.
         fixed: the other arrays by name. :meth:`arrays` puts them beside every model unchanged.
+
+    Examples:
+        >>> from flwr.app import Array
+        >>> arrays = ArrayRecord({"w": Array(np.array([[1.0, 2.0]], np.float32)), "b": Array(np.array([3.0], np.float32))})
+        >>> form = Form.of(arrays)
+        >>> form.row(arrays)
+        tensor([1., 2., 3.])
+        >>> form.arrays(form.row(arrays) * 2)["w"].numpy()
+        array([[2., 4.]], dtype=float32)
     """
 
     names: tuple[str, ...]

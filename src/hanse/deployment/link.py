@@ -61,6 +61,13 @@ class Open:
         letters: how many receipts travel with it.
         told: how many of the bytes in ``down`` an earlier round has counted already, because it ended without waiting;
             None if no round has.
+
+    Examples:
+        >>> from hanse.core.port import Ask
+        >>> request = Request(2, (Ask("stay", {}),))
+        >>> one = Open(round=0, client=2, message=pack(request), request=request, down=100)
+        >>> one.still().refused
+        'no reply yet: the round does not wait for it'
     """
 
     round: int
@@ -129,6 +136,18 @@ class FlowerFederation:
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online and no members yet.
         online: the nodes that were online at the last look, by key.
+
+    Examples:
+        One of four nodes in this process, as :func:`hanse.deployment.rehearsal.rehearse_network` makes it:
+
+        >>> from hanse.core.port import Ask
+        >>> from hanse.deployment.rehearsal import rehearse_network
+        >>> federation = rehearse_network("fedavg", "nodes").federation
+        >>> federation.present(0).ids, federation.here()
+        (array([0, 1, 2, 3]), 4)
+        >>> replies = federation.exchange(0, [Request(2, (Ask("stay", {}),))], None, None)
+        >>> [(reply.client, reply.refused) for reply in replies]
+        [(2, None)]
     """
 
     grid: Grid

@@ -96,6 +96,19 @@ class Loopback:
         listen: ``HOST:PORT`` where the proxy takes nodes; empty: no proxy, and nodes talk to the SuperLink directly.
         hosts: names or addresses under which other machines reach the proxy.
         members: how many participants a run waits for; 0: as many as there are nodes.
+
+    Examples:
+        Nothing is started before :meth:`up`, and :meth:`down` ends it all. With a free port for the SuperLink and one for each
+        of two nodes, and the app that ``hanse network new`` makes in a folder::
+
+            network = Loopback(Path("net"), Path("app"), (9100, 9101, 9102))
+            network.up()
+            run = network.play()
+            network.down()
+
+        >>> network = Loopback(Path("net"), Path("app"), (9100, 9101, 9102))
+        >>> network.nodes, network.env("node0")["FLWR_HOME"]
+        (2, 'net/flwr/node0')
     """
 
     folder: Path

@@ -172,6 +172,15 @@ class Members:
     Attributes:
         path: the file to which it is written at each change; None: it is kept in memory alone.
         by_key: the members by what they are recognised by.
+
+    Examples:
+        >>> members = Members()
+        >>> members.register([("key a", Hello(120, (8,), 2, name="clinic")), ("key b", Hello(80, (8,), 2))])
+        >>> [(member.id, member.name) for member in members.fitting()]
+        [(0, 'clinic'), (1, 'client 1')]
+        >>> members.expel({1: "it sent nonsense"})
+        >>> [member.id for member in members.fitting()]
+        [0]
     """
 
     path: Path | None = None

@@ -57,6 +57,22 @@ class Newcomers:
     Attributes:
         grid: Flower's connection to the nodes.
         clock: returns the time in seconds; tests give another one.
+
+    Examples:
+        Two nodes are met, heard, and one of them is kept out:
+
+        >>> from hanse.deployment.link import key_of
+        >>> from hanse.deployment.rehearsal import rehearse_network
+        >>> grid = rehearse_network("fedavg", "nodes").grid
+        >>> newcomers = Newcomers(grid)
+        >>> newcomers.meet({key_of(node): node for node in grid.get_nodes()[:2]})
+        >>> first, second = sorted(newcomers.said)
+        >>> newcomers.refuse(first, "it may not take part")
+        >>> list(newcomers.refused) == [first]
+        True
+        >>> newcomers.forget([second])
+        >>> newcomers.said
+        {}
     """
 
     grid: Grid

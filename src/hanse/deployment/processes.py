@@ -30,6 +30,14 @@ class Processes:
 
     Attributes:
         folder: where logs and pid files lie; made readable by its user alone.
+
+    Examples:
+        >>> processes = Processes(Path("logs"))
+        >>> number = processes.start("sleeper", ["sleep", "60"], dict(os.environ), Path())
+        >>> processes.pid("sleeper") == number, processes.names()
+        (True, ['sleeper'])
+        >>> processes.stop("sleeper")  # the names of those that were not running
+        []
     """
 
     folder: Path

@@ -35,6 +35,13 @@ class Letters:
         path: the file to which they are written at each change; None: they are kept in memory alone.
         waiting: lines of JSON by client id, oldest first.
         rounds: of how many rounds receipts were written so far; None if of none.
+
+    Examples:
+        >>> letters = Letters()
+        >>> letters.add([(0, '{"round": 0}'), (2, '{"round": 0}')], rounds=1)
+        >>> letters.delivered({0: 1})
+        >>> letters.waiting
+        {2: ['{"round": 0}']}
     """
 
     path: Path | None = None
@@ -106,6 +113,16 @@ class Teller:
         letters: where the receipts wait.
         deliver: sends what is left at the run's end.
         run: the run directory.
+
+    Examples:
+        The receipts of a small run that pays, with a directory that it told of itself:
+
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> experiment, letters = rehearse("ipfl").experiment, Letters()
+        >>> run = hanse.run(experiment, out="run", overwrite=True, observers=[Teller(letters, lambda: None, Path("run"))])
+        >>> sorted(letters.waiting), letters.rounds
+        ([0, 1, 2, 3], 3)
     """
 
     letters: Letters

@@ -57,6 +57,9 @@ class Told:
 
     Attributes:
         rounds: how many rounds are planned.
+
+    Examples:
+        >>> Told(rounds=3).on_round({"round": 0, "answered": 4, "seats": 4, "test/accuracy": 0.5}, None)
     """
 
     rounds: int

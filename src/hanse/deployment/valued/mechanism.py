@@ -88,6 +88,31 @@ class Watched:
         why_not: why the aggregate of some replies cannot be had, if ``again`` is None.
         tests: what clients say of the model after the round: ``(figure, samples)`` by client, the more the better.
         tests_before: the same of the model before.
+
+    Examples:
+        A round of FedAvg with the replies of two clients, told by hand:
+
+        >>> from flwr.app import Array
+        >>> def model(*w):
+        ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
+        >>> before, records = model(0, 0), {0: model(1, 0), 1: model(0, 1)}
+        >>> form, worth = Form.of(before), ByFunction(lambda arrays: float(arrays["w"].numpy().sum()))
+        >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
+        >>> told = Watched(
+        ...     form, worth, Roster([info(0, 100, "farm", 10), info(1, 101, "mill", 10)]), before, asked=[0, 1],
+        ...     replies=replies, records=records, weights={0: 10.0, 1: 10.0}, made=model(0.5, 0.5), answered=[0, 1],
+        ... )
+        >>> told.averaged(known=True), told.share([0, 1])
+        (True, array([0.5, 0.5]))
+        >>> told.settled()
+        >>> told.coalition([1])["w"].numpy()
+        array([0., 1.], dtype=float32)
+
+        As a mechanism, it plays the round anew with the replies that are here:
+
+        >>> mechanism, federation = watching(flower(), told), Replies(told)
+        >>> federation.present(0).ids, mechanism.select.told is told
+        (array([0, 1]), True)
     """
 
     form: Form
@@ -231,6 +256,14 @@ class Asked(SelectPart):
 
     Attributes:
         told: what the strategy did in the round; None: no round is known yet, and ``select`` cannot be called.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> empty = ArrayRecord()
+        >>> told = Watched(Form.of(empty), ByClients(), Roster(), empty, asked=[2, 0])
+        >>> choice, state = Asked(told).select(rehearse("fedavg").view, {})
+        >>> choice.clients
+        array([0, 2])
     """
 
     needs = STRATEGY
@@ -250,6 +283,17 @@ class Combined(AggregatePart):
 
     Attributes:
         told: what the strategy did in the round; None: no round is known yet, and ``aggregate`` cannot be called.
+
+    Examples:
+        The loop calls it in a round of a watched strategy. With the round of a rehearsal, of which it is told:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> (group,) = rehearse("fedavg").groups
+        >>> empty = ArrayRecord()
+        >>> weights = dict.fromkeys(range(4), 10.0)
+        >>> told = Watched(Form.of(empty), ByClients(), Roster(), empty, weights=weights, made=empty, average=True)
+        >>> Combined(told).aggregate(group, {}).weights
+        array([0.25, 0.25, 0.25, 0.25])
     """
 
     kind = "again"
@@ -282,6 +326,27 @@ class OfReplies(ValuePart):
             strategy does not average and the part needs averages, the
             exact Shapley value (up to 6 replies) or GTG-Shapley takes its place.
         told: what the strategy did in the round.
+
+    Examples:
+        A round of two clients whose models a function of one's own judges:
+
+        >>> from flwr.app import Array
+        >>> from hanse.core.table import Seats, Table, Updates
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> def model(*w):
+        ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
+        >>> worth = ByFunction(lambda arrays: float(arrays["w"].numpy()[0]))
+        >>> records = {0: model(1, 0), 1: model(0, 1)}
+        >>> told = Watched(
+        ...     Form.of(model(0, 0)), worth, Roster(), model(0, 0), records=records, weights={0: 10.0, 1: 10.0},
+        ...     made=model(0.5, 0.5), average=True,
+        ... )
+        >>> rows, ones = torch.stack([told.form.row(records[c]) for c in (0, 1)]), np.ones(2)
+        >>> updates = Updates(Seats.at([0, 1], [0, 0]), rows, 10 * ones, ones, ones.astype(np.int64))
+        >>> view = replace(rehearse("fedavg").view, table=Table.of(torch.zeros(1, 2)), updates=updates)
+        >>> values, state = OfReplies(Exact(), told).value(view, {})
+        >>> values.per_seat
+        array([ 0.75, -0.25])
     """
 
     gives = frozenset({"values"})
@@ -364,6 +429,14 @@ class Replies(Federation):
 
     Attributes:
         told: the round that they belong to.
+
+    Examples:
+        With the replies of no client, it answers nothing:
+
+        >>> empty = ArrayRecord()
+        >>> federation = Replies(Watched(Form.of(empty), ByClients(), Roster(), empty))
+        >>> list(federation.present(0)), federation.exchange(0, [], None, None)
+        ([], [])
     """
 
     told: Watched

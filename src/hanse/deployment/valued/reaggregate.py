@@ -109,6 +109,11 @@ class Reach:
             for a module's variable.
         kinds: the classes written by users, in the order in which they were met (a dictionary as an ordered set).
         seen: what was looked at, by its ``id()``; holding the objects keeps their ids from being used again.
+
+    Examples:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> sorted(kind.__name__ for kind in Reach.of(FedAvg()).kinds)
+        []
     """
 
     found: dict[Any, str] = field(default_factory=dict)
@@ -297,6 +302,21 @@ class Again:
         replies: the replies by client, in the order in which they came.
         generators: the states of the random generators at that time, so that all coalitions meet the same noise.
         kinds: the users' classes whose attributes may be state of the strategy, and are put back.
+
+    Examples:
+        Two replies to FedAvg, of which the second alone is aggregated:
+
+        >>> from flwr.app import Array, RecordDict
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> from hanse.deployment.rehearsal import InProcessGrid
+        >>> def answer(message, context):
+        ...     arrays = ArrayRecord({"w": Array(np.full(2, context.node_id, np.float32))})
+        ...     return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})}), reply_to=message)
+        >>> grid = InProcessGrid({100: answer, 101: answer})
+        >>> messages = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (100, 101)]
+        >>> replies = dict(enumerate(grid.send_and_receive(messages)))
+        >>> Again(copied(FedAvg()), 1, replies, generators()).made([1])["w"].numpy()
+        array([101., 101.], dtype=float32)
     """
 
     before: Strategy

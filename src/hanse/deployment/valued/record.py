@@ -71,6 +71,12 @@ class Plan:
         out: the run directory.
         names: what nodes are called, by Flower's node id.
         overwrite: whether a run in ``out`` may be replaced.
+
+    Examples:
+        >>> experiment = Experiment(mechanism={"name": "hanse.deployment.valued.mechanism:flower"}, data={"clients": 10})
+        >>> plan = Plan(experiment, ByFunction(lambda arrays: float(arrays["w"].numpy().sum())), Path("run"))
+        >>> plan.mechanism.name
+        'flower'
     """
 
     experiment: Experiment
@@ -101,6 +107,36 @@ class Watch:
         gaps: a line for each round without values.
         rounds: how many rounds are planned; 0: not known.
         broken: whether keeping the run was given up.
+
+    Examples:
+        A round of two clients, told by hand in the order in which :class:`hanse.deployment.valued.valued.Valued` tells it:
+
+        >>> from flwr.app import Array
+        >>> from hanse.deployment.rehearsal import InProcessGrid
+        >>> def model(*w):
+        ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
+        >>> def answer(message, context):
+        ...     arrays = model(1, 0) if context.node_id == 100 else model(0, 1)
+        ...     metrics = MetricRecord({"num-examples": 10, "train_loss": 0.5})
+        ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        >>> grid, strategy = InProcessGrid({100: answer, 101: answer}), FedAvg()
+        >>> mechanism = {"name": "hanse.deployment.valued.mechanism:flower"}
+        >>> experiment = Experiment(mechanism=mechanism, data={"clients": 10})
+        >>> plan = Plan(experiment, ByFunction(lambda arrays: float(arrays["w"].numpy()[0])), Path("run"))
+        >>> with Hold(plan.out) as hold:
+        ...     watch = Watch(plan, strategy, hold)
+        ...     watch.begins(model(0, 0), rounds=1)
+        ...     watch.asks(1, model(0, 0))
+        ...     watch.asked([100, 101])
+        ...     question = RecordDict({"arrays": model(0, 0)})
+        ...     messages = [Message(question, dst_node_id=node, message_type="train") for node in (100, 101)]
+        ...     watch.comes(grid.send_and_receive(messages))
+        ...     watch.makes(model(0.5, 0.5))
+        ...     watch.tests([])
+        ...     watch.ends()
+        ...     watch.close()
+        >>> watch.state.round, watch.gaps, (plan.out / "metrics.jsonl").exists()
+        (1, [], True)
     """
 
     plan: Plan
