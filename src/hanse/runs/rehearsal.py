@@ -11,10 +11,12 @@ with ``hanse.run(rehearse().experiment)``, and ``out=`` for a directory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from hanse.core.calling import method_of
 from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.config import Experiment
@@ -26,17 +28,15 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "engine": {"train": "sequential", "threads": 1, "device": "cpu"},
     "run": {"rounds": 3},
 }
-# what is in the view once a slot's part has decided, by slot
-_DECIDED: Mapping[str, tuple[str, ...]] = {
-    "select": ("choice",),
-    "train": ("seats", "updates"),
-    "weigh": ("mix",),
-    "value": ("values",),
-    "settle": ("settlement",),
-    "deploy": ("deployment",),
+# the methods by which the part in a slot decides
+_DECIDES = {
+    "select": ("select",),
+    "train": ("seats", "weigh"),
+    "weigh": ("weigh", "aggregate"),
+    "value": ("value",),
+    "settle": ("settle",),
+    "deploy": ("deploy",),
 }
-
-_STAGE: Mapping[str, Stage] = {"select": "open", "train": "open"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Rehearsal:
         setup: the mechanism, the federation, the data, the engine, the judge and the context of the run.
         start: the state before the round.
         played: the finished round; ``played.state`` is the state after it.
+        shown: what each deciding method was called with, ``(view, state)`` by slot and stage.
 
     Examples:
         >>> small = rehearse("fedavg")
@@ -63,6 +64,7 @@ class Rehearsal:
     setup: Setup
     start: LoopState
     played: Played
+    shown: Mapping[tuple[str, Stage], tuple[View, State]]
 
     @property
     def view(self) -> View:
@@ -79,16 +81,18 @@ class Rehearsal:
         """What parts know before round 0, as ``init`` gets it."""
         return self.setup.context
 
-    def before(self, slot: str) -> tuple[Part, View, State]:
-        """Return the part in a slot, the view that it decided on, and its state then.
+    def before(self, slot: str, stage: Stage | None = None) -> tuple[Part, View, State]:
+        """Return the part in a slot, and the view and the state with which the round called it.
 
-        The view has what was decided before this slot, and nothing of what came later.
+        The view has what was decided before, and nothing of what came later.
 
         Args:
-            slot: "select", "train", "weigh", "value", "settle" or "deploy"; the mechanism must have a part there.
+            slot: "select", "train", "weigh", "value", "settle" or "deploy".
+            stage: for a part that decides twice in a round. A payment rule settles at "open" and at "close", of which
+                None means the latter; a train part that says what becomes of rows does so at "close" (``weigh``).
 
         Raises:
-            KeyError: no part stands in this slot.
+            KeyError: nothing in this slot was called at this stage; the message says what was.
 
         Examples:
             >>> part, view, state = rehearse("greedyfed").before("select")
@@ -100,14 +104,11 @@ class Rehearsal:
             >>> values.per_seat.shape
             (4,)
         """
-        part = self.setup.mechanism.slots()[slot]
-        later = list(_DECIDED)[list(_DECIDED).index(slot) :]
-        unknown: dict[str, Any] = {name: None for one in later for name in _DECIDED[one]}
-        view = replace(self.view, stage=_STAGE.get(slot, "close"), **unknown)
-        if slot != "deploy":  # grants are posted when a round begins, all else when it is settled
-            given = tuple(one for one in view.posted if one.kind == "grant")
-            view = replace(view, book=self.start.book.post(view.round, given), posted=given)
-        return part, view, self.start.states[self.setup.key(slot)]
+        stage = "close" if stage is None and slot == "settle" else stage
+        found = [key for key in self.shown if key[0] == slot and stage in (None, key[1])]
+        if not found:
+            raise KeyError(f"{slot}: was not called; these were: {', '.join(map(' at '.join, self.shown))}")
+        return self.setup.mechanism.slots()[slot], *self.shown[found[0]]
 
 
 def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: int = 1, **sections: Any) -> Rehearsal:
@@ -160,7 +161,43 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
     state = first_state(setup)
     for _ in range(rounds - 1):
         state = play_round(setup, state).state
-    return Rehearsal(experiment, setup, state, play_round(setup, state))
+    with _listening(setup.mechanism) as shown:
+        played = play_round(setup, state)
+    return Rehearsal(experiment, setup, state, played, shown)
+
+
+@contextmanager
+def _listening(mechanism: Mechanism) -> Iterator[dict[tuple[str, Stage], tuple[View, State]]]:
+    """Note what the deciding methods of a mechanism's parts are called with while a round is played.
+
+    The parts stay the objects that they are, since a part may look for itself in the context; only their class is
+    another one meanwhile.
+    """
+    shown: dict[tuple[str, Stage], tuple[View, State]] = {}
+
+    def noting(slot: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that notes what it is called with, and calls the other one."""
+
+        def call(self: Part, seen: Any, state: State) -> Any:
+            view: View = seen.view if isinstance(seen, Group) else seen
+            shown[slot, view.stage] = (view, state)
+            return method(self, seen, state)
+
+        return call
+
+    kinds = {id(part): (part, type(part)) for part in mechanism.slots().values()}
+    methods: dict[int, dict[str, Any]] = {key: {} for key in kinds}
+    for slot, part in mechanism.slots().items():
+        for name in _DECIDES[slot]:
+            if method_of(part, name) is not None:
+                methods[id(part)][name] = noting(slot, getattr(type(part), name))
+    try:
+        for key, (part, kind) in kinds.items():
+            object.__setattr__(part, "__class__", type(kind.__name__, (kind,), methods[key]))
+        yield shown
+    finally:
+        for part, kind in kinds.values():
+            object.__setattr__(part, "__class__", kind)
 
 
 def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", **sections: Any) -> Experiment:
