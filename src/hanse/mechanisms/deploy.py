@@ -15,7 +15,12 @@ class ServerModel(DeployPart):
     """Every client holds the model that it would start from next: its home row. An empty slot does the same."""
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the home rows ``[N]`` of the new table."""
+        """Return the home rows ``[N]`` of the new table.
+
+        Args:
+            view: the round; ``mixed`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return Deployment(view.mixed.home), state
 
 
@@ -26,5 +31,10 @@ class OwnModel(DeployPart):
     reads = frozenset({"own"})
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return each client's row "own", ``[N]``."""
+        """Return each client's row "own", ``[N]``.
+
+        Args:
+            view: the round; ``at`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return Deployment(view.at("own")), state

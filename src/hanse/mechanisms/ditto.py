@@ -46,7 +46,12 @@ class Ditto(TrainPart):
         return np.full(context.num_clients, table.row("server"))
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its shared row, and then one for each at its own row."""
+        """Return a seat for each chosen client at its shared row, and then one for each at its own row.
+
+        Args:
+            view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         shared = chosen_seats(view)
         # a client may be chosen for several shared rows, but has one private model
         clients, first = np.unique(shared.client, return_index=True)

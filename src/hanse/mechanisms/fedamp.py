@@ -96,7 +96,12 @@ class TowardsCentres(TrainPart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own model, pulled towards its centre."""
+        """Return a seat for each chosen client at its own model, pulled towards its centre.
+
+        Args:
+            view: the round; ``round``, ``table``, ``at``, ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         client = chosen_seats(view).client
         own = view.at("model", client)
         R = units(view.at("centre", client), view.table.size)
@@ -121,7 +126,12 @@ class FedAMP(WeighPart):
     sigma: Rate | None = None
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new centres; ``weigh/sigma`` and ``weigh/squared_distance`` record the scale."""
+        """Return the new centres; ``weigh/sigma`` and ``weigh/squared_distance`` record the scale.
+
+        Args:
+            view: the round; ``at`` and ``trained`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         distance = distances(view.trained.rows[:, : view.context.layout.num_parameters])
         m = len(distance)
         mean = float(np.square(distance).sum() / max(1, m * (m - 1)))
@@ -153,7 +163,12 @@ class HeurFedAMP(WeighPart):
         return {"origin": context.initial(0).clone()}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new centres."""
+        """Return the new centres.
+
+        Args:
+            view: the round; ``at`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
+        """
         cosine = way_cosines(view, state["origin"])
         return mixed_centres(view, heuristic_attention(cosine, self.self_weight, self.sharpness), {}), state
 

@@ -121,12 +121,22 @@ class FedFomo(TrainPart, WeighPart):
         return (Block("model", PER_CLIENT),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row."""
+        """Return a seat for each chosen client at its own row.
+
+        Args:
+            view: the round; ``at``, ``home`` and ``choice`` are read.
+            state: as :meth:`init` makes it.
+        """
         client = chosen_seats(view).client
         return Seats.at(client, view.at("model", client)), state
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask each client that trained for the losses of its old model, its update, and those it is sent."""
+        """Ask each client that trained for the losses of its old model, its update, and those it is sent.
+
+        Args:
+            view: the round; ``stage``, ``table`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage != "close" or "weigh" not in view.context.standing(self):
             return ()
         updates = view.trained
@@ -142,6 +152,10 @@ class FedFomo(TrainPart, WeighPart):
         """Return the clients' mixes. A client that did not report its losses keeps its own update.
 
         Recorded: the mean weight on the own update, how many kept their old model, and how many reported.
+
+        Args:
+            view: the round; ``answers``, ``table`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
         """
         updates, table = view.trained, view.table
         count, client, start = len(updates), updates.seats.client, updates.seats.start

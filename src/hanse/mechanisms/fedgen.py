@@ -88,11 +88,21 @@ class FedGen(TrainPart):
         }
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row."""
+        """Return a seat for each chosen client at its home row.
+
+        Args:
+            view: the round; ``home`` and ``choice`` are read.
+            state: as :meth:`init` makes it.
+        """
         return chosen_seats(view), state
 
     def sends(self, view: View, state: State) -> Payload:
-        """Return the payload of this round: the generator, the labels' probabilities and the terms' weights."""
+        """Return the payload of this round: the generator, the labels' probabilities and the terms' weights.
+
+        Args:
+            view: the round; ``round`` is read.
+            state: as :meth:`init` makes it.
+        """
         fade = self.generative_decay**view.round if state["steps"] else 0.0
         return FromGenerator.payload(
             self._generator(view.context),
@@ -108,6 +118,10 @@ class FedGen(TrainPart):
 
         ``loss`` in the state is the mean loss over the steps. If a head's numbers are so large that the generator would
         not stay finite, the generator is left as it was, and the loss is NaN.
+
+        Args:
+            outcome: the finished round; ``round``, ``trained`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
         """
         updates = outcome.trained
         if len(updates) == 0:

@@ -88,14 +88,24 @@ class FedSoft(TrainPart, WeighPart):
         return {"importance": np.full((context.num_clients, self.clusters), 1.0 / self.clusters)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask every present client, every ``interval`` rounds, on how many of its samples each centre is the best."""
+        """Ask every present client, every ``interval`` rounds, on how many of its samples each centre is the best.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``present`` and ``table`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage != "open" or view.round % self.interval:
             return ()
         task = Nearest("importance", view.table.models("cluster"), limit=self.score_samples)
         return [Request(int(c), (task,)) for c in view.present]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row, pulled towards its mean of the centres."""
+        """Return a seat for each chosen client at its own row, pulled towards its mean of the centres.
+
+        Args:
+            view: the round; ``present``, ``answers``, ``table``, ``at``, ``home`` and ``choice`` are read.
+            state: as :meth:`init` makes it.
+        """
         importance, client = self._importance(view, state), chosen_seats(view).client
         own = view.at("model", client)
         R = np.zeros((len(client), view.table.size))
@@ -103,7 +113,12 @@ class FedSoft(TrainPart, WeighPart):
         return Seats(client, own, own, R=R, mu=np.full(len(client), self.lam)), {"importance": importance}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new centres; ``weigh/best_importance`` is the mean of the seats' largest importances."""
+        """Return the new centres; ``weigh/best_importance`` is the mean of the seats' largest importances.
+
+        Args:
+            view: the round; ``at`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
+        """
         updates = view.trained
         importance = state["importance"][updates.seats.client]
         centres = Replace(view.at("cluster"), soft_shares(importance, updates.num_samples))

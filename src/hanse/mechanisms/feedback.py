@@ -89,11 +89,21 @@ class Feedback(Part):
         return no_news(context.num_clients)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the clients that were valued in the last round whether they stay."""
+        """Ask the clients that were valued in the last round whether they stay.
+
+        Args:
+            view: the round; ``stage`` and ``present`` are read.
+            state: as :meth:`init` makes it.
+        """
         return news(view, state) if view.stage == "open" else ()
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember who has left and what this round's updates were worth."""
+        """Remember who has left and what this round's updates were worth.
+
+        Args:
+            outcome: the finished round; ``leaving`` and ``values`` are read.
+            state: as :meth:`init` makes it.
+        """
         clients, worth = np.zeros(0, np.int64), np.zeros(0)
         if outcome.values is not None:
             clients, worth = outcome.values.by_client(outcome)

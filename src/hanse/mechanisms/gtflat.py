@@ -75,6 +75,10 @@ class GTFLAT(AggregatePart):
         """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
 
         Recorded: see :func:`_play`.
+
+        Args:
+            group: the seats of a row; ``parameters`` and ``start`` are read.
+            state: of this part, which keeps none: ``{}``.
         """
         if len(group) == 1:
             return Aggregate(np.ones(1))
@@ -118,7 +122,12 @@ class ValidationGTFLAT(AggregatePart):
     scale: Scale = "paper"
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]`` of the game; a group of one seat has weight 1."""
+        """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
+
+        Args:
+            group: the seats of a row; ``old``, ``updates`` and ``view.judge`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         k = len(group)
         if k == 1:
             return Aggregate(np.ones(1))
@@ -173,6 +182,10 @@ class GTFLATSelect(SelectPart):
 
         A client whose change is not known, because its updates were refused, is drawn only if that is so for all who
         are present. ``select/effective_clients`` records to how many equal chances the chances amount.
+
+        Args:
+            view: the round; ``present`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
         """
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
@@ -191,7 +204,12 @@ class GTFLATSelect(SelectPart):
         return replicator.weights(replicator.equilibrium(played, self.generations, self.strength))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember who sat, and a sketch of each change that was accepted."""
+        """Remember who sat, and a sketch of each change that was accepted.
+
+        Args:
+            outcome: the finished round; ``table``, ``choice`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
+        """
         updates, parameters = outcome.trained, outcome.context.layout.num_parameters
         known, changes = state["known"].copy(), state["changes"].copy()
         if len(updates):

@@ -51,19 +51,34 @@ class IFCA(TrainPart, DeployPart):
         return {"cluster": np.zeros(context.num_clients, np.int64)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask every present client for the loss of each model."""
+        """Ask every present client for the loss of each model.
+
+        Args:
+            view: the round; ``stage``, ``present`` and ``table`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage != "open":
             return ()
         task = Score("clusters", view.table.models("cluster"), limit=self.score_samples)
         return [Request(int(c), (task,)) for c in view.present]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at the model with the lowest loss."""
+        """Return a seat for each chosen client at the model with the lowest loss.
+
+        Args:
+            view: the round; ``present``, ``answers``, ``at``, ``home`` and ``choice`` are read.
+            state: as :meth:`init` makes it.
+        """
         cluster, client = _lowest_loss(view, state), chosen_seats(view).client
         return Seats.at(client, view.at("cluster")[cluster[client]]), {"cluster": cluster}
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the row of each client's cluster; ``deploy/largest_cluster`` counts the largest one's clients."""
+        """Return the row of each client's cluster; ``deploy/largest_cluster`` counts the largest one's clients.
+
+        Args:
+            view: the round; ``present``, ``answers`` and ``at`` are read.
+            state: as :meth:`init` makes it.
+        """
         cluster = _lowest_loss(view, state)
         largest = int(np.bincount(cluster).max(initial=0))
         deployment = Deployment(view.at("cluster")[cluster], metrics={"deploy/largest_cluster": largest})

@@ -249,6 +249,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
 
         Only clients of the last market are asked whether they stay, and models are scored only if the best one is kept.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``roster``, ``present``, ``table``, ``choice``, ``trained`` and
+                ``book`` are read.
+            state: as :meth:`init` makes it.
         """
         here = view.context.standing(self)
         if view.stage == "open" and "select" in here:
@@ -273,7 +278,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return the present clients that have not left.
 
         Args:
-            view: the round, with the answers to "stay".
+            view: the round, with the answers to "stay"; ``present`` and ``leaving`` are read.
             state: has the mask ``gone`` ``[N]`` of those who left before, as :meth:`init` makes it.
         """
         left = gone(view, state)
@@ -291,7 +296,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each client at its own model, pulled towards its centre if others' models are in it."""
+        """Return a seat for each client at its own model, pulled towards its centre if others' models are in it.
+
+        Args:
+            view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
+            state: as :meth:`init` makes it.
+        """
         clients = chosen_seats(view).client
         own = view.at("model", clients)
         pull = units(view.at("centre", clients), view.table.size)
@@ -304,6 +314,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return the best models so far, and the new centres together with the trade that they come from.
 
         After the last training there is no market, unless ``last_market``.
+
+        Args:
+            view: the round; ``round``, ``roster``, ``leaving``, ``answers``, ``said``, ``table``, ``at``, ``home``
+                and ``trained`` are read.
+            state: as :meth:`init` makes it.
         """
         keeps, clients, home = "best" in view.table, view.trained.seats.client, view.home.copy()
         # Alg. 1: who quits leaves with its best model
@@ -448,7 +463,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # SETTLE
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the payments of those who can pay, and the centres withheld from the others."""
+        """Return the payments of those who can pay, and the centres withheld from the others.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``authorised``, ``table``, ``at``, ``mixed``, ``get(Trade)`` and
+                ``book`` are read.
+            state: as :meth:`init` makes it.
+        """
         trade = view.get(Trade)
         if view.stage != "close":
             return Settlement(), state
@@ -483,7 +504,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember how the market went for each client, and whose centre was delivered."""
+        """Remember how the market went for each client, and whose centre was delivered.
+
+        Args:
+            outcome: the finished round; ``get(Centres)`` and ``get(Bills)`` are read.
+            state: as :meth:`init` makes it.
+        """
         n, nobody = len(state["gone"]), np.zeros(0, np.int64)
         after = {
             **state,
@@ -731,7 +757,13 @@ class Utilities(SettlePart):
         return _nothing(context.num_clients)
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return metrics and arrays, and no transactions."""
+        """Return metrics and arrays, and no transactions.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``roster``, ``trained``, ``mixed`` and ``get(Received)`` are
+                read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage != "close":
             return Settlement(), state
         over = view.round == view.context.rounds - 1 and not self.last_market

@@ -94,7 +94,12 @@ class FromCentres(TrainPart):
         return table.at("centre")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client that starts from its centre and whose update becomes its own row."""
+        """Return a seat for each chosen client that starts from its centre and whose update becomes its own row.
+
+        Args:
+            view: the round; ``round``, ``table``, ``at``, ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         client = chosen_seats(view).client
         start, own = view.at("centre", client), view.at("own", client)
         width = view.context.layout.num_parameters
@@ -127,7 +132,12 @@ class PFedGraph(WeighPart):
         return {"origin": context.initial(0).clone()}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new centres; ``weigh/edges`` counts the pairs of different models with a weight above 0."""
+        """Return the new centres; ``weigh/edges`` counts the pairs of different models with a weight above 0.
+
+        Args:
+            view: the round; ``at`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
+        """
         cosine = way_cosines(view, state["origin"])
         if self.snap is not None:
             cosine = np.where(cosine > self.snap, 1.0, cosine)

@@ -131,7 +131,12 @@ class TierModels(TrainPart):
         return table.at("tier")[places % self.tiers]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at the tier that was chosen for it, or at its home row."""
+        """Return a seat for each chosen client at the tier that was chosen for it, or at its home row.
+
+        Args:
+            view: the round; ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return chosen_seats(view), state
 
 
@@ -166,7 +171,12 @@ class Tiers(SelectPart):
         return {"worth": np.zeros((n, 0)), "times": np.zeros((n, 0))}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return who trains which tier."""
+        """Return who trains which tier.
+
+        Args:
+            view: the round; ``round``, ``present``, ``table``, ``get(Bids)`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.round == 0:
             return self.dealt(view), state
         return self.scheduled(view, state), state
@@ -210,7 +220,12 @@ class Tiers(SelectPart):
         return _choice(rows, [np.array(c, np.int64) for c in groups], metrics)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember what the seats were worth to the tiers that they trained."""
+        """Remember what the seats were worth to the tiers that they trained.
+
+        Args:
+            outcome: the finished round; ``table``, ``trained`` and ``values`` are read.
+            state: as :meth:`init` makes it.
+        """
         if outcome.values is None:
             return state
         size, seats = outcome.table.size, outcome.trained.seats
@@ -265,7 +280,12 @@ class PretrainedTiers(SelectPart):
         return {**self.then.init(context), "label": np.full(context.num_clients, -1, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return everybody for the first tier's row; then the first tiers; and from then on the choice by bids."""
+        """Return everybody for the first tier's row; then the first tiers; and from then on the choice by bids.
+
+        Args:
+            view: the round; ``round``, ``present``, ``table``, ``get(Bids)`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
+        """
         first = view.table.shared[0]
         if view.round < self.rounds:
             return Choice(view.present, np.full(len(view.present), first, np.int64)), state
@@ -274,7 +294,13 @@ class PretrainedTiers(SelectPart):
         return self.then.scheduled(view, state), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Form the first tiers at the end of pre-training, and remember contributions after it."""
+        """Form the first tiers at the end of pre-training, and remember contributions after it.
+
+        Args:
+            outcome: the finished round; ``round``, ``table``, ``judge``, ``trained``, ``values`` and ``draw`` are
+                read.
+            state: as :meth:`init` makes it.
+        """
         label = state["label"]
         if outcome.round == self.rounds - 1:
             label = self._labels(outcome)
@@ -369,7 +395,12 @@ class TokenManager(SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask every present client for bids; it is told the price, its balance, and what tiers have paid it."""
+        """Ask every present client for bids; it is told the price, its balance, and what tiers have paid it.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``present``, ``table`` and ``book`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage != "open" or view.round < self.first:
             return ()
         rows, size = view.table.shared, view.table.size
@@ -391,6 +422,11 @@ class TokenManager(SettlePart):
 
         At "open" the round before is settled and the bids are taken. At "close" the bids that won no seat go back. At
         "end", after the last round, that round is settled.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``present``, ``answers``, ``said``, ``table``, ``judge``,
+                ``seats``, ``trained``, ``get(Bids)``, ``get(SettledRound)`` and ``book`` are read.
+            state: as :meth:`init` makes it.
         """
         if view.stage == "close":
             return self._returned(view, state), state
@@ -456,7 +492,13 @@ class TokenManager(SettlePart):
         return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep this round's seats for their settlement, and the best accuracies so far."""
+        """Keep this round's seats for their settlement, and the best accuracies so far.
+
+        Args:
+            outcome: the finished round; ``table``, ``seats``, ``trained``, ``values`` and ``get(SettledRound)`` are
+                read.
+            state: as :meth:`init` makes it.
+        """
         seats, size, settled = outcome.seats, outcome.table.size, outcome.get(SettledRound)
         assert seats is not None
         sat = _widened(state["sat"], size).copy()
@@ -562,7 +604,12 @@ class Tokens(TokenManager):
     """
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the clients that trained in the last round for the tiers' accuracies, and every client for bids."""
+        """Ask the clients that trained in the last round for the tiers' accuracies, and every client for bids.
+
+        Args:
+            view: the round; ``stage``, ``round``, ``present``, ``table`` and ``book`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage not in ("open", "end"):
             return ()
         asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
@@ -715,6 +762,10 @@ class OneShot(DeployPart):
         """Return for each client the row of the tier that it bids for first, or its home row if its bid names no tier.
 
         With the rows goes the order to mix the tiers' models at the client.
+
+        Args:
+            view: the round; ``table``, ``mixed`` and ``get(Bids)`` are read.
+            state: of this part, which keeps none: ``{}``.
         """
         rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
         for c, wanted in ({} if bids is None else bids.wanted).items():

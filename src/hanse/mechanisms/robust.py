@@ -81,7 +81,12 @@ class Median(AggregatePart):
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row of medians."""
+        """Return the row of medians.
+
+        Args:
+            group: the seats of a row; ``old`` and ``columns`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         low, high = (len(group) - 1) // 2, len(group) // 2
         return Aggregate(row=by_column(group, lambda rows: rows[low : high + 1].mean(dim=0)))
 
@@ -101,7 +106,12 @@ class TrimmedMean(AggregatePart):
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row of trimmed means; ``weigh/trimmed`` records how many updates were cut off at each end."""
+        """Return the row of trimmed means; ``weigh/trimmed`` records how many updates were cut off at each end.
+
+        Args:
+            group: the seats of a row; ``old`` and ``columns`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         cut = int(self.share * len(group) + 1e-9)  # against rounding: 0.2 of 5 is 1
         row = by_column(group, lambda rows: rows[cut : len(rows) - cut].mean(dim=0, dtype=torch.float64).float())
         return Aggregate(row=row, metrics={"weigh/trimmed": float(cut)})
@@ -126,7 +136,12 @@ class GeometricMedian(AggregatePart):
     steps: Positive = 100
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/effective_seats`` records ``1 / sum w^2``."""
+        """Return the weights ``[m]``; ``weigh/effective_seats`` records ``1 / sum w^2``.
+
+        Args:
+            group: the seats of a row; ``parameters`` and ``num_samples`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         shares = sample_shares(group.num_samples) if self.by == "samples" else np.full(len(group), 1 / len(group))
         squared = np.square(distances(group.parameters))
         weights = shares
@@ -192,7 +207,12 @@ class Krum(AggregatePart):
         return 3 if self.f is None else 2 * self.f + 3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
+        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for.
+
+        Args:
+            group: the seats of a row; ``parameters`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return _nearest(group, tolerated(len(group), self.f), 1)
 
 
@@ -210,7 +230,12 @@ class MultiKrum(Krum):
     keep: Positive | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
+        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for.
+
+        Args:
+            group: the seats of a row; ``parameters`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         attackers = tolerated(len(group), self.f)
         return _nearest(group, attackers, self.keep or len(group) - attackers)
 
@@ -263,7 +288,12 @@ class Clipped(AggregatePart):
         borrowed(self, self.of)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask what the other rule wants to know."""
+        """Ask what the other rule wants to know.
+
+        Args:
+            view: the round; nothing of it is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -271,6 +301,11 @@ class Clipped(AggregatePart):
 
         Its weights are restated for the updates as they came: a clipped update is partly the old row, which gets the
         rest. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
+
+        Args:
+            group: the seats of a row; ``old``, ``num_parameters``, ``columns``, ``num_samples`` and ``shrinking``
+                are read.
+            state: of this part, which keeps none: ``{}``.
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
@@ -318,6 +353,11 @@ class FLTrust(AggregatePart):
         """Return the weights on the updates and the old row.
 
         Recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
+
+        Args:
+            group: the seats of a row; ``old``, ``num_parameters``, ``columns``, ``view.judge`` and ``view.round``
+                are read.
+            state: of this part, which keeps none: ``{}``.
         """
         view = group.view
         root = view.judge.trained(group.old, view.round, group.row) - group.old

@@ -78,7 +78,12 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         return {}
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at the model, its gradients tilted by ``c - c_i`` (Alg. 1 line 10)."""
+        """Return a seat for each chosen client at the model, its gradients tilted by ``c - c_i`` (Alg. 1 line 10).
+
+        Args:
+            view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
+            state: as :meth:`init` makes it.
+        """
         seats = chosen_seats(view)
         tilt = np.zeros((len(seats), view.table.size))
         tilt[:, view.at("control")] = 1.0
@@ -86,7 +91,12 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         return Seats(seats.client, seats.start, seats.target, L=tilt), state
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights of ``x + global_lr mean_s (U_s - x)`` (Alg. 1 lines 16, 17)."""
+        """Return the weights of ``x + global_lr mean_s (U_s - x)`` (Alg. 1 lines 16, 17).
+
+        Args:
+            group: the seats of a row; nothing of it is read.
+            state: as :meth:`init` makes it.
+        """
         return Aggregate(np.full(len(group), self.global_lr / len(group)), old=1.0 - self.global_lr)
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
@@ -94,6 +104,10 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
 
         ``c_i' = c_i - c + (x - U_i) / h_i`` and ``c' = c + 1/N sum (c_i' - c_i)``, where h_i is the sum of a seat's
         step lengths. Both are linear in updates and rows, so they are given as weights.
+
+        Args:
+            view: the round; ``round``, ``table``, ``at`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
         """
         updates, recipe, n = view.trained, view.context.recipe, view.context.num_clients
         client, x, c = updates.seats.client, updates.seats.start, view.at("control")

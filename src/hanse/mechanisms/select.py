@@ -86,7 +86,12 @@ class Everyone(SelectPart):
     needs = CLIENTS
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return all present clients."""
+        """Return all present clients.
+
+        Args:
+            view: the round; ``present`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return Choice(view.present), state
 
 
@@ -97,7 +102,12 @@ class TheOne(SelectPart):
     needs = frozenset({"pooled"})
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the only client."""
+        """Return the only client.
+
+        Args:
+            view: the round; ``present`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return Choice(view.present), state
 
 
@@ -109,7 +119,12 @@ class Uniform(SelectPart):
     clients_per_round: Positive = 10
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the drawn clients in ascending order."""
+        """Return the drawn clients in ascending order.
+
+        Args:
+            view: the round; ``present`` and ``draw`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         m = min(self.clients_per_round, len(view.present))
         return Choice(np.sort(view.draw("select").choice(view.present, m, replace=False))), state
 
@@ -126,13 +141,23 @@ class RoundRobin(SelectPart):
         return {"sat": np.zeros(context.num_clients, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next block of those who have sat least often."""
+        """Return the next block of those who have sat least often.
+
+        Args:
+            view: the round; ``present`` is read.
+            state: as :meth:`init` makes it.
+        """
         order = run_order(view)
         sat = state["sat"]
         return Choice(round_robin(order, sat == sat[order].min(), self.clients_per_round)), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Count the clients of this round."""
+        """Count the clients of this round.
+
+        Args:
+            outcome: the finished round; ``choice`` is read.
+            state: as :meth:`init` makes it.
+        """
         return {"sat": count_sat(outcome, state["sat"])}
 
 
@@ -285,14 +310,24 @@ class ByValue(SelectPart):
         return no_values(context)
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next block of the first phase, and after it the clients that rank first."""
+        """Return the next block of the first phase, and after it the clients that rank first.
+
+        Args:
+            view: the round; ``round`` and ``present`` are read.
+            state: as :meth:`init` makes it.
+        """
         meeting = meet_all(view, state, self.clients_per_round, self.meets)
         if meeting is not None:
             return meeting, state
         return Choice(self.ranked(view, state)[: self.clients_per_round], metrics={"select/exploring": 0}), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Average this round's values in."""
+        """Average this round's values in.
+
+        Args:
+            outcome: the finished round; ``choice``, ``trained`` and ``values`` are read.
+            state: as :meth:`init` makes it.
+        """
         return average_in(outcome, state, self.averaging, self.start)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
@@ -379,7 +414,12 @@ class SFedAvg(SelectPart):
         return {"phi": np.full(n, 1 / n if self.start is None else self.start)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return clients drawn without replacement, and hand on their probabilities."""
+        """Return clients drawn without replacement, and hand on their probabilities.
+
+        Args:
+            view: the round; ``present`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
+        """
         probabilities = softmax(state["phi"][view.present], self.temperature)
         drawn = without_replacement(probabilities, self.clients_per_round, view.draw("select"))
         by_client = np.zeros(len(state["phi"]))
@@ -387,7 +427,12 @@ class SFedAvg(SelectPart):
         return Choice(np.sort(view.present[drawn]), found=(Probabilities(by_client),)), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Update phi of the clients that were valued."""
+        """Update phi of the clients that were valued.
+
+        Args:
+            outcome: the finished round; ``trained`` and ``values`` are read.
+            state: as :meth:`init` makes it.
+        """
         phi = state["phi"].copy()
         if outcome.values is not None and len(outcome.trained):
             clients, values = outcome.values.by_client(outcome)
@@ -438,7 +483,12 @@ class PowerOfChoice(SelectPart):
         return {"size": context.num_clients}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask this round's candidates for the loss of the model that they would start from."""
+        """Ask this round's candidates for the loss of the model that they would start from.
+
+        Args:
+            view: the round; ``stage``, ``roster``, ``present``, ``table``, ``home`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
+        """
         if view.stage != "open" or self.pick == "random":
             return ()
         return [
@@ -451,7 +501,7 @@ class PowerOfChoice(SelectPart):
 
         Args:
             view: the round, whose ``answers`` have a :class:`hanse.core.port.Scored` by ``(client, QUESTION)`` for each
-                candidate that answered.
+                candidate that answered; ``present`` and, for ``pick = "random"``, ``draw`` are read too.
             state: not read here.
         """
         if self.pick == "random":
@@ -463,7 +513,12 @@ class PowerOfChoice(SelectPart):
         return Choice(clients[best], metrics={"select/asked": len(found)}), state
 
     def learn(self, outcome: View, state: State) -> State:
-        """Let the number of clients asked decay."""
+        """Let the number of clients asked decay.
+
+        Args:
+            outcome: the finished round; nothing of it is read.
+            state: as :meth:`init` makes it.
+        """
         return {"size": next_query_size(state["size"], self.clients_per_round, self.decay)}
 
     def _candidates(self, view: View, state: State) -> Ints:
@@ -502,7 +557,12 @@ class Oort(SelectPart):
         return {"utility": np.zeros(n), "last": np.full(n, -1), "sat": np.zeros(n, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return exploring and exploiting clients together, in ascending order."""
+        """Return exploring and exploiting clients together, in ascending order.
+
+        Args:
+            view: the round; ``round``, ``present`` and ``draw`` are read.
+            state: as :meth:`init` makes it.
+        """
         present, draw = view.present, view.draw("select")
         m = min(self.clients_per_round, len(present))
         fresh = present[state["sat"][present] == 0]
@@ -533,7 +593,12 @@ class Oort(SelectPart):
         return np.asarray((utility / largest if largest > 0 else utility) + stale)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember what each client reported, and when it sat."""
+        """Remember what each client reported, and when it sat.
+
+        Args:
+            outcome: the finished round; ``round``, ``choice`` and ``trained`` are read.
+            state: as :meth:`init` makes it.
+        """
         updates = outcome.trained
         utility, last = state["utility"].copy(), state["last"].copy()
         if outcome.choice is not None:

@@ -87,11 +87,21 @@ class ServerStep(AggregatePart):
         return {"rows": np.zeros(0, np.int64), **empty}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask what the other rule wants to know."""
+        """Ask what the other rule wants to know.
+
+        Args:
+            view: the round; nothing of it is read.
+            state: as :meth:`init` makes it.
+        """
         return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row after the step, and the moments to keep if it stands."""
+        """Return the row after the step, and the moments to keep if it stands.
+
+        Args:
+            group: the seats of a row; ``old``, ``num_parameters``, ``num_samples`` and ``made`` are read.
+            state: as :meth:`init` makes it.
+        """
         said, width = self.of.aggregate(group, {}), group.num_parameters
         row = group.made(said) if said.row is None else said.row.clone()
         old = group.old[:width]
@@ -104,7 +114,12 @@ class ServerStep(AggregatePart):
         return Aggregate(row=row, metrics=said.metrics, keeps=after)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the moments of rows that stand, and give each new row those of the row that it comes from."""
+        """Keep the moments of rows that stand, and give each new row those of the row that it comes from.
+
+        Args:
+            outcome: the finished round; ``table``, ``mixed``, ``settlement`` and ``get(Aggregated)`` are read.
+            state: as :meth:`init` makes it.
+        """
         told = outcome.get(Aggregated)
         if told is None:
             return state
@@ -247,7 +262,12 @@ class FedNova(AggregatePart):
     reads_steps = True
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights on the updates and the old row; ``weigh/steps`` records the effective number of steps."""
+        """Return the weights on the updates and the old row; ``weigh/steps`` records the effective number of steps.
+
+        Args:
+            group: the seats of a row; ``num_samples`` and ``steps`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         shares = sample_shares(group.num_samples)
         sums = step_sum(np.maximum(group.steps, 1), group.view.context.recipe.momentum)
         effective = float(shares @ sums)
@@ -274,7 +294,12 @@ class QFedAvg(AggregatePart):
     lipschitz: Rate | None = None
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the clients that train a group's row for the loss of the model that they start from."""
+        """Ask the clients that train a group's row for the loss of the model that they start from.
+
+        Args:
+            view: the round; ``stage``, ``table`` and ``seats`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         if view.stage != "train" or view.seats is None:
             return ()
         seats = view.seats
@@ -287,7 +312,13 @@ class QFedAvg(AggregatePart):
         ]
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights on the updates and the old row; ``weigh/start_loss`` records the mean of ``F``."""
+        """Return the weights on the updates and the old row; ``weigh/start_loss`` records the mean of ``F``.
+
+        Args:
+            group: the seats of a row; ``old``, ``num_parameters``, ``columns``, ``loss``, ``view.answers``,
+                ``view.round`` and ``view.trained`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         view, loss = group.view, group.loss.copy()
         for k, client in enumerate(view.trained.seats.client[group.at].tolist()):
             if isinstance(said := view.answers.get((client, _question(group.row))), Scored):

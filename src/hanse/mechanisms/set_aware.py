@@ -196,6 +196,10 @@ class SetAware(SelectPart):
         """Return the next block of the first phase, in which everyone sits once, and after it the best set.
 
         ``select/distance`` records the squared distance between the set's mixture and the target.
+
+        Args:
+            view: the round; ``round``, ``present``, ``table``, ``home`` and ``judge`` are read.
+            state: as :meth:`init` makes it.
         """
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
@@ -235,7 +239,13 @@ class SetAware(SelectPart):
         return np.asarray(self.rest * np.minimum(away, 1.0) + self.worth * value)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Average this round's values in, and estimate what the clients that sat hold."""
+        """Average this round's values in, and estimate what the clients that sat hold.
+
+        Args:
+            outcome: the finished round; ``round``, ``table``, ``judge``, ``choice``, ``trained`` and ``values`` are
+                read.
+            state: as :meth:`init` makes it.
+        """
         after = {**state, **average_in(outcome, state, "mean", "first")}
         updates, width = outcome.trained, outcome.context.layout.num_parameters
         if not len(updates):

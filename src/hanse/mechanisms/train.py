@@ -58,7 +58,12 @@ class SharedModel(TrainPart):
         return (Block("server"),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row."""
+        """Return a seat for each chosen client at its home row.
+
+        Args:
+            view: the round; ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return chosen_seats(view), state
 
 
@@ -74,7 +79,12 @@ class Proximal(SharedModel):
     mu: Annotated[float, Field(ge=0)] = 0.1
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row, pulled towards that row."""
+        """Return a seat for each chosen client at its home row, pulled towards that row.
+
+        Args:
+            view: the round; ``table``, ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         seats = chosen_seats(view)
         mu = np.full(len(seats), self.mu)
         return Seats(seats.client, seats.start, seats.target, R=units(seats.start, view.table.size), mu=mu), state
@@ -91,5 +101,10 @@ class OwnModels(TrainPart):
         return (Block("own", PER_CLIENT, private=True),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row."""
+        """Return a seat for each chosen client at its own row.
+
+        Args:
+            view: the round; ``home`` and ``choice`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return chosen_seats(view), state

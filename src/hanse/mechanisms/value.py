@@ -142,6 +142,10 @@ class GameValue(ValuePart):
 
         ``value/not_averages`` counts the groups whose new row is not made of their weights alone, so that the game,
         which averages their updates, is not quite about it.
+
+        Args:
+            view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
+            state: of this part, which keeps none: ``{}``.
         """
         updates = view.trained
         per_seat = np.zeros(len(updates))
@@ -474,6 +478,10 @@ class FirstOrder(ValuePart):
         """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
 
         They are 0 in a group whose mixed model is so far off that it has no finite gradient.
+
+        Args:
+            view: the round; ``judge``, ``trained`` and ``mixed`` are read.
+            state: of this part, which keeps none: ``{}``.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
@@ -523,7 +531,12 @@ class FirstOrderAtClients(ValuePart):
         return Telling(measures=FIRST_ORDER)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the clients of each group for the gradient of the group's mean update."""
+        """Ask the clients of each group for the gradient of the group's mean update.
+
+        Args:
+            view: the round; ``stage`` and ``trained`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         if view.stage != "close":
             return ()
         updates = view.trained
@@ -536,7 +549,12 @@ class FirstOrderAtClients(ValuePart):
         return found
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return first-order values ``[S]``; 0 in a group none of whose clients sent a gradient."""
+        """Return first-order values ``[S]``; 0 in a group none of whose clients sent a gradient.
+
+        Args:
+            view: the round; ``answers``, ``trained`` and ``mixed`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard = np.zeros(len(updates)), 0
         for row, group in updates.seats.groups().items():

@@ -55,7 +55,12 @@ class BySamples(AggregatePart):
     kind = "average"
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the sample shares ``[m]``."""
+        """Return the sample shares ``[m]``.
+
+        Args:
+            group: the seats of a row; ``num_samples`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return Aggregate(sample_shares(group.num_samples))
 
 
@@ -71,7 +76,12 @@ class SamplesOverProbability(AggregatePart):
     needs = frozenset({"probabilities"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the shares of samples over probability, ``[m]``."""
+        """Return the shares of samples over probability, ``[m]``.
+
+        Args:
+            group: the seats of a row; ``num_samples``, ``view.get`` and ``view.trained`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
         drawn = group.view.get(Probabilities)
         assert drawn is not None  # guaranteed by the need "probabilities"
         clients = group.view.trained.seats.client[group.at]
@@ -86,7 +96,12 @@ class UniformWeights(AggregatePart):
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return equal weights ``[m]``."""
+        """Return equal weights ``[m]``.
+
+        Args:
+            group: the seats of a row; nothing of it is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         return Aggregate(np.full(len(group), 1.0 / len(group)))
 
 
@@ -170,7 +185,12 @@ class InverseDistance(AggregatePart):
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean."""
+        """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean.
+
+        Args:
+            group: the seats of a row; ``parameters`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
         if len(group) == 1:
             return Aggregate(np.ones(1))
         found = distances_to_mean(group.parameters, 1 if self.norm == "l1" else 2)
