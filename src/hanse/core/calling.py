@@ -119,7 +119,7 @@ def decide(
         )
     decision, after = said
     with guarded(f"{who}: its {name} returned"):
-        check_decision(name, decision, view, fills)
+        _check_decision(name, decision, view, fills)
         return decision, {**states, key: checked_state(after)}
 
 
@@ -129,7 +129,7 @@ def checked_state(state: Any) -> State:
     Raises:
         GuardError: it holds something that cannot be checkpointed.
     """
-    check_state(state)
+    _check_state(state)
     kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
     for value in kept.values():
         if isinstance(value, np.ndarray):
@@ -186,7 +186,7 @@ def guarded(who: str) -> Iterator[None]:
         raise PartError(f"{who} {wrong}") from None
 
 
-def check_state(state: Any) -> None:
+def _check_state(state: Any) -> None:
     """Raise GuardError unless a part's state can be checkpointed."""
     if not isinstance(state, Mapping):
         raise GuardError(f"the wrong state: its state is {type(state).__name__}: must be a mapping of names to values")
@@ -254,7 +254,7 @@ def _made(said: Aggregate, group: Group, kind: Kind) -> None:
         raise GuardError(f"row: is {form}: must be a tensor [{size}] of float32")
 
 
-def check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
+def _check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
     """Raise GuardError unless what a part's ``method`` decided is sound.
 
     Args:

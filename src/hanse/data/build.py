@@ -168,7 +168,7 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     take part, unless the spec brings ids of its own, which say nothing about the test set.
     """
     if spec.test_owners == "next":
-        return with_next_owners(dataset, spec)
+        return _with_next_owners(dataset, spec)
     if spec.partition == "mixture":
         return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
     if spec.partition != "natural" or spec.ids is not None:
@@ -179,7 +179,7 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
 
 
-def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
+def _with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
     """Return the data set with other owners in its test set than in its train set.
 
     Those who take part train on all that they have in either set. The test set is all samples of as many others: the

@@ -250,7 +250,7 @@ class SplitData(FederatedData):
             of_each = [torch.from_numpy(cut[dists.test[cut] == d]) for d in range(len(dists.names))]
             tests = tuple(map(dataset.test.take, of_each))
             data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
-        return replace(data, warnings=tuple(unheld_classes(data)))
+        return replace(data, warnings=tuple(_unheld_classes(data)))
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Return the whole train set and each client's positions in it (see :meth:`FederatedData.pool`)."""
@@ -321,7 +321,7 @@ def _holder(data: SplitData, row: int) -> str:
     return data.called(client)
 
 
-def unheld_classes(data: FederatedData) -> list[str]:
+def _unheld_classes(data: FederatedData) -> list[str]:
     """Return a warning if the server's validation set has classes that no client trains on; else nothing."""
     counts = data.class_counts()
     if counts is None or data.server_validation is None:

@@ -240,7 +240,7 @@ def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
 
 def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
     """Return the data set of LEAF's files; writers without train samples are left out."""
-    users = {share: dict(user for path in found for user in read_leaf(path)) for share, found in files.items()}
+    users = {share: dict(user for path in found for user in _read_leaf(path)) for share, found in files.items()}
     names = sorted(users["train"])
     samples: dict[str, Samples] = {}
     owners: dict[str, NDArray[np.int64]] = {}
@@ -263,7 +263,7 @@ def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
     )
 
 
-def read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
+def _read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
     """Yield ``user, (x float32 [n, 784], y int64 [n])`` of one of LEAF's json files.
 
     Raises:

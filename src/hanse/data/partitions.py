@@ -29,7 +29,7 @@ from hanse.data.dataset import largest_remainder
 SizeLaw = Literal["power", "equal"]
 
 
-def check_room(samples: int, clients: int, min_samples: int) -> None:
+def _check_room(samples: int, clients: int, min_samples: int) -> None:
     """Raise UserError unless ``clients`` can have ``min_samples`` (at least 1) each out of ``samples``."""
     if clients > samples:
         raise UserError(f"clients = {clients}: there are only {samples} samples; allowed: 1..{samples}")
@@ -70,7 +70,7 @@ def client_sizes(
     if total is not None and total > samples:
         raise UserError(f"{total} samples are asked for and there are {samples}; allowed: 1..{samples}")
     count = samples if total is None else total
-    check_room(count, clients, min_samples)
+    _check_room(count, clients, min_samples)
     if law == "equal":
         return largest_remainder(np.ones(clients), count)
     return _with_floor(power_weights(clients, seed), count, min_samples)
@@ -104,12 +104,12 @@ def _with_floor(weights: NDArray[np.float64], total: int, least: int) -> NDArray
 
 Sampler = Literal["log", "float32-clamped"]
 
-# draws before a request is given up: of spread_classes, and of scaled_dirichlet after its first
+# draws before a request is given up: of _spread_classes, and of scaled_dirichlet after its first
 _NIID_DRAWS = 500
 _SCALED_DRAWS = 100
 
 
-def log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
+def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
     """Return the logarithms of draws from a symmetric Dirichlet(alpha), with the given shape ``[draws, parts]``.
 
     Works in log space, so that it stays exact where the parts themselves underflow (alpha = 1e-4 and far below). A
@@ -140,7 +140,7 @@ def label_mixes(
         attempt: the number of a redraw, 0 or more; -1 for the first draw.
     """
     if sampler == "log":
-        return log_dirichlet(alpha, (clients, classes), stream(seed, "partition", round=attempt, start=1))
+        return _log_dirichlet(alpha, (clients, classes), stream(seed, "partition", round=attempt, start=1))
     # torch's distribution draws from its global generator: it is seeded here for this draw and restored afterwards
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "partition", round=attempt, start=1))
@@ -242,7 +242,7 @@ def scaled_dirichlet(
         UserError: no draw gave every client ``min_samples``, or the samples are too few for it.
     """
     classes = _num_classes(labels, num_classes)
-    check_room(len(labels), clients, min_samples)
+    _check_room(len(labels), clients, min_samples)
     stock = np.bincount(labels, minlength=classes)
     best = 0
     for attempt in range(-1, _SCALED_DRAWS):
@@ -325,8 +325,8 @@ def niid(
         UserError: there are not enough samples, or 500 draws did not give every client ``min_samples``.
     """
     classes = _num_classes(labels, num_classes)
-    check_room(len(labels), clients, min_samples)
-    parts, best = spread_classes(labels, classes, clients, alpha, min_samples, stream(seed, "partition", start=3))
+    _check_room(len(labels), clients, min_samples)
+    parts, best = _spread_classes(labels, classes, clients, alpha, min_samples, stream(seed, "partition", start=3))
     if parts is None:
         raise UserError(
             f"partition = 'niid': in {_NIID_DRAWS} draws with alpha = {alpha:g} over {clients} clients the "
@@ -337,7 +337,7 @@ def niid(
     return parts
 
 
-def spread_classes(
+def _spread_classes(
     labels: NDArray[np.int64], classes: int, receivers: int, alpha: float, min_samples: int, draw: np.random.Generator
 ) -> tuple[list[NDArray[np.int64]] | None, int]:
     """Spread every class over the receivers in shares ~ Dirichlet(alpha), redrawn until each has ``min_samples``.
@@ -375,7 +375,7 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
     held = np.zeros(clients, dtype=np.int64)
     limit = sum(stock) / clients
     for c, size in enumerate(stock):
-        logs = log_dirichlet(alpha, (1, clients), draw)
+        logs = _log_dirichlet(alpha, (1, clients), draw)
         # a class without samples can come last, when every client is full and there is nothing to normalise over
         if size == 0:
             continue
@@ -518,7 +518,7 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
     Raises:
         UserError: fewer classes than ``classes_per_client``, or a class with fewer samples than clients that share it.
     """
-    check_room(len(labels), clients, 1)
+    _check_room(len(labels), clients, 1)
     classes = np.unique(labels)
     if classes_per_client > len(classes):
         raise UserError(
@@ -601,7 +601,7 @@ def natural(
         if per_owner_alpha is not None:
             draw = stream(seed, "per-owner", client=owner)
             classes = _num_classes(labels.astype(np.int64), num_classes)
-            own, best = spread_classes(
+            own, best = _spread_classes(
                 labels[span].astype(np.int64), classes, per_owner, per_owner_alpha, min_samples, draw
             )
             if own is None:
@@ -714,17 +714,17 @@ def cluster(
     Raises:
         UserError: there are not enough samples, or 500 draws did not give every client ``min_samples``.
     """
-    check_room(len(labels), clients, min_samples)
+    _check_room(len(labels), clients, min_samples)
     groups = cluster_of(clients, clusters)
     classes = _num_classes(labels, num_classes)
     members = np.bincount(groups)
     parts: Indices = []
     draw = stream(seed, "partition", start=8)
-    outer, best = spread_classes(labels, classes, clusters, alpha_between, min_samples * int(members.max()), draw)
+    outer, best = _spread_classes(labels, classes, clusters, alpha_between, min_samples * int(members.max()), draw)
     if outer is None:
         raise _short(f"alpha_between = {alpha_between:g}: the smallest of {clusters} clusters", best, min_samples)
     for g, own in enumerate(outer):
-        inner, best = spread_classes(
+        inner, best = _spread_classes(
             labels[own],
             classes,
             int(members[g]),
@@ -772,7 +772,7 @@ def skew(
     Raises:
         UserError: the classes do not divide evenly, or a cluster has more clients than samples of a class.
     """
-    check_room(len(labels), clients, 1)
+    _check_room(len(labels), clients, 1)
     classes = _num_classes(labels, num_classes)
     if classes % classes_per_client:
         raise UserError(

@@ -148,7 +148,7 @@ def class_weights(
     return tuple(kept), tuple(weights)
 
 
-def lend_tests(
+def _lend_tests(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
 ) -> tuple[Tensor, ...]:
     """Return for each client sorted positions in ``tests``, drawn with the class mixture of its train samples.
@@ -223,17 +223,17 @@ def borrowed(
     if tests is None:
         raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
     if test_from == "equal":
-        return tests, equal_tests(tests, dataset, len(train), seed), None
+        return tests, _equal_tests(tests, dataset, len(train), seed), None
     owned = None
     if partition.owners is not None and dataset.test_client_of is not None:
         owned = own_tests(dataset.test_client_of[cut], partition.owners, test_from)
     if test_from == "classes":
         everything = tuple(torch.arange(len(tests)) for _ in train)
         return tests, *class_weights(tests, dataset, train, everything if owned is None else owned)
-    return tests, lend_tests(tests, dataset, train, share, seed) if owned is None else owned, None
+    return tests, _lend_tests(tests, dataset, train, share, seed) if owned is None else owned, None
 
 
-def equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:
+def _equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:
     """Return for each client its positions in ``test``: the same number of every class, rounded down, no sample twice.
 
     Raises:

@@ -45,7 +45,8 @@ class Form:
 
     Examples:
         >>> from flwr.app import Array
-        >>> arrays = ArrayRecord({"w": Array(np.array([[1.0, 2.0]], np.float32)), "b": Array(np.array([3.0], np.float32))})
+        >>> w, b = np.array([[1.0, 2.0]], np.float32), np.array([3.0], np.float32)
+        >>> arrays = ArrayRecord({"w": Array(w), "b": Array(b)})
         >>> form = Form.of(arrays)
         >>> form.row(arrays)
         tensor([1., 2., 3.])

@@ -98,8 +98,8 @@ class Loopback:
         members: how many participants a run waits for; 0: as many as there are nodes.
 
     Examples:
-        Nothing is started before :meth:`up`, and :meth:`down` ends it all. With a free port for the SuperLink and one for each
-        of two nodes, and the app that ``hanse network new`` makes in a folder::
+        Nothing is started before :meth:`up`, and :meth:`down` ends it all. With a free port for the SuperLink and one
+        for each of two nodes, and the app that ``hanse new app`` makes::
 
             network = Loopback(Path("net"), Path("app"), (9100, 9101, 9102))
             network.up()

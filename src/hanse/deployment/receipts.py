@@ -120,7 +120,8 @@ class Teller:
         >>> import hanse
         >>> from hanse.runs.rehearsal import rehearse
         >>> experiment, letters = rehearse("ipfl").experiment, Letters()
-        >>> run = hanse.run(experiment, out="run", overwrite=True, observers=[Teller(letters, lambda: None, Path("run"))])
+        >>> teller = Teller(letters, lambda: None, Path("run"))
+        >>> run = hanse.run(experiment, out="run", overwrite=True, observers=[teller])
         >>> sorted(letters.waiting), letters.rounds
         ([0, 1, 2, 3], 3)
     """

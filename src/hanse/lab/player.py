@@ -111,7 +111,7 @@ def play_all(
     steps = _Steps(lambda rounds: progress.advance(task, rounds))
     with ExitStack() as until_the_end:
         until_the_end.enter_context(keeping())
-        check_sources(todo)
+        _check_sources(todo)
         # before the bar is drawn: its thread would forbid to fork
         doing = _doing(work, workers, ray, gpus)(todo, steps)
         until_the_end.enter_context(progress)
@@ -139,7 +139,7 @@ def _doing(
     return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
 
 
-def check_sources(jobs: Sequence[Job]) -> None:
+def _check_sources(jobs: Sequence[Job]) -> None:
     """Load each named data source of the jobs once, before any process starts.
 
     This downloads what is missing, so that workers do not all download the same file. Inside a block of

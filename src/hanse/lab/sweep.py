@@ -317,7 +317,7 @@ def run_sweep(
     bare = rows_only or ray is not None
 
     def table(done: PlayedJobs) -> None:
-        write_rows(folder / table_name, rows_of(points, done))
+        _write_rows(folder / table_name, rows_of(points, done))
 
     done = play_all(
         [point.job for point in points],
@@ -443,7 +443,7 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
+def _write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write the rows as a CSV file, whole or not at all, so that a reader never sees half a table.
 
     Args:

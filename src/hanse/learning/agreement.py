@@ -104,7 +104,7 @@ class Plain:
         """Return the mean loss of a batch, a scalar with gradients, by the weights that the module holds."""
         return loss_of(self.problem, self.outputs(samples.x), samples.y.to(self.device))
 
-    def gentle(self, samples: Samples, row: Tensor) -> float:
+    def _gentle(self, samples: Samples, row: Tensor) -> float:
         """Return a learning rate by which no parameter moves far at the first step, whatever the scale of the samples.
 
         Args:
@@ -346,7 +346,7 @@ def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence
     """Return what differs after training, or None: parameters, statistics, or frozen parameters that moved."""
     if not jobs:
         return None
-    lr = plain.gentle(few, jobs[0].start)
+    lr = plain._gentle(few, jobs[0].start)
     expected = [plain.train(few, job, _STEPS, lr) for job in jobs]
     got = engine.train(few, jobs, _STEPS, lr).rows.float().cpu()
     cut = plain.problem.layout.num_parameters

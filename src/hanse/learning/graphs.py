@@ -26,7 +26,7 @@ Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]
 """What trains a program on samples ``x`` for a segment, with a momentum and a learning rate."""
 
 
-def cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
+def _cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
     """Record what ``work`` launches, without running it, and return a function that runs it."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -55,7 +55,7 @@ class Graphs:
         capture: records them; a test can put something else in its place.
     """
 
-    def __init__(self, steps: Steps, capture: Capture = cuda_capture) -> None:
+    def __init__(self, steps: Steps, capture: Capture = _cuda_capture) -> None:
         self.steps, self.capture = steps, capture
         self._met: set[tuple[object, ...]] = set()
         self._kept: dict[tuple[object, ...], _Recorded] = {}

@@ -341,7 +341,7 @@ class Program:
             overwrite = spec.kind in ("linear", "batch_norm")
             trains_below = trains_below or overwrite
         total, last = self.total[:active], shaped(self.loss_out, self.specs[-1].outputs)
-        loss = loss_layer(self.problem, last, total)
+        loss = _loss_layer(self.problem, last, total)
         return ActiveProgram(
             inputs=inputs,
             layers=layers,
@@ -360,7 +360,7 @@ class Program:
         return [block[:active] for block in self._cut(flat).values()]
 
 
-def loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
+def _loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
     """Return the loss at the end of a stack.
 
     Args:

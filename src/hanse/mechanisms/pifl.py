@@ -179,7 +179,7 @@ class Tiers(SelectPart):
         """
         if view.round == 0:
             return self.dealt(view), state
-        return self.scheduled(view, state), state
+        return self._scheduled(view, state), state
 
     def dealt(self, view: View, label: Ints | None = None, start: int | None = None) -> Choice:
         """Return a first choice without bids: clients in random order, each in one tier.
@@ -196,7 +196,7 @@ class Tiers(SelectPart):
         choice = _choice(rows, groups, {})
         return choice if start is None else replace(choice, start=np.full_like(choice.clients, start))
 
-    def scheduled(self, view: View, state: State) -> Choice:
+    def _scheduled(self, view: View, state: State) -> Choice:
         """Return the choice by bids and contributions."""
         rows, present = view.table.shared, view.present
         worth, seats = _widened(state["worth"], view.table.size), self.by_contribution + self.at_random
@@ -291,7 +291,7 @@ class PretrainedTiers(SelectPart):
             return Choice(view.present, np.full(len(view.present), first, np.int64)), state
         if view.round == self.rounds:
             return self.then.dealt(view, state["label"], int(first)), state
-        return self.then.scheduled(view, state), state
+        return self.then._scheduled(view, state), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Form the first tiers at the end of pre-training, and remember contributions after it.

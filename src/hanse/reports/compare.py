@@ -214,7 +214,7 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     rows = {id(run): run_row(run) | _effective(run, first.get(run.seeds, runs[0]), epsilon) for run in runs}
     every = dict.fromkeys(key for row in rows.values() for key in row)
     rows = {run: {key: row.get(key) for key in every} for run, row in rows.items()}
-    means = [row for group in groups for row in group_rows(group.label, [rows[id(run)] for run in group.runs])]
+    means = [row for group in groups for row in _group_rows(group.label, [rows[id(run)] for run in group.runs])]
     return [*rows.values(), *means]
 
 
@@ -233,7 +233,7 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
         the first (Holm).
     """
     found = []
-    named = dict.fromkeys(key for group in groups for run in group.runs for key in own_figures(run))
+    named = dict.fromkeys(key for group in groups for run in group.runs for key in _own_figures(run))
     for figure in (*named, *TESTED):
         base, rows = _by_seeds(groups[0], figure), []
         for group in groups[1:]:
@@ -300,10 +300,10 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "virtual_seconds": _last(run.series("clock_s")[1]),
         "refused": run.num_refused,
     }
-    return row | own_figures(run)
+    return row | _own_figures(run)
 
 
-def own_figures(run: RunRecord) -> dict[str, float | None]:
+def _own_figures(run: RunRecord) -> dict[str, float | None]:
     """Return the figures that the run's experiment names itself, by column.
 
     They are its metrics (``[eval] metrics``), as in "test_auc", of the main one also "best_auc" and "client_auc"; and
@@ -328,7 +328,7 @@ def own_figures(run: RunRecord) -> dict[str, float | None]:
 
 
 def _own_column(key: str) -> tuple[str, str, str, float, int]:
-    """Return key, headings (terminal and report), factor and digits of a column of :func:`own_figures`."""
+    """Return key, headings (terminal and report), factor and digits of a column of :func:`_own_figures`."""
     who, _, name = key.partition("_")
     reading = reading_of(name) or ACCURACY
     short = {"test": "test", "best": "best", "client": "own"}[who]
@@ -350,7 +350,7 @@ def _own_columns(rows: Sequence[Mapping[str, Any]], known: Sequence[Any]) -> lis
 _LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")  # keys of rows that are no figures
 
 
-def group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows "mean" and "sd" of one experiment; nothing for a single run.
 
     Args:
@@ -508,7 +508,7 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
         groups: the experiments. Columns in which none of them has a number are left out.
     """
     found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
-    rows = [group_rows(label, each) or each for label, each in found]
+    rows = [_group_rows(label, each) or each for label, each in found]
     shown = _shown([row for pair in rows for row in pair])
     body = []
     for group, pair in zip(groups, rows, strict=True):

@@ -41,7 +41,7 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
                 f"allowed: {', '.join(OF_TEXTS)}"
             )
             continue
-        own = targets_of(data, tested)
+        own = _targets_of(data, tested)
         server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
         gaps = _gaps(metric, own)
         if server is not None and (gap := metric.gap(server)):
@@ -59,7 +59,7 @@ def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
     """Return a warning for each metric that some clients' own test shares cannot have. Arguments as
     :func:`refused_metrics`.
     """
-    own, lines = targets_of(data, tested) if problem.metrics else {}, []
+    own, lines = _targets_of(data, tested) if problem.metrics else {}, []
     for metric in problem.metrics:
         if gaps := _gaps(metric, own):
             names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
@@ -71,7 +71,7 @@ def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
     return lines
 
 
-def targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.generic]]:
+def _targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.generic]]:
     """Return the targets of the test share of each client that tests, by client, of those that have one in this
     process.
     """

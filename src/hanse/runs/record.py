@@ -251,7 +251,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         "W_shape": np.array(mixed.W.shape),
         "refused": np.array([c for c, _ in view.refusals], np.int64),
         "reason": np.array([r for _, r in view.refusals], np.str_),
-        **made_arrays(mixed.made),
+        **_made_arrays(mixed.made),
     }
     if "late/mixed" in played.waited:
         arrays |= {"present": view.roster.ids, "staleness": updates.staleness}
@@ -275,7 +275,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     return arrays
 
 
-def made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
+def _made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
     """Return what is recorded of rows that are no sum of updates and old rows (a median's, for example); empty without
     any.
 

@@ -84,7 +84,7 @@ class Connections:
 
         return told
 
-    def admit(self, new: _Connection) -> bool:
+    def _admit(self, new: _Connection) -> bool:
         """Count a new connection, if need be in the place of one that is waiting; return False if there is no room."""
         same = [c for c in self._open.values() if c.address == new.address]
         for held, most in ((same, self.each), (list(self._open.values()), self.total)):
@@ -96,12 +96,12 @@ class Connections:
         self._open[new.peer] = new
         return True
 
-    def again(self, connection: _Connection) -> None:
+    def _again(self, connection: _Connection) -> None:
         """Note that a connection begins to wait: the others have waited longer."""
         if self._open.pop(connection.peer, None) is not None:
             self._open[connection.peer] = connection
 
-    def forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: _Connection) -> None:
         """Stop counting a connection."""
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
@@ -129,7 +129,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         peer = transport.get_extra_info("peername") or ("", id(self))
         self.peer, self.address = (str(peer[0]), int(peer[1])), _network(str(peer[0]))
-        if not self.page.admit(self):
+        if not self.page._admit(self):
             transport.write(_FULL)
             transport.close()
             return
@@ -146,7 +146,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
-        self.page.forget(self)
+        self.page._forget(self)
         if self.transport is not None:
             self.transport = None
             self.inner.connection_lost(exc)
@@ -175,7 +175,7 @@ class _Connection(asyncio.Protocol):
     def drop(self) -> None:
         """Close it at once."""
         self._stop()
-        self.page.forget(self)
+        self.page._forget(self)
         if self.transport is not None:
             self.transport.abort()
 
@@ -184,7 +184,7 @@ class _Connection(asyncio.Protocol):
         self._stop()
         if self.transport is not None:
             self.timer = asyncio.get_running_loop().call_later(self.page.wait_s, self.drop)
-            self.page.again(self)
+            self.page._again(self)
 
     def _stop(self) -> None:
         """Stop the clock."""

@@ -102,9 +102,9 @@ class Watched:
         ...     form, worth, Roster([info(0, 100, "farm", 10), info(1, 101, "mill", 10)]), before, asked=[0, 1],
         ...     replies=replies, records=records, weights={0: 10.0, 1: 10.0}, made=model(0.5, 0.5), answered=[0, 1],
         ... )
-        >>> told.averaged(known=True), told.share([0, 1])
-        (True, array([0.5, 0.5]))
         >>> told.settled()
+        >>> told.average, told.share([0, 1])
+        (True, array([0.5, 0.5]))
         >>> told.coalition([1])["w"].numpy()
         array([0., 1.], dtype=float32)
 
@@ -148,7 +148,7 @@ class Watched:
             raise NotAgain(self.why_not)
         return self.again.made(clients)
 
-    def averaged(self, known: bool) -> bool:
+    def _averaged(self, known: bool) -> bool:
         """Say whether the aggregate is the weighted average of the sound replies, up to rounding.
 
         Args:
@@ -174,7 +174,7 @@ class Watched:
         """
         if self.made is None:
             return
-        known, self.average = self.average, self.averaged(self.average)
+        known, self.average = self.average, self._averaged(self.average)
         if self.average:
             return
         why = "its aggregate is not the average of the replies" if known else OTHER

@@ -124,10 +124,10 @@ class Reach:
     def of(strategy: Strategy) -> Reach:
         """Return all that a strategy reaches."""
         reach = Reach()
-        reach.thing(strategy, "", 0)
+        reach._thing(strategy, "", 0)
         return reach
 
-    def thing(self, thing: Any, path: str, depth: int) -> None:
+    def _thing(self, thing: Any, path: str, depth: int) -> None:
         """Look at an object: its elements, its attributes, its class, and what it remembers if it is a function.
 
         Args:
@@ -139,29 +139,29 @@ class Reach:
             return
         self.seen[id(thing)] = thing
         if isinstance(thing, types.FunctionType):
-            self.function(thing, depth)
+            self._function(thing, depth)
             return
         if isinstance(thing, types.MethodType | types.BuiltinFunctionType):
             if not any(thing.__self__ is one for one in _PUT_BACK):
-                self.thing(thing.__self__, f"the object of {path}", depth + 1)
+                self._thing(thing.__self__, f"the object of {path}", depth + 1)
             return
         if not isinstance(thing, tuple | frozenset):
             self.found[id(thing)] = path or "itself"
         if isinstance(thing, partial):
             for part in (thing.func, *thing.args, *thing.keywords.values()):
-                self.thing(part, f"a part of {path}", depth + 1)
+                self._thing(part, f"a part of {path}", depth + 1)
         if isinstance(thing, Mapping):
             for key, value in thing.items():
-                self.thing(value, f"{path}[{key!r}]", depth + 1)
+                self._thing(value, f"{path}[{key!r}]", depth + 1)
         elif isinstance(thing, list | tuple | set | frozenset):
             for place, value in enumerate(thing):
-                self.thing(value, f"{path}[{place}]", depth + 1)
+                self._thing(value, f"{path}[{place}]", depth + 1)
         for name, value in _attributes(thing).items():
             if name not in SKIPPED:
-                self.thing(value, f"{path}.{name}" if path else f"attribute {name!r}", depth + 1)
-        self.kind(type(thing), depth)
+                self._thing(value, f"{path}.{name}" if path else f"attribute {name!r}", depth + 1)
+        self._kind(type(thing), depth)
 
-    def kind(self, kind: type, depth: int) -> None:
+    def _kind(self, kind: type, depth: int) -> None:
         """Look at the classes of an object that users wrote: their attributes and methods."""
         for one in _own_classes(kind):
             # named tuples and enumerations cannot change
@@ -170,11 +170,11 @@ class Reach:
             self.kinds[one] = None
             for name, value in vars(one).items():
                 for function in _functions_of(value):
-                    self.function(function, depth + 1)
+                    self._function(function, depth + 1)
                 if _changes(value) and not name.startswith("__"):
                     self.found[id(value)] = f"{one.__name__}.{name} of the class"
 
-    def function(self, function: types.FunctionType, depth: int) -> None:
+    def _function(self, function: types.FunctionType, depth: int) -> None:
         """Look at what a function remembers: the variables around it, its defaults, and its module's variables if a
         user wrote it.
         """
@@ -186,9 +186,9 @@ class Reach:
                 path = f"{name!r} of the function {function.__name__}"
                 if name in sets:
                     self.found[id(cell)] = path
-                self.thing(cell.cell_contents, path, depth + 1)
+                self._thing(cell.cell_contents, path, depth + 1)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self.thing(value, f"a default of the function {function.__name__}", depth + 1)
+            self._thing(value, f"a default of the function {function.__name__}", depth + 1)
         if not _library(function.__module__):
             self._module(function, depth)
 
@@ -214,9 +214,9 @@ class Reach:
             if name in sets or _changes(value):
                 self.found[module, name] = f"{name!r} of {where}"
             elif isinstance(value, type):
-                self.kind(value, depth + 1)
+                self._kind(value, depth + 1)
             elif isinstance(value, types.FunctionType | partial) and id(value) not in self.seen:
-                self.thing(value, f"{name!r} of {where}", depth + 1)
+                self._thing(value, f"{name!r} of {where}", depth + 1)
 
 
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
@@ -311,7 +311,8 @@ class Again:
         >>> from hanse.deployment.rehearsal import InProcessGrid
         >>> def answer(message, context):
         ...     arrays = ArrayRecord({"w": Array(np.full(2, context.node_id, np.float32))})
-        ...     return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})}), reply_to=message)
+        ...     metrics = MetricRecord({"num-examples": 10})
+        ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
         >>> grid = InProcessGrid({100: answer, 101: answer})
         >>> messages = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (100, 101)]
         >>> replies = dict(enumerate(grid.send_and_receive(messages)))
@@ -340,7 +341,7 @@ class Again:
             for name in SKIPPED & vars(strategy).keys():
                 setattr(strategy, name, lambda contents, key: MetricRecord())  # no metrics of replies
             replies = [copy.deepcopy(reply) for client, reply in self.replies.items() if client in wanted]
-            set_generators(self.generators)
+            _set_generators(self.generators)
             try:
                 arrays, _ = strategy.aggregate_train(self.number, replies)
             except NotAgain:
@@ -358,7 +359,7 @@ def generators() -> Any:
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
 
 
-def set_generators(states: Any) -> None:
+def _set_generators(states: Any) -> None:
     """Put the process's random generators into states that :func:`generators` has returned."""
     random.setstate(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
@@ -378,7 +379,7 @@ def as_before() -> Iterator[None]:
         with untouched(torch.device("cpu")):
             yield
     finally:
-        set_generators(states)
+        _set_generators(states)
         if _settings() != settings:
             kind, certain, warns, threads, grad, known = settings
             torch.set_default_dtype(kind)

@@ -73,7 +73,8 @@ class Plan:
         overwrite: whether a run in ``out`` may be replaced.
 
     Examples:
-        >>> experiment = Experiment(mechanism={"name": "hanse.deployment.valued.mechanism:flower"}, data={"clients": 10})
+        >>> mechanism = {"name": "hanse.deployment.valued.mechanism:flower"}
+        >>> experiment = Experiment(mechanism=mechanism, data={"clients": 10})
         >>> plan = Plan(experiment, ByFunction(lambda arrays: float(arrays["w"].numpy().sum())), Path("run"))
         >>> plan.mechanism.name
         'flower'
@@ -109,7 +110,7 @@ class Watch:
         broken: whether keeping the run was given up.
 
     Examples:
-        A round of two clients, told by hand in the order in which :class:`hanse.deployment.valued.valued.Valued` tells it:
+        A round of two clients, told by hand as :class:`hanse.deployment.valued.valued.Valued` does it:
 
         >>> from flwr.app import Array
         >>> from hanse.deployment.rehearsal import InProcessGrid

@@ -105,7 +105,7 @@ def _quantised(transformers: Any, bits: int) -> Any:
     return transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
 
 
-def sharing_copy(model: nn.Module) -> nn.Module:
+def _sharing_copy(model: nn.Module) -> nn.Module:
     """Return a copy with modules of its own, whose frozen weights and buffers are the very tensors of the original."""
     shared: list[Tensor] = [p for p in model.parameters() if not p.requires_grad]
     shared += list(model.buffers())
@@ -153,7 +153,7 @@ class Adapted(nn.Module):
         twin = Adapted.__new__(Adapted)
         nn.Module.__init__(twin)
         twin.judge, twin.names = self.judge, self.names
-        twin._hidden = [sharing_copy(self.body)]
+        twin._hidden = [_sharing_copy(self.body)]
         twin.adapter = copy.deepcopy(self.adapter, memo)
         twin.train(self.training)
         return twin
@@ -217,7 +217,7 @@ def lora(
             f"model.base: {base!r} has {tokens} tokens, and the data have {num_classes}; data.tokenizer must be "
             f"{BYTES if base == TINY else base!r}"
         )
-    body = sharing_copy(shared)
+    body = _sharing_copy(shared)
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
