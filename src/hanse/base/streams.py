@@ -42,7 +42,15 @@ def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start:
 
 
 def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1) -> int:
-    """Return a 63-bit seed for ``torch.Generator.manual_seed``, from the same key as :func:`stream`."""
+    """Return a 63-bit seed for ``torch.Generator.manual_seed``, from the same key as :func:`stream`.
+
+    Args:
+        seed: the run's seed.
+        purpose: what the draw is for.
+        round: the round's number.
+        client: the client that it is for; -1: none.
+        start: any third number that tells draws apart.
+    """
     # PyTorch takes seeds up to 2^64 - 1, but other users of the number may read it as a signed integer
     return int.from_bytes(_key(seed, purpose, round, client, start)[:8], "little") >> 1
 
@@ -53,5 +61,10 @@ def places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
 
     Behaviours use it to agree, without talking to each other, on which clients are the stragglers or free riders: those
     whose place is below the number wanted.
+
+    Args:
+        seed: the run's seed.
+        purpose: names the order; each purpose has its own.
+        num_clients: how many clients there are, N.
     """
     return np.argsort(stream(seed, purpose).permutation(num_clients))

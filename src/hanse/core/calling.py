@@ -143,7 +143,13 @@ def _turned(value: Any) -> bool:
 
 
 def name_of(slot: str, method: Callable[..., Any], view: View) -> str:
-    """Return how errors name a part, such as ``"the select part Uniform, round 3"``."""
+    """Return how errors name a part, such as ``"the select part Uniform, round 3"``.
+
+    Args:
+        slot: the slot.
+        method: the part's bound method.
+        view: the round.
+    """
     part = getattr(method, "__self__", method)
     return f"the {slot} part {type(part).__name__}, round {view.round}"
 
@@ -230,7 +236,13 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
 
 
 def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless a weigh part of this kind returned a sound aggregate of a group."""
+    """Raise GuardError unless a weigh part of this kind returned a sound aggregate of a group.
+
+    Args:
+        said: what the part returned.
+        group: the group that it was asked about.
+        kind: the part's kind, "average", "affine" or "again".
+    """
     if not isinstance(said, Aggregate):
         raise GuardError(f"{type(said).__name__}: must be an Aggregate")
     with _within("an Aggregate"):

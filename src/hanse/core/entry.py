@@ -94,6 +94,12 @@ class Transaction:
 
 
 def digest(head: str, round: int, transaction: Transaction) -> str:
-    """Return the hash of a transaction that follows ``head`` in a book: 64 hexadecimal digits (blake2b)."""
+    """Return the hash of a transaction that follows ``head`` in a book: 64 hexadecimal digits (blake2b).
+
+    Args:
+        head: the hash of the transaction before it; ``GENESIS`` for the first one.
+        round: the round that it belongs to.
+        transaction: what is hashed.
+    """
     text = _encode([head, round, transaction.step, transaction.kind, transaction.memo, transaction.postings])
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

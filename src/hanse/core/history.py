@@ -44,7 +44,14 @@ class History:
 
     @staticmethod
     def of(recipe: Recipe, num_clients: int, layout: Layout, initial: Tensor) -> History:
-        """Return the history before round 0, where everybody has the statistics of the ``initial`` model ``[P]``."""
+        """Return the history before round 0, where everybody has the statistics of the ``initial`` model ``[P]``.
+
+        Args:
+            recipe: the clients' training recipe.
+            num_clients: how many clients there are, N.
+            layout: how a model lies in a row.
+            initial: the first model, ``[P]``.
+        """
         none = layout.size if recipe.statistics == "averaged" else layout.num_parameters
         statistics = initial[none:].repeat(num_clients, 1)
         return History(np.zeros(num_clients, np.int64), np.full(num_clients, NEVER, np.int64), statistics)

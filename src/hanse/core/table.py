@@ -520,6 +520,11 @@ class Mix:
         """Return the mix with some rows of ``table`` replaced, and others appended at its end.
 
         Where a row is replaced twice, the last one counts.
+
+        Args:
+            table: the table before the round.
+            replaced: what becomes of existing rows.
+            added: rows to append to blocks.
         """
         count, W, made = self.W.shape[1] - table.size, self.W.copy(), dict(self.made)
         for part in replaced:

@@ -350,6 +350,8 @@ def describe(
     Args:
         parts: the mechanism's parts by slot.
         behaviours: the behaviours by name.
+        policy: what clients decide for themselves, such as :class:`hanse.federation.policy.Loyal`. None: nothing is
+            known of it.
         profiles: the clients' profiles by id. None: not known.
         num_clients: how many clients there are, for behaviours and the policy.
         seed: the run's seed, from which they draw whom they concern.

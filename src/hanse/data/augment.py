@@ -70,7 +70,12 @@ def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Te
 
     A box has 3/4 to all of the image's area and a shape of 3:4 to 4:3. One that does not fit is drawn again, up to ten
     times; then it is the whole image. iPFL's public code trains so on PACS, where it cuts from the pictures as
-    published; here they are smaller already. The arguments are those of :func:`crop_flip`; ``black`` is not used.
+    published; here they are smaller already.
+
+    Args:
+        x: images, ``[n, channels, size, size]``.
+        black: not used here; other kinds of augmentation pad with it.
+        draw: a numpy generator.
     """
     n, _, height, width = x.shape
     tall, wide = _boxes(n, height, width, draw)

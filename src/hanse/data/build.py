@@ -55,6 +55,7 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     same data.
 
     Args:
+        spec: the experiment's ``[data]`` section.
         given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
 
     Returns:

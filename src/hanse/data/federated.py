@@ -201,6 +201,7 @@ class SplitData(FederatedData):
         that has drawn the shares itself is followed.
 
         Args:
+            dataset: the samples, and the source's test set.
             partition: which train samples each client has.
             seed: keys all draws.
             client_test: the part of a client's samples that becomes its test share.

@@ -198,6 +198,11 @@ def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
     """Keep the fingerprint of a participant's data, and return a line if they changed since its rounds before.
 
     It goes on all the same: a participant's data are its own affair, and may grow.
+
+    Args:
+        folder: where the participant keeps its files; the fingerprint goes there.
+        round: the round's number.
+        data: the fingerprint of today's samples.
     """
     entries = _entries(folder)
     changed = [name for name, now in data.items() if entries and list(entries[-1]["data"].get(name, [])) != list(now)]

@@ -51,7 +51,14 @@ def is_frame(given: Any) -> bool:
 
 
 def of_frame(frame: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
-    """Return the rows of a frame; the arguments are those of :func:`hanse.data.own.from_frame`.
+    """Return the rows of a frame, before they are numbered and checked.
+
+    Args:
+        frame: a pandas DataFrame, a row a sample.
+        target: the column to be predicted.
+        client: the column with the client of each row; None: none.
+        features: columns of numbers, or lists of them by the name of an input; None: all the other columns.
+        name: what the data are called in messages.
 
     Raises:
         UserError: one line for each mistake.
@@ -104,6 +111,11 @@ def _columns(
 def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
     """Return the name of each row's client, ``[n]``; a number is called by its column, such as "hospital 3".
 
+    Args:
+        column: a pandas column, ``[n]``, an entry a row.
+        client: the column's name.
+        where: what the data are called in messages.
+
     Raises:
         UserError: a row has no client, or two clients' names would be shown alike.
     """
@@ -117,6 +129,11 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
 
 def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray[Any]:
     """Return the name of the client that each value stands for, ``[n]``; a number is called by its ``kind``.
+
+    Args:
+        values: numbers or texts, ``[n]``; equal ones are the same client.
+        where: what the data are called in messages.
+        kind: how a client that is a number is called, such as the column's name.
 
     Raises:
         UserError: two clients' names would be shown alike, so that they would become one.

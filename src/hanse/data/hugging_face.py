@@ -23,7 +23,14 @@ def is_hugging_face(given: Any) -> bool:
 
 
 def of_hugging_face(dataset: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
-    """Return the rows of a ``datasets.Dataset``; the arguments are those of :func:`hanse.data.own.from_hugging_face`.
+    """Return the rows of a ``datasets.Dataset``, before they are numbered and checked.
+
+    Args:
+        dataset: the data set, a row a sample.
+        target: the column to be predicted.
+        client: the column with the client of each row; None: none.
+        features: the columns of inputs, or lists of them by the name of an input; None: all the other columns.
+        name: what the data are called in messages.
 
     Raises:
         UserError: a column does not exist or cannot be trained on.

@@ -33,6 +33,7 @@ def with_distributions(
     """Return the data set with every sample assigned to a distribution; test samples that are in none are dropped.
 
     Args:
+        dataset: the data set, whose samples stay as they are unless images are turned.
         kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: as the
             source says if it does and nothing contradicts it, else by classes.
         count: the number of distributions; None for 2, or as many as ``class_groups`` or the source have.
@@ -95,6 +96,11 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     With two distributions these are 0 and 90 degrees, as in FedSoft. Every image of the train and of the test set is in
     exactly one distribution, drawn from the seed, with the same share of each class in each. No image is met in two
     positions.
+
+    Args:
+        dataset: square images, ``[n, channels, size, size]``.
+        count: how many distributions, 2 to 4.
+        seed: keys the draw of each image's distribution.
 
     Raises:
         UserError: samples are no square images, or ``count`` is not from 2 to 4.

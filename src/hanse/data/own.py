@@ -51,6 +51,7 @@ def from_frame(
     """Return the data set of a pandas DataFrame, one sample for each row.
 
     Args:
+        frame: a pandas DataFrame, a row a sample.
         target: the column to be predicted. Floats are regression targets; anything else (whole numbers, strings, true
             or false) are classes, numbered in their order.
         client: the column with the client of each row; each of its values is a client, in their order. None: the rows

@@ -170,6 +170,7 @@ def dirichlet(
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
+        clients: how many clients there are, N.
         alpha: the concentration, above 0. At 100 every client has about the mix of the whole set, at 0.01 nearly a
             single class.
         seed: keys all draws.
@@ -233,7 +234,18 @@ def scaled_dirichlet(
     This is what GreedyFed's published code does. As many samples are used as the class that runs out first allows (at
     most ``total``), the rest are used by nobody, and counts are rounded down. Sizes and mixes are redrawn, at most 100
     times, until every client has ``min_samples``; an older published version keeps the last draw if none of 101 gave
-    what it asks for, which is refused here. The arguments are those of :func:`dirichlet`.
+    what it asks for, which is refused here.
+
+    Args:
+        labels: the class of each sample, integers ``[n]`` from 0.
+        clients: how many clients there are, N.
+        alpha: the concentration, above 0.
+        seed: keys all draws.
+        sizes: the law of the sizes, "power" or "equal".
+        min_samples: the least that a client gets.
+        sampler: how mixes are drawn, "log" or "float32-clamped".
+        total: how many samples are dealt in all, at most; None for all that can be.
+        num_classes: the number of classes; None for the largest label plus 1.
 
     Returns:
         The sorted sample indices of each client.
@@ -313,6 +325,7 @@ def niid(
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
+        clients: how many clients there are, N.
         alpha: the concentration, above 0; with a small one, a class goes to few clients.
         seed: keys all draws.
         min_samples: the least that a client gets.
@@ -488,6 +501,7 @@ def iid(
 
     Args:
         labels: one entry a sample, ``[n]``; only their number is used.
+        clients: how many clients there are, N.
         seed: keys the draw.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
         min_samples: the least that a client gets.
@@ -511,6 +525,12 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
     into one nearly equal shard for each client that has it, so the number of classes is exact. Classes are dealt
     evenly: the numbers of clients that have them differ by at most one. Where clients times ``classes_per_client`` is
     less than the number of classes, some classes are not used.
+
+    Args:
+        labels: the class of each sample, integers ``[n]`` from 0.
+        clients: how many clients there are, N.
+        classes_per_client: how many classes each client has.
+        seed: keys all draws.
 
     Returns:
         The sorted sample indices of each client.

@@ -204,6 +204,7 @@ def borrowed(
 
     Args:
         tests: the server's test set; None if it has none.
+        dataset: the source, whose test set the shares come from.
         partition: the clients' samples and owners.
         cut: where ``tests`` lie in the source's test set, ``[m]``.
         train: the train indices of each client.

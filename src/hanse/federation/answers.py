@@ -58,7 +58,14 @@ class Share:
     index: Tensor
 
     def limited(self, limit: int | None, seed: int, round: int, client: int) -> Share:
-        """Return at most ``limit`` samples (None: all), the first of a random order keyed by round and client."""
+        """Return at most ``limit`` samples (None: all), the first of a random order keyed by round and client.
+
+        Args:
+            limit: the most samples; None: all.
+            seed: the run's seed.
+            round: the round's number.
+            client: the client's id.
+        """
         if limit is None or len(self.index) <= limit:
             return self
         order = stream(seed, "score", round=round, client=client).permutation(len(self.index))
@@ -79,6 +86,11 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
     """Return the mean loss gradient ``[C, P]`` of each model on a share, in evaluation mode.
 
     Entries of buffers and of frozen parameters are zero.
+
+    Args:
+        task: the models.
+        share: the client's samples.
+        problem: the model as a module and its loss.
     """
     rows = torch.zeros_like(task.models)
     module = _copied(problem, task.models)
@@ -105,7 +117,14 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
 
 
 def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int) -> Confused:
-    """Return how often each class (row) was taken for each class (column), ``[C, classes, classes]`` int64."""
+    """Return how often each class (row) was taken for each class (column), ``[C, classes, classes]`` int64.
+
+    Args:
+        task: the models.
+        share: the client's samples.
+        problem: the model as a module and its loss.
+        num_classes: how many classes the targets have.
+    """
     counts = torch.zeros((task.models.shape[0], num_classes, num_classes), dtype=torch.int64)
     module = _copied(problem, task.models)
     with torch.no_grad():
@@ -123,6 +142,11 @@ def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
     """Return on how many samples of a share each model of the task has the lowest loss, ``[C]`` int64.
 
     Ties go to the first model; a loss that is not a number counts as the highest.
+
+    Args:
+        task: the models.
+        share: the client's samples.
+        engine: scores the models.
     """
     models = task.models.shape[0]
     if not len(share.index):
@@ -190,6 +214,7 @@ def answer_tests(
     Args:
         asked: (client, task), in ascending order of the clients.
         data: the clients' samples.
+        engine: scores the models.
         problem: the model's layout, loss and metrics.
     """
     weights = _weights(asked, data, engine)
@@ -262,6 +287,7 @@ def measured(
 
     Args:
         problem: says which metrics, and how outputs are judged.
+        engine: makes the models' outputs.
         models: ``[C, P]``.
         pool: the samples.
         index: for each model the positions of its samples in the pool, ``[n]``; None for all samples with every model.
@@ -299,6 +325,7 @@ def weighted_scores(
         pool: the samples of all clients.
         index: for model c the positions of its samples in the pool, ``[m]``.
         weights: for model c how much each of them counts, ``[m]``, summing to 1.
+        engine: scores the models.
     """
     table = np.zeros((len(index), len(pool)))
     for own, places, weight in zip(table, index, weights, strict=True):

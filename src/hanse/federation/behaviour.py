@@ -90,6 +90,8 @@ class Behaviour(Protocol):
         """Return which of its train samples the client holds in a round.
 
         Args:
+            me: the client.
+            round: the round's number.
             targets: the targets of the pool, ``[N, ...]``.
             index: the positions of the client's train samples in it, ``[n]``; the answer is a part of them.
         """
@@ -99,6 +101,8 @@ class Behaviour(Protocol):
         """Return the targets that the client trains with in a round.
 
         Args:
+            me: the client.
+            round: the round's number.
             targets: the true targets of the samples that it holds, ``[n, ...]``; a copy, used in training alone. The
                 answer must have the same shape, type and range of classes.
         """
@@ -118,6 +122,8 @@ class Behaviour(Protocol):
         What several behaviours say adds up.
 
         Args:
+            me: the client.
+            round: the round's number.
             request: asks for at least one seat to be trained.
             reply: what the client answers, with the steps that it took.
         """
@@ -134,6 +140,7 @@ def place(me: Me, purpose: str) -> int:
     Behaviours that affect a fraction of the clients affect those with the first places.
 
     Args:
+        me: the client, with the run's seed and the number of clients.
         purpose: names the order; each purpose has its own.
     """
     return int(places(me.seed, purpose, me.num_clients)[me.id])
@@ -157,6 +164,7 @@ def with_updates(
     """Return the reply with each update replaced by ``change(task, update)``.
 
     Args:
+        request: what the client was asked, with a training task for each update.
         reply: what the client answers.
         change: is called with the task of a seat and its update.
         private: also change updates of private rows, which nobody is sent.

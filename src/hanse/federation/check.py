@@ -106,6 +106,7 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
     Whatever exception reading it raises becomes the reason.
 
     Args:
+        request: what the client was asked.
         reply: what came back; nothing in it is trusted.
         size: P, the columns of a model.
     """

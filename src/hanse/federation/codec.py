@@ -178,6 +178,7 @@ def unpack(message: Message, held: Arrays | None = None) -> Any:
     """Return the value of a message.
 
     Args:
+        message: as :func:`pack` makes it.
         held: arrays by content hash that this side has kept.
 
     Raises:
@@ -194,6 +195,7 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     reasons.
 
     Args:
+        message: as :func:`pack` makes it of a reply; nothing in it is trusted.
         room: what a sound reply may expand to.
 
     Raises:

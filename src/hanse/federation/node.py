@@ -232,6 +232,7 @@ def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
     """Return what a participant says of itself before it has an id: plain values, nothing of its samples.
 
     Args:
+        data: what the participant holds.
         loop: its own training loop. It is reported as "plain", or as "penalty" if it takes pulls and tilts; None
             without one.
     """

@@ -178,7 +178,14 @@ class NeverBids:
     fraction: Fraction = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return no tier for a client that never bids."""
+        """Return no tier for a client that never bids.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: of a client that does bid, as for :meth:`BestTier.bid`: ``price`` and ``balance`` (units), ``scores``
+                with the lists ``loss`` and ``accuracy``, an entry a tier.
+        """
         rides = place(me, "free riders") < self.fraction * me.num_clients
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
@@ -231,18 +238,37 @@ class Trader:
     patience: Annotated[int, Field(ge=0)] | None = None
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``cost`` (tokens for each sharing of its model) and ``eagerness``, by its profile of this round."""
+        """Return ``cost`` (tokens for each sharing of its model) and ``eagerness``, by its profile of this round.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``profile``, the client's own: ``cost``, ``eagerness``, and perhaps ``later``, a list of changes with
+                the ``round`` from which each holds.
+        """
         now = at_round(told.get("profile", {}), round)
         return {key: now[key] for key in DECLARED if key in now}
 
     def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
-        """Return the most that it pays this round, in units; None for any bill."""
+        """Return the most that it pays this round, in units; None for any bill.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``profile``, the client's own; its ``most`` (tokens) goes before the option.
+        """
         now = at_round(told.get("profile", {}), round)
         most = now.get("most", self.most)
         return None if most is None else int(most * TOKEN)
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it stays; ``told["unpaid"]`` counts the rounds in which its models were withheld."""
+        """Return whether it stays; ``told["unpaid"]`` counts the rounds in which its models were withheld.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``unpaid``, in how many rounds its models were withheld.
+        """
         return {"stay": self.patience is None or told.get("unpaid", 0) <= self.patience}
 
 
@@ -251,15 +277,34 @@ class Loyal:
     """Stays whatever it is told, declares its profile, and bids for the tier that fits best."""
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``{"stay": True}``."""
+        """Return ``{"stay": True}``.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: anything; nothing of it is read.
+        """
         return {"stay": True}
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the cost and eagerness of its profile."""
+        """Return the cost and eagerness of its profile.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``profile``, the client's own, with ``cost`` and ``eagerness``.
+        """
         return Trader().declare(me, round, told)
 
     def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the tiers bid for, as :class:`BestTier` does."""
+        """Return the tiers bid for, as :class:`BestTier` does.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, an entry a
+                tier.
+        """
         return BestTier().bid(me, round, told)
 
 
@@ -278,7 +323,13 @@ class QuitsWhenWorthless:
     rounds: Annotated[int, Field(ge=1)] = 2
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it stays."""
+        """Return whether it stays.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: ``times``, how often it was valued, and its ``mean`` value.
+        """
         return {"stay": told["times"] < self.rounds or told["mean"] >= self.below}
 
 
@@ -329,6 +380,8 @@ def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, An
     Args:
         policy: any object; its method with the question's name is called.
         question: "stay", "bid", "declare", or another that a mechanism asks.
+        me: the client that decides.
+        round: the round's number.
         told: what the server tells it, and scores that only it sees.
 
     Returns:

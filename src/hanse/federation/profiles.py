@@ -34,6 +34,7 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 
     Args:
         given: what ``[clients] profiles`` says.
+        num_clients: how many clients there are, N.
         seed: keys the random generator that the function gets.
 
     Raises:
@@ -103,7 +104,14 @@ Range = Annotated[Sequence[Amount], Field(min_length=2, max_length=2)]  # the le
 
 
 def uniform(num_clients: int, rng: np.random.Generator, cost: Cost = 1.0, eagerness: Amount = 5e5) -> Sequence[Profile]:
-    """Return everyone as a trader with the same cost (tokens) and eagerness (iPFL section E.2: c = 1, K = 5e5)."""
+    """Return everyone as a trader with the same cost (tokens) and eagerness (iPFL section E.2: c = 1, K = 5e5).
+
+    Args:
+        num_clients: how many clients there are, N.
+        rng: not used: nothing is drawn.
+        cost: the cost of sharing a model, in tokens.
+        eagerness: how much a client gains from more data.
+    """
     return [{"role": "trader", "cost": cost, "eagerness": eagerness}] * num_clients
 
 
@@ -117,6 +125,7 @@ def roles(
     """Return traders, buyers, sellers and attackers, drawn as in iPFL's Table 6.
 
     Args:
+        num_clients: how many clients there are, N.
         rng: draws each client's eagerness and cost.
         roles: the role of each client, in order of id; repeated if there are more clients.
         eagerness: the range from which it is drawn; sellers and attackers have none.
@@ -155,6 +164,7 @@ def listed(
     """Return profiles as they are given.
 
     Args:
+        num_clients: how many clients there are, N.
         rng: not used; every law of profiles takes it.
         cost: the cost of each client in tokens, or empty.
         eagerness: the eagerness of each client, or empty.

@@ -71,6 +71,13 @@ class Market:
     def of(distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float) -> Market:
         """Return a market of these numbers, as float64.
 
+        Args:
+            distance: ``[m, m]``, how far apart the models are, at least 0.
+            sizes: ``[m]``, the clients' numbers of samples.
+            costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+            eagerness: ``[m]``, K: the gain of more data, in samples.
+            lam: lambda, the weight of the distance, at least 0.
+
         Raises:
             ValueError: shapes that do not fit, negative numbers or NaN, infinite sizes or eagerness, or a client with
                 eagerness but no samples.
@@ -230,7 +237,12 @@ def payments(
     ``r_ij = A_ij [G_i(A_i) - G_i(A_i - E_j) - lambda n_j/n_i d_ij]`` (docs/papers.md, I6).
 
     Args:
-        graph: ``[m, m]``, such as :func:`learn_graph` returns. The other arguments are those of :func:`learn_graph`.
+        graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
+        distance: ``[m, m]``, how far apart the models are, at least 0.
+        sizes: ``[m]``, the clients' numbers of samples.
+        costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+        eagerness: ``[m]``, K: the gain of more data, in samples.
+        lam: lambda, the weight of the distance, at least 0.
 
     Raises:
         ValueError: numbers that no market can have, or a graph of another shape or with a client that imports itself.
@@ -285,8 +297,15 @@ def utilities(
 ) -> Floats:
     """Return every client's utility in one round, ``[m]``, iPFL eq. (1).
 
-    It is the gain, less the costs of sharing, less the net payment of eq. (10). Arguments and errors are those of
-    :func:`payments`.
+    It is the gain, less the costs of sharing, less the net payment of eq. (10).
+
+    Args:
+        graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
+        distance: ``[m, m]``, how far apart the models are, at least 0.
+        sizes: ``[m]``, the clients' numbers of samples.
+        costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+        eagerness: ``[m]``, K: the gain of more data, in samples.
+        lam: lambda, the weight of the distance, at least 0.
     """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     found = _graph(graph, market.size)
@@ -317,7 +336,13 @@ def objective(
 ) -> Floats:
     """Return what each client's imports minimise, ``phi [m]``, iPFL eq. (8).
 
-    Arguments and errors are those of :func:`payments`.
+    Args:
+        graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
+        distance: ``[m, m]``, how far apart the models are, at least 0.
+        sizes: ``[m]``, the clients' numbers of samples.
+        costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
+        eagerness: ``[m]``, K: the gain of more data, in samples.
+        lam: lambda, the weight of the distance, at least 0.
     """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     found = _graph(graph, market.size)

@@ -91,7 +91,10 @@ def kernel_values(u: Floats, q: Floats, measure: Semivalue) -> Floats:
 def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
     """Return the pairwise interactions in the games ``(u_T . x_S)^4``, ``[n, n, T]``; the diagonal is 0.
 
-    The arguments are those of :func:`kernel_values`.
+    Args:
+        u: ``[T, n]``, T games.
+        q: ``[n]``, the players' weights, positive, summing to 1.
+        measure: the semivalue.
     """
     b = (u * q).T
     n, games = b.shape

@@ -109,7 +109,14 @@ def monte_carlo_result(
     permutations: int | Sequence[Sequence[int]],
     seed: int | np.random.Generator = 0,
 ) -> Estimate:
-    """Estimate as :func:`monte_carlo` does, and return standard errors and counts beside the values."""
+    """Estimate as :func:`monte_carlo` does, and return standard errors and counts beside the values.
+
+    Args:
+        value: the utility.
+        n: number of players.
+        permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
+        seed: of the draws.
+    """
     n = players(n)
     if isinstance(permutations, int | np.integer):
         count = whole_number("permutations", permutations)

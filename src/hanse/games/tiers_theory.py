@@ -61,12 +61,24 @@ def local_error(setting: Gaussian, i: int) -> float:
 
 
 def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with one model for all, PI-FL eq. (54); ``printed``: without the covariance."""
+    """Return client i's error with one model for all, PI-FL eq. (54); ``printed``: without the covariance.
+
+    Args:
+        setting: the setting.
+        i: the client, from 0.
+        printed: the paper's form, without the covariance.
+    """
     return _error(setting, i, np.ones(len(setting.n), bool), printed)
 
 
 def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with its own tier's model, PI-FL eq. (55); ``printed``: without the covariance."""
+    """Return client i's error with its own tier's model, PI-FL eq. (55); ``printed``: without the covariance.
+
+    Args:
+        setting: the setting.
+        i: the client, from 0.
+        printed: the paper's form, without the covariance.
+    """
     return _error(setting, i, np.asarray(setting.tier) == setting.tier[i], printed)
 
 

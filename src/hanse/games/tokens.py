@@ -194,7 +194,16 @@ def settle_round(
 
     Args:
         balances: units by client id; an entry for each payer and provider.
-        payers: as for :func:`settle_tier`, and so are the other arguments.
+        payers: the selected bidders; each pays ``price``.
+        providers: the clients whose updates were mixed.
+        price: of a seat, in units.
+        accuracy: the tier's accuracy after the round.
+        best_accuracy: its best accuracy before.
+        eta: the largest share of the pool that is reimbursed, 0 to 1.
+        gamma: the relative improvement from which on nothing is reimbursed, 0 to 1.
+        contributions: what each provider was worth, by client id.
+        participations: how often each provider took part, by client id.
+        pool: the units that the tier's pool holds from before.
 
     Returns:
         The balances after the round, and the movements (see :func:`settle_tier`).

@@ -63,7 +63,13 @@ class Plain:
 
     @staticmethod
     def of(problem: Problem, device: torch.device, precision: Precision) -> Plain:
-        """Copy a problem's module to a device, in float32."""
+        """Copy a problem's module to a device, in float32.
+
+        Args:
+            problem: the model as a module and its loss.
+            device: where the copy lies.
+            precision: "float32", or "bf16" for a forward pass in bfloat16.
+        """
         module = copy.deepcopy(problem.module).to(device=device, dtype=torch.float32)
         images = precision == "bf16" and in_channels_last(problem)
         if images:

@@ -396,7 +396,14 @@ def batch_plan(
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
     """Return the step at which the last pass over the samples begins, be it complete or not.
 
-    The loss that is reported counts from there. The arguments are those of :func:`batch_plan`.
+    The loss that is reported counts from there.
+
+    Args:
+        n: how many samples the seat has.
+        recipe: says how many batches there are and how large they are.
+        work: replaces the recipe's epochs, or its steps if it counts those.
+        smallest: the smallest batch that the model can train on (2 with batch norm).
+        before: without shuffling, how many steps after the first batch the plan begins.
     """
     cut = _cut(n, recipe, work, smallest)
     if recipe.order != "shuffled":
@@ -406,6 +413,11 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
 
 def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
     """Return a seat's batches: the job's own if it brings them, else those of :func:`batch_plan`.
+
+    Args:
+        job: the seat, with the positions of its samples and its work in percent.
+        recipe: the clients' training recipe.
+        smallest: the fewest samples that it may have, 1 or what batch norm needs.
 
     Raises:
         ValueError: the seat has fewer than ``smallest`` samples.
@@ -428,6 +440,11 @@ def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
     """Raise ValueError for a job with a payload and for a recipe whose optimiser is not SGD.
 
     Engines that can do neither call this before they train; the message names ``engine``.
+
+    Args:
+        jobs: the seats.
+        recipe: the clients' training recipe.
+        engine: the engine's name, for the message.
     """
     if any(job.payload is not None for job in jobs):
         raise ValueError(f"engine {engine!r} trains without payloads; use 'sequential'")

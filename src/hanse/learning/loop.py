@@ -251,7 +251,13 @@ class Penalty:
 
     @staticmethod
     def of(job: SeatJob, problem: Problem, device: torch.device) -> Penalty:
-        """Return the penalty of a seat, with tensors on ``device``."""
+        """Return the penalty of a seat, with tensors on ``device``.
+
+        Args:
+            job: the seat, with its pull and its tilt.
+            problem: the model as a module, and how a row becomes its parameters.
+            device: where the tensors are to lie.
+        """
         trained = [name for name, p in problem.module.named_parameters() if p.requires_grad]
 
         def cut(row: Tensor | None) -> Sequence[Tensor] | None:

@@ -37,12 +37,24 @@ def from_dict(fields: dict[str, Any]) -> Record:
 
 
 def write_jsonl(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
-    """Write one JSON object on a line for each transaction, with amounts in units."""
+    """Write one JSON object on a line for each transaction, with amounts in units.
+
+    Args:
+        ledger: the open ledger.
+        records: which transactions, such as ``ledger.history()``.
+        out: a text file to write into.
+    """
     out.writelines(map(line_of, records))
 
 
 def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
-    """Write a header, then one line for each posting, with the amount both in units and in tokens."""
+    """Write a header, then one line for each posting, with the amount both in units and in tokens.
+
+    Args:
+        ledger: the open ledger.
+        records: which transactions, such as ``ledger.history()``.
+        out: a text file to write into.
+    """
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["number", "round", "step", "kind", "account", "units", "tokens", "memo", "hash"])
     for record in records:
@@ -59,6 +71,11 @@ def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> Non
     Each round becomes a day, counted from 2000-01-01. A transaction's number is its code, and its kind (with the memo
     behind a bar) is its description. The mint becomes equity, clients and escrows become assets, and pools become
     liabilities, because they are owed to whoever will be paid from them.
+
+    Args:
+        ledger: the open ledger.
+        records: which transactions, such as ``ledger.history()``.
+        out: a text file to write into.
     """
     out.write(f"; book {ledger.book}, amounts in tokens; a round is a day from {FIRST_DAY} on\n")
     out.write("commodity 1000.000000 tok\n\n")  # tells hledger to show six decimals

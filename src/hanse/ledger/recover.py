@@ -104,7 +104,13 @@ def _rebuilt(url: str | Path, book: str, claim: Claim, folder: Path) -> list[str
 
 
 def rewrite_journal(ledger: Ledger, count: int, path: Path) -> None:
-    """Write the journal anew, with the first ``count`` transactions of the ledger."""
+    """Write the journal anew, with the first ``count`` transactions of the ledger.
+
+    Args:
+        ledger: the open ledger.
+        count: how many transactions the journal is to have.
+        path: the journal.
+    """
     records = (record for record in ledger.history() if record.number <= count)
     write_whole(path, "".join(map(line_of, records)), durable=True)
 

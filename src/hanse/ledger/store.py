@@ -451,7 +451,13 @@ def tail_of(connection: Connection, book: int) -> Tail:
 
 
 def hash_of(connection: Connection, book: int, number: int) -> str:
-    """Return the hash of a book's transaction ``number``; 64 zeros for number 0. The book must have that many."""
+    """Return the hash of a book's transaction ``number``; 64 zeros for number 0. The book must have that many.
+
+    Args:
+        connection: an open connection, as :meth:`Ledger.begin` yields it.
+        book: the book's number in the database, ``Ledger.id``.
+        number: the transaction's number, from 1.
+    """
     t = transactions.c
     wanted = select(t.hash).where(t.book_id == book, t.number == number)
     return GENESIS if number == 0 else str(connection.execute(wanted).scalar_one())

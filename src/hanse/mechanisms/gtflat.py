@@ -278,7 +278,15 @@ def gtfedavg(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedAvg: FedAvg with GTFLAT's weights; the options are those of :class:`GTFLAT`."""
+    """GTFedAvg: FedAvg with GTFLAT's weights; the options are those of :class:`GTFLAT`.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random.
+        strength: w, how strongly a generation follows the payoffs.
+        generations: how many generations are played.
+        population: individuals per client.
+        scale: "paper" takes distances as they are, "mean" divides them by their mean.
+    """
     weigh = GTFLAT(strength, generations, population, scale)
     return replace(fedavg(clients_per_round), name="gtfedavg", weigh=weigh)
 
@@ -291,6 +299,15 @@ def gtfedprox(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights; the other options are those of :class:`GTFLAT`."""
+    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights; the other options are those of :class:`GTFLAT`.
+
+    Args:
+        clients_per_round: how many clients train in a round, at random.
+        mu: strength of the pull towards the shared model.
+        strength: w, how strongly a generation follows the payoffs.
+        generations: how many generations are played.
+        population: individuals per client.
+        scale: "paper" takes distances as they are, "mean" divides them by their mean.
+    """
     weigh = GTFLAT(strength, generations, population, scale)
     return replace(fedprox(clients_per_round, mu), name="gtfedprox", weigh=weigh)

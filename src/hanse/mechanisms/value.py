@@ -131,7 +131,7 @@ class GameValue(ValuePart):
         """Return the values of a game with ``n`` players.
 
         Args:
-            game: returns the utilities of many coalitions at once.
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
             view: the round; use its random streams.
         """
@@ -247,6 +247,11 @@ class GTG(GameValue):
         """Return estimated Shapley values ``[n]`` with their standard errors.
 
         Recorded: requests for a utility, permutations, and whether the round was truncated as a whole.
+
+        Args:
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
+            n: number of players.
+            view: the round; its random streams (``draw``) are used.
         """
         found = shapley.gtg(game, n, self.eps, self.max_permutations, seed=_seed(view), stop=self.stop)
         counts = {
@@ -341,7 +346,13 @@ class Mixture(GameValue):
         )
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated semivalues ``[n]`` with their standard errors."""
+        """Return estimated semivalues ``[n]`` with their standard errors.
+
+        Args:
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
+            n: number of players.
+            view: the round; its random streams (``draw``) are used.
+        """
         game.keep_outputs = True  # of single players' models: their likeness guides the surrogate (output_gram)
         memo = shapley.Memo(game)
         alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
@@ -411,7 +422,13 @@ class MonteCarlo(GameValue):
     permutations: Positive = 100
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated Shapley values ``[n]`` with their standard errors."""
+        """Return estimated Shapley values ``[n]`` with their standard errors.
+
+        Args:
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
+            n: number of players.
+            view: the round; its random streams (``draw``) are used.
+        """
         found = shapley.monte_carlo_result(game, n, self.permutations, _seed(view))
         return Solved(found.values, _along(found, game), _known(found.standard_errors))
 
@@ -421,7 +438,13 @@ class Exact(GameValue):
     """The exact Shapley value, over all 2^m coalitions of a group."""
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return exact Shapley values ``[n]``."""
+        """Return exact Shapley values ``[n]``.
+
+        Args:
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
+            n: number of players.
+            view: the round; not read here.
+        """
         values = shapley.exact(game, n)
         return Solved(values, _by_block(shapley.shapley_from_table, game))
 
@@ -435,7 +458,13 @@ class LeaveOneOut(GameValue):
         return LEAVE_ONE_OUT
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return ``v(N) - v(N without i)``, ``[n]``."""
+        """Return ``v(N) - v(N without i)``, ``[n]``.
+
+        Args:
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
+            n: number of players.
+            view: the round; not read here.
+        """
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
 
@@ -449,7 +478,13 @@ class Banzhaf(GameValue):
         return BANZHAF
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return exact Banzhaf values ``[n]``."""
+        """Return exact Banzhaf values ``[n]``.
+
+        Args:
+            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
+            n: number of players.
+            view: the round; not read here.
+        """
         values = shapley.banzhaf(game, n)
         return Solved(values, _by_block(shapley.banzhaf_from_table, game))
 

@@ -174,7 +174,13 @@ def transactions_chart(trades: Trades, title: str) -> Chart:
 
 
 def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
-    """Return who paid whom by the books, pools among them; None if nobody paid anybody."""
+    """Return who paid whom by the books, pools among them; None if nobody paid anybody.
+
+    Args:
+        run: the run.
+        books: what its ledger adds up to.
+        label: what the experiment is called.
+    """
     if not books.flow.any():
         return None
     roles = roles_of(run)
@@ -193,7 +199,13 @@ def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
 
 
 def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
-    """Return how many tokens each kind of transaction moved, by what the parts call them; None if nothing moved."""
+    """Return how many tokens each kind of transaction moved, by what the parts call them; None if nothing moved.
+
+    Args:
+        run: the run.
+        books: what its ledger adds up to.
+        label: what the experiment is called.
+    """
     if not books.kinds:
         return None
     kinds = books.kinds[:MOST_KINDS]

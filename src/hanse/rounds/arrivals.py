@@ -148,6 +148,11 @@ class Underway:
 
         In a simulation these are all present clients that do not still train; on a network the federation leaves those
         out itself. In a replay they are the clients that were present in that round of the other run.
+
+        Args:
+            roster: the present clients.
+            round: the round's number.
+            waiting: what becomes of late updates.
         """
         if waiting.replay is not None:
             there = waiting.replay.present.get(round)

@@ -205,6 +205,11 @@ def accepted(seats: Seats, view: View) -> Updates:
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:
     """Return what the train part sends beside this round's training tasks; None: nothing.
 
+    Args:
+        part: the train part.
+        view: the round, after selection.
+        state: the part's state.
+
     Raises:
         PartError: it is not the payload that the part announces, or not what the client's half declares.
     """

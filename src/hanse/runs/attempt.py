@@ -51,6 +51,11 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedR
 
     On a network a round in which a part raises is undone and recorded as failed; the log has the traceback. What the
     network itself or a mistake of the user raises is raised on.
+
+    Args:
+        setup: what stays the same over the run.
+        experiment: says which rounds are tested and how.
+        state: where the round begins.
     """
     if not setup.remote:
         return _round(setup, experiment, state)

@@ -95,6 +95,11 @@ class RunBooks:
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
         later.
+
+        Args:
+            round: the last round's number.
+            book: the books after it.
+            posted: the transactions of the last settlement.
         """
         write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, None))
 

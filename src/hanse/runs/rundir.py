@@ -338,6 +338,11 @@ class RunDir:
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
         later.
+
+        Args:
+            round: the last round's number.
+            book: the books after it.
+            posted: the transactions of the last settlement.
         """
         if self._books is not None:
             with self._storing():

@@ -382,6 +382,11 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
     With as many rows as distributions, rows are matched to distributions such that the sum of the matched figures is
     largest, because which row serves which is chance. "tier d" is then the row of distribution d, and "test/separated"
     is 1 if every tier is best on its own distribution and every distribution is served best by its own tier.
+
+    Args:
+        engine: scores the rows.
+        data: has the held-out samples of each distribution.
+        table: the models.
     """
     rows, tests = table.on_show[:_MOST_ROWS], [t for t in data.server_tests if len(t)]
     if not len(rows) or not tests:

@@ -227,7 +227,14 @@ def refuse(request: Request, key: Key | None, status: int, why: str, wait: float
 
 
 def refused_page(request: Request, key: Key, status: int, why: str) -> Response:
-    """Return a refusal: as a page to a browser, otherwise as :func:`refuse` does."""
+    """Return a refusal: as a page to a browser, otherwise as :func:`refuse` does.
+
+    Args:
+        request: what was asked.
+        key: who asked; None: nobody.
+        status: the HTTP status code.
+        why: the reason, for the log and the answer.
+    """
     if "text/html" not in request.headers.get("accept", ""):
         return refuse(request, key, status, why)
     _note(request, key, status, why)

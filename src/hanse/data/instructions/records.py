@@ -236,6 +236,7 @@ def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, widt
     What is too long loses the beginning of its prompt first, and only then the end of its answer.
 
     Args:
+        items: the instructions, at least one.
         tokenizer: makes the tokens.
         length: tokens of the window, at least 2.
         width: T, the positions of a row; None for what the longest sample needs.
