@@ -121,7 +121,7 @@ class FlowerFederation:
     """The members that are online, as the federation that a run plays with.
 
     Attributes:
-        grid: Flower's connection to the nodes.
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         members: the register of participants.
         job: ``job(member, num_clients)`` returns what the member's node must know of the run.
         deadline_s: seconds that an exchange waits where the experiment sets no deadline. A node that has died then

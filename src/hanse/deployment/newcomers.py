@@ -55,7 +55,7 @@ class Newcomers:
     They are kept by key, so that a node that comes back is recognised.
 
     Attributes:
-        grid: Flower's connection to the nodes.
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         clock: returns the time in seconds; tests give another one.
 
     Examples:
@@ -196,7 +196,7 @@ def sent(grid: Grid, records: Mapping[int, RecordDict], seconds: float, group: s
     """Send a question to each of several nodes.
 
     Args:
-        grid: Flower's connection to the nodes.
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         records: what is sent, by node id.
         seconds: after so long Flower takes no answer any more.
         group: a label that Flower keeps with the messages.

@@ -105,7 +105,8 @@ def play(
     """Wait for the members, play the rounds that are left, and return the finished run.
 
     Args:
-        grid: Flower's connection to the nodes, as a server app's ``main`` is given it.
+        grid: Flower's connection to the nodes, as a server app's ``main`` is given it, or a
+            :class:`hanse.deployment.rehearsal.InProcessGrid`.
         experiment: what is played (:class:`hanse.Experiment`), with at least ``members`` clients in its ``data``
             section.
         out: the run directory.

@@ -107,6 +107,11 @@ class Design:
         stratum: ``[k]`` int64, the stratum of each pair.
         available: ``[n // 2 + 1]`` float64, how many pairs each stratum has; entry 0 is 0.
         taken: ``[n // 2 + 1]`` int64, how many of them are evaluated.
+
+    Examples:
+        >>> plan = design(4, budget=12, seed=0)
+        >>> plan.players, plan.coalitions()[:2]
+        (4, [frozenset(), frozenset({0, 1, 2, 3})])
     """
 
     members: Bools
@@ -385,6 +390,15 @@ class Fit:
         folds: ``[k]``, the fold of each sampled pair; -1 for pairs that every fold trains on, those of strata that are
             known whole.
         grams: the Gram matrices that were tried, with their names.
+
+    Examples:
+        Four players, whose average is what a coalition is worth:
+
+        >>> gains, plan = np.array([1.0, 2.0, 3.0, 6.0]), design(4, budget=12, seed=0)
+        >>> worth = [float(gains[sorted(coalition)].mean()) if coalition else 0.0 for coalition in plan.coalitions()]
+        >>> found = fit(plan, worth, weights=np.ones(4))
+        >>> found.values().shape, round(float(found.values().sum()), 6)
+        ((4,), 3.0)
     """
 
     design: Design

@@ -73,7 +73,7 @@ class PlainFederation:
     """The members that are online, with plain Flower apps behind them.
 
     Attributes:
-        grid: Flower's connection to the nodes.
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         members: the register of the nodes that take part.
         form: the app's arrays, as columns of a row.
         keys: what records and metrics are called.

@@ -31,7 +31,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
     """Wait until enough nodes are online, without a time limit, and return those that take part.
 
     Args:
-        grid: Flower's connection to the nodes.
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         clients: how many take part; None: all that are there once there are at least two.
 
     Returns:
@@ -69,7 +69,7 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
     """Ask apps whether they answer hanse's questions.
 
     Args:
-        grid: Flower's connection to the nodes.
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         nodes: the nodes by key.
         seconds: how long to wait.
 

@@ -190,7 +190,7 @@ class MechanismStrategy:
         """Play the rounds, and return what a Flower strategy's ``start`` returns.
 
         Args:
-            grid: Flower's connection to the nodes.
+            grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
             initial_arrays: the model that training starts from.
             num_rounds: how many rounds, at least 1.
             timeout: seconds that an exchange waits; nodes that have not answered by then lose their seat in the round.
