@@ -43,11 +43,38 @@ CALLED_MOST = (
 # what other functions are given, and nobody can guess how to make
 GIVEN = (
     "hanse.core.part.View",
+    "hanse.core.part.Group",
+    "hanse.core.part.Context",
+    "hanse.core.part.Part",
+    "hanse.core.part.Mechanism",
+    "hanse.core.port.Federation",
+    "hanse.core.port.Request",
+    "hanse.core.port.Reply",
+    "hanse.core.table.Updates",
+    "hanse.rounds.round.Setup",
+    "hanse.rounds.round.LoopState",
+    "hanse.rounds.round.Played",
+    "hanse.rounds.judge.Judge",
+    "hanse.runs.run.Run",
+    "hanse.runs.run.Observer",
+    "hanse.runs.record.RunRecord",
+    "hanse.runs.rehearsal.rehearse",
+    "hanse.reports.groups.SeedGroup",
+    "hanse.learning.job.Engine",
+    "hanse.learning.job.SeatJob",
     "hanse.learning.job.Problem",
     "hanse.learning.sequential.SequentialEngine",
     "hanse.federation.policy.BestTier",
     "hanse.federation.answers.score_shares",
     "hanse.runs.testing.figures_of",
+)
+GIVEN_BY_FLOWER = (
+    "hanse.deployment.rehearsal.InProcessGrid",
+    "hanse.deployment.rehearsal.rehearse_network",
+    "hanse.deployment.link.FlowerFederation",
+    "hanse.deployment.newcomers.Newcomers",
+    "hanse.deployment.valued.mechanism.Watched",
+    "hanse.deployment.valued.record.Watch",
 )
 
 
@@ -69,7 +96,7 @@ def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: py
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("name", [*CALLED_MOST, *GIVEN])
+@pytest.mark.parametrize("name", [*CALLED_MOST, *GIVEN, *GIVEN_BY_FLOWER])
 def test_what_users_call_or_must_make_shows_a_call(name: str) -> None:
     module, _, what = name.rpartition(".")
     said = getattr(importlib.import_module(module), what).__doc__

@@ -76,6 +76,10 @@ class Hello:
         order: newcomers get their ids in ascending order of this number: the partition that a node was started with.
         inputs: how the parts of a sample lie in it, if it has several.
         loop: the kind of its own training loop; None: it trains as the experiment says.
+
+    Examples:
+        >>> Hello(num_samples=120, input_shape=(8,), num_classes=2, name="clinic").num_samples
+        120
     """
 
     num_samples: Count

@@ -232,6 +232,12 @@ class Trader:
     Attributes:
         most: the most tokens that it pays in a round; None for any bill. An entry ``most`` of its profile replaces it.
         patience: it stays for this many rounds in which its models were withheld from it; None for ever.
+
+    Examples:
+        >>> from hanse.core.recipe import Recipe
+        >>> me = Me(2, num_clients=4, seed=0, recipe=Recipe(), num_parameters=650)
+        >>> Trader(most=3.0).authorise(me, 0, {"profile": {"cost": 1.0}})
+        3000000
     """
 
     most: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

@@ -72,6 +72,13 @@ class Memo:
 
     Attributes:
         requests: how many coalitions were asked for, repetitions included.
+
+    Examples:
+        >>> game = Memo(lambda coalition: float(len(coalition)))
+        >>> game.many([frozenset(), frozenset({1}), frozenset()]), game.distinct, game.requests
+        ([0.0, 1.0, 0.0], 2, 3)
+        >>> game.places([frozenset({1})])
+        [1]
     """
 
     def __init__(self, value: Utility) -> None:

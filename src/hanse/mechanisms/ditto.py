@@ -30,6 +30,13 @@ class Ditto(TrainPart):
 
     Attributes:
         lam: strength of the pull; with 0 the private models are trained as if alone.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("ditto").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> len(seats)
+        8
     """
 
     needs = frozenset({"clients"})

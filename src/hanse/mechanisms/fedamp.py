@@ -117,6 +117,13 @@ class FedAMP(WeighPart):
         step: the paper's alpha. By default ``sigma / m`` for m models, so that the others' weights never
             add up to more than 1.
         sigma: the scale of squared distances. By default their mean over the pairs of the round, which is recorded.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("fedamp").before("weigh")
+        >>> weighed, state = part.weigh(view, state)
+        >>> len(weighed.replaced)
+        1
     """
 
     needs = frozenset({"clients"})

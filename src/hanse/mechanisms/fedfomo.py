@@ -93,6 +93,13 @@ class FedFomo(TrainPart, WeighPart):
         entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this much added to every
             entry of the difference, so that its own update has a finite (and large) weight. None: distances from the
             old model.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("fedfomo").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> len(seats)
+        4
     """
 
     needs = by_slot(train={"clients"}, weigh={"clients", "client_validation"})

@@ -52,6 +52,13 @@ class FedGen(TrainPart):
         latents: how many latents a client draws in each of its training steps.
         labels: how labels are drawn for latents: by their share of all "counts" so far (as in the paper), or "uniform"
             among those that ever occurred (as in the published code).
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("fedgen").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> part.sends(view, state).name
+        'generator'
     """
 
     needs = frozenset({"head"})

@@ -67,6 +67,13 @@ class FedSoft(TrainPart, WeighPart):
         smoothing: the paper's sigma: no importance is below this before they are normalised.
         interval: importances are estimated anew every so many rounds.
         score_samples: on how many samples they are estimated at most; None: on all.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("fedsoft").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> seats.R.shape
+        (4, 6)
     """
 
     needs = frozenset({"clients"})

@@ -162,6 +162,13 @@ class GTFLATSelect(SelectPart):
         generations: how many generations are played.
         scale: "paper" takes distances as they are, "mean" divides them by their mean.
         sketch: the length of a sketch; changes that are not longer are kept whole.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse({"name": "fedavg", "select": "gtflat"}, 2).before("select")
+        >>> choice, state = part.select(view, state)
+        >>> len(choice.clients)
+        4
     """
 
     needs = CLIENTS

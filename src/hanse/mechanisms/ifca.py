@@ -34,6 +34,13 @@ class IFCA(TrainPart, DeployPart):
     Attributes:
         clusters: the number of models, at least 2.
         score_samples: on how many training samples a client measures the losses at most; None: on all.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("ifca").before("deploy")
+        >>> deployment, state = part.deploy(view, state)
+        >>> deployment.rows.shape
+        (4,)
     """
 
     needs = frozenset({"clients"})

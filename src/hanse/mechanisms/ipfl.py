@@ -198,6 +198,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         pull_alone: whether a client that imports nothing is pulled towards its own last model, as in the authors' code.
         last_market: whether models are traded after the last training too, when nobody trains with them any more: the
             authors' T markets instead of T - 1.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("ipfl").before("settle")
+        >>> settlement, state = part.settle(view, state)
+        >>> len(settlement.transactions)
+        4
     """
 
     needs = by_slot(select={"clients", "trade"}, train={"clients"}, weigh={"clients"}, settle={"trade"})
@@ -744,6 +751,13 @@ class Utilities(SettlePart):
         count: "mixed" as above. "received": client i imports what it was sent, where the mechanism sends more models
             than it mixes (FedFomo); so in the authors' code.
         last_market: whether the last round counts, after which nobody trains.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse({"name": "fedavg", "settle": "utilities"}).before("settle")
+        >>> settlement, state = part.settle(view, state)
+        >>> settlement.transactions
+        ()
     """
 
     needs = frozenset({"clients"})

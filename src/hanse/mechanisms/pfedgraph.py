@@ -76,6 +76,13 @@ class FromCentres(TrainPart):
         sign: "attract" as in the paper; "repel" for the term ``+lam cos(theta, a_i)``, a push with ``-mu``, as in the
             public code of pFedGraph and of iPFL's comparison.
         term_from: the first round with the term; 1 in that code.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("pfedgraph").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> len(seats)
+        4
     """
 
     needs = frozenset({"clients"})

@@ -114,6 +114,13 @@ class TierModels(TrainPart):
     Attributes:
         tiers: the number of tiers, K.
         initial: "same", or "different" for an initial model of its own for each tier.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("pifl").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> len(seats)
+        4
     """
 
     needs = frozenset({"clients"})
@@ -157,6 +164,13 @@ class Tiers(SelectPart):
             the first (the values of PI-FL eq. 2 sum to 0).
         unbid: what becomes of a tier that nobody bids for: "nobody" trains it, and it keeps its model, or as many
             "random" clients as it has seats (so in the authors' code, where all tiers are good).
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("pifl", 2).before("select")
+        >>> choice, state = part.select(view, state)
+        >>> choice.clients.shape == choice.start.shape
+        True
     """
 
     needs = SCHEDULED
@@ -359,6 +373,13 @@ class TokenManager(SettlePart):
         tell: "net": what a client got less the prices it paid. A tier that only ever invited a client, which therefore
             never paid there, then looks better than it is. "rewards": those of eqs (12)-(14) alone (PI-FL sec. 3.1
             speaks of "received rewards").
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("pifl", 2).before("settle")
+        >>> settlement, state = part.settle(view, state)
+        >>> all(sum(units for _, units in one.postings) == 0 for one in settlement.transactions)
+        True
     """
 
     needs = VALUED

@@ -47,6 +47,13 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
 
     Attributes:
         global_lr: the server's learning rate, eta_g.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("scaffold").before("train")
+        >>> seats, state = part.seats(view, state)
+        >>> seats.L.shape
+        (4, 6)
     """
 
     needs = by_slot(train={"clients"}, weigh={"clients", "groups"})

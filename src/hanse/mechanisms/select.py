@@ -287,6 +287,13 @@ class ByValue(SelectPart):
         meets: in which order everyone sits once at first (:func:`meet_all`). With "never" there is no such phase, and
             whoever has never sat ranks as with the value 0 (:class:`Greedy`) or first (:class:`UCB`).
         ties: go to the lower "id" or are broken at "random".
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("greedyfed", 2).before("select")
+        >>> choice, state = part.select(view, state)
+        >>> sorted(part.figures(state))
+        ['cumulative_value']
     """
 
     needs = VALUES
@@ -398,6 +405,13 @@ class SFedAvg(SelectPart):
         beta: weight of the new value.
         temperature: of the softmax, above 0; the lower, the more the best clients are preferred.
         start: phi before the first value; None: 1/N.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("s_fedavg", 2).before("select")
+        >>> choice, state = part.select(view, state)
+        >>> len(choice.clients)
+        4
     """
 
     needs = VALUES
@@ -470,6 +484,13 @@ class PowerOfChoice(SelectPart):
         score_samples: on how many training samples a client measures the loss at most; None: on all.
         pick: "losses" as above. "random": nobody is asked, and a uniform draw decides. That is what the code of
             GreedyFed's authors comes to, since it lists the losses by id but reads its choice from a shuffled list.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("power_of_choice").before("select")
+        >>> choice, state = part.select(view, state)
+        >>> len(choice.clients)
+        4
     """
 
     needs = CLIENTS
@@ -544,6 +565,13 @@ class Oort(SelectPart):
         clients_per_round: how many clients train in a round.
         exploration: the share of exploring seats in round 0; it decays by 0.98 a round, down to 0.2.
         cutoff: a client is in the pool if its utility is at least this share of that of the last client in the top M.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("oort", 2).before("select")
+        >>> choice, state = part.select(view, state)
+        >>> len(choice.clients)
+        4
     """
 
     needs = CLIENTS | {"losses"}

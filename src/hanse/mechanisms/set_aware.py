@@ -164,6 +164,13 @@ class SetAware(SelectPart):
         memory: the share of the old estimate that a client keeps when it sits again, below 1.
         caution: weight of the noise; 0: noise does not count.
         class_samples: how many validation samples of a class its direction is computed from at most.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("set_aware", 2).before("select")
+        >>> choice, state = part.select(view, state)
+        >>> len(choice.clients)
+        4
     """
 
     needs = VALUES | {"validation"}

@@ -112,6 +112,13 @@ class GameValue(ValuePart):
 
     Attributes:
         utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("greedyfed").before("value")
+        >>> values, state = part.value(view, state)
+        >>> values.per_seat.shape
+        (4,)
     """
 
     needs = VALIDATION

@@ -220,6 +220,11 @@ def refuse(request: Request, key: Key | None, status: int, why: str, wait: float
         status: the HTTP status code.
         why: the reason, for the log and the answer.
         wait: seconds after which it may be tried again; 0: it need not be said.
+
+    Examples:
+        >>> request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
+        >>> refuse(request, None, 401, "no key").body
+        b'{"refused":"no key"}'
     """
     _note(request, key, status, why)
     headers = {"Retry-After": str(max(1, round(wait + 0.5)))} if wait else None

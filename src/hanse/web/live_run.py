@@ -394,6 +394,15 @@ class LiveRun:
     Attributes:
         folder: the run directory.
         name: the run's name, for people.
+
+    Examples:
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment, out="small", overwrite=True)
+        >>> live = LiveRun(Path("small"), "small")
+        >>> "whole" in live.look(), live.look()  # something new, and then nothing
+        (True, None)
+        >>> live.close()
     """
 
     def __init__(self, folder: Path, name: str, ledger_url: str | None = None) -> None:

@@ -39,6 +39,12 @@ def page(name: str, status: int = 200, headers: dict[str, str] | None = None, **
         headers: further headers of the answer.
         words: what the template shows. ``who`` is the holder of a key, or None, and ``keys`` says whether there are
             keys: on them depends what the head of the page offers.
+
+    Examples:
+        >>> page("login", wrong="").status_code
+        200
+        >>> b"unknown key" in page("login", status=403, wrong="unknown key").body
+        True
     """
     words = {"who": None, "keys": False, **words}
     return HTMLResponse(_environment.get_template(f"{name}.html.j2").render(words), status, headers)
