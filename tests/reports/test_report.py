@@ -8,8 +8,10 @@ import pytest
 from reports_cases import accuracies, large_run, metric, seat, write_run
 
 from hanse.base.errors import UserError
+from hanse.reports import vega
+from hanse.reports.chart import Chart
 from hanse.reports.report import write_report
-from hanse.reports.vega import SCALE
+from hanse.reports.vega import SCALE, DrawingError
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
@@ -129,6 +131,25 @@ def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_report([good], tmp_path / "file" / "out")
+
+
+def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(chart: Chart, folder: Path) -> None:
+        if "accuracy" in chart.key:
+            raise DrawingError("no such font")
+        draw(chart, folder)
+
+    draw = vega.save
+    monkeypatch.setattr("hanse.reports.report.save", save)
+    page = Page(write_report(pair(tmp_path), tmp_path / "out").read_text())
+    drawn = {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")}
+    with_numbers = {path.stem for path in (tmp_path / "out" / "figures").glob("*.csv")}
+    missing = with_numbers - drawn
+    assert drawn
+    assert missing
+    assert all(f"(figures/{key}): no such font" in page.text for key in missing)
 
 
 def test_a_large_report_is_small(tmp_path: Path) -> None:
