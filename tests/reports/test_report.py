@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -149,7 +151,35 @@ def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
     missing = with_numbers - drawn
     assert drawn
     assert missing
-    assert all(f"(figures/{key}): no such font" in page.text for key in missing)
+    assert "Not drawn as PNG and SVG: " in page.text
+    assert "Cause: no such font." in page.text
+
+
+def test_figures_of_an_earlier_report_do_not_stay_beside_those_of_this_one(tmp_path: Path) -> None:
+    greedy, _, fedavg, _ = pair(tmp_path)
+    write_report([greedy], tmp_path / "out")
+    (tmp_path / "out" / "figures" / "mine.png").write_bytes(b"kept")
+    before = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    write_report([fedavg], tmp_path / "out")
+    write_report([fedavg], tmp_path / "alone")
+    after = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert after != before
+    assert after == {path.name for path in (tmp_path / "alone" / "figures").iterdir()} | {"mine.png"}
+
+
+def test_a_limit_on_addresses_leaves_the_page_and_says_what_is_missing(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path = accuracies(tmp_path / "a", [0.1, 0.2])
+    text = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (16 * 10**9,) * 2);"
+        "from hanse.reports.report import write_report; write_report(sys.argv[1:2], sys.argv[2])"
+    )
+    assert resource.RLIMIT_AS
+    subprocess.run([sys.executable, "-c", text, str(path), str(tmp_path / "out")], check=True)
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert "Cause: drawing needs 70 GB of addresses" in page.text
+    assert list((tmp_path / "out" / "figures").glob("*.csv"))
+    assert not list((tmp_path / "out" / "figures").glob("*.png"))
 
 
 def test_a_large_report_is_small(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -393,19 +394,33 @@ def write_report(
 
 
 def _write_figures(out: Path, charts: Sequence[Chart]) -> list[str]:
-    """Write each chart's files; return a line for each that could not be drawn, whose numbers are written all the
-    same.
+    """Write each chart's files in the place of those of an earlier report; return lines that say which could not be
+    drawn and why. The numbers of these are written all the same.
     """
-    missing = []
+    missing: dict[str, list[str]] = {}
     with _written_to(out):
         (out / "figures").mkdir(parents=True, exist_ok=True)
+        _remove_earlier(out)
         for chart in charts:
             write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
             try:
                 save(chart, out / "figures")
             except DrawingError as wrong:
-                missing.append(f"Not drawn as a file: {chart.title} (figures/{chart.key}): {wrong}.")
-    return missing
+                missing.setdefault(str(wrong), []).append(chart.title)
+    return [f"Not drawn as PNG and SVG: {', '.join(titles)}. Cause: {why}." for why, titles in missing.items()]
+
+
+def _remove_earlier(out: Path) -> None:
+    """Remove the figures of the report that is already in ``out``, as its page names them; other files stay."""
+    page = out / "report.html"
+    if not page.is_file():
+        return
+    for key in _KEY.findall(page.read_text("utf-8", errors="replace")):
+        for kind in ("png", "svg", "csv"):
+            (out / "figures" / f"{key}.{kind}").unlink(missing_ok=True)
+
+
+_KEY = re.compile(r"Files: figures/([a-z0-9.-]+)</span>")
 
 
 @contextmanager

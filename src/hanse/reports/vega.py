@@ -147,11 +147,30 @@ def _draw(convert: Callable[..., Any], *given: Any, **options: Any) -> Any:
         raise DrawingError(f"the chart could not be drawn: {first_line(wrong)}") from wrong
 
 
+_ROOM = 70e9  # bytes of addresses that the library's engine reserves (it uses few of them), else it ends the process
+
+
+def _check_room() -> None:
+    """Raise DrawingError where a limit such as ``ulimit -v`` leaves the drawing library too few addresses."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _ROOM:
+        raise DrawingError(
+            f"drawing needs {_ROOM / 1e9:.0f} GB of addresses (little of it as memory), and this process is allowed "
+            f"{limit / 1e9:.0f} (ulimit -v): raise that limit"
+        )
+
+
 def to_svg(spec: Spec) -> str:
     """Return a specification as an SVG document. The same one gives the same text; texts in it stay texts.
 
-    Raises DrawingError: the library cannot draw it, or this process was forked from one that has drawn.
+    Raises DrawingError: the library cannot draw it, too few addresses are allowed (``ulimit -v``), or this process was
+    forked from one that has drawn.
     """
+    _check_room()
     svg = str(_draw(vl_convert.vegalite_to_svg, spec, vl_version=VEGA_LITE))
     # the library counts its clips and gradients on from drawing to drawing: here they begin at 0
     numbers: dict[str, str] = {}
