@@ -20,7 +20,9 @@ hand in ``benchmarks/results/PAPER/verdicts.toml``, as ``[[verdicts]]``:
   it, or with an interval that is not on that side (one seed has none), is refused;
 * ``groups``, ``columns``, ``rows``: the only ones that are compared; ``hours``: what a run takes, where we know better.
 
-A verdict other than "not run" needs pairs with numbers, unless its table is computed. ``benchmarks/results/data.json``
+A verdict other than "not run" and "not decided" needs pairs with numbers, unless its table is computed. "not run"
+beside finished runs is refused, and so is "not decided" beside none. ``runs`` is how many runs of the table were
+finished when the verdict was written; the page says so where there are more by now. ``benchmarks/results/data.json``
 keeps which data sets were here, and how their splits differ from the official ones, so that the pages are the same on a
 machine without data; writing the pages brings it up to date. Tables that are computed are read from what ``reproduce``
 wrote (``TABLE-SCALE.json``).
@@ -33,7 +35,8 @@ import json
 import math
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -44,7 +47,7 @@ from unittest.mock import patch
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.data import sources
-from hanse.lab.papers import catalogue, changes
+from hanse.lab.papers import catalogue, changes, computed
 from hanse.lab.papers.catalogue import MADE_OF, PAPERS, SHIPPED
 from hanse.lab.papers.compare import Row, cpu_hours, rows, seed_values
 from hanse.lab.papers.figures import charts
@@ -59,10 +62,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 PLANNED = "planned.json"
 TITLES = {"greedyfed": "GreedyFed", "gtflat": "GTFLAT", "ipfl": "iPFL", "pifl": "PI-FL"}
-VERDICTS = ("confirmed", "not confirmed", "partly", "not run")
+VERDICTS = ("confirmed", "not confirmed", "partly", "not decided", "not run")
+OPEN = ("not decided", "not run")
 WORDS = {
     "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "expects", "groups", "columns",
-    "rows", "hours",
+    "rows", "hours", "runs",
 }  # fmt: skip
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
@@ -169,8 +173,16 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
         patches.enter_context(patch("hanse.lab.papers.computed.is_here", lambda source: False))
         note = partial(changes._files, note=lambda source: known.get(source, ""))
         patches.enter_context(patch.object(changes, "_files", note))
+        own = partial(_own_table7, computed.kept_table7, results / "ipfl")  # wherever this is called from
+        patches.enter_context(patch("hanse.lab.papers.computed.kept_table7", own))
         yield known
     find_table.cache_clear()
+
+
+def _own_table7(
+    read: Callable[..., dict[int, float] | None], folder: Path, _: Sequence[Path], scale: str, recipe: str
+) -> dict[int, float] | None:
+    return read([folder], scale, recipe)
 
 
 def _sources(paper: str) -> set[str]:
@@ -236,7 +248,7 @@ def _strangers(paper: str, entry: Verdict) -> list[str]:
             if name not in names[k]]  # fmt: skip
 
 
-def differences(entry: Verdict, kept: Kept) -> list[tuple[str, Difference]]:
+def differences(entry: Verdict, kept: Kept) -> list[tuple[str, Difference | Shares]]:
     """Return a verdict's pairs with their numbers: "setting: A - B" and the difference over seeds, one for each setting
     that has both.
     """
@@ -274,14 +286,53 @@ class Difference:
     def __str__(self) -> str:
         if self.interval is None:
             return f"{self.mean:+.2f}, 1 seed: no interval"
-        return f"{self.mean:+.2f} [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}], {self.seeds} seeds"
+        low, high = map(_signed, self.interval)
+        return f"{self.mean:+.2f} [{low}, {high}], {self.seeds} seeds"
 
     def is_on(self, side: str) -> bool:
         """Whether the whole interval is "above" or "below" zero; never with one seed."""
         return self.interval is not None and (self.interval[0] > 0 if side == "above" else self.interval[1] < 0)
 
 
-def difference(outcome: TableOutcome, row: Row, other: Row | None, *, printed: bool = False) -> Difference | None:
+def _signed(end: float) -> str:
+    """Return an end of an interval with as many digits as its sign needs, at most four: -0.003 and not -0.00."""
+    digits = next((n for n in (2, 3, 4) if end == 0 or abs(end) >= 0.5 * 10.0**-n), 4)
+    return f"{end:+.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """In how many seeds something was so in one row and in another, over the seeds that both have.
+
+    A seed says yes or no, which is no number with a normal spread: the exact sign test counts the seeds in which it was
+    so in the first row alone (``only_first``) and in the second alone.
+    """
+
+    first: int
+    second: int
+    only_first: int
+    seeds: int
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value: that so uneven a split of the seeds that differ is chance."""
+        only_second = self.second - (self.first - self.only_first)
+        differ = self.only_first + only_second
+        tail = sum(math.comb(differ, k) for k in range(min(self.only_first, only_second) + 1))
+        return min(1.0, 2.0 * tail / 2.0**differ)
+
+    def __str__(self) -> str:
+        return f"{self.first} of {self.seeds} seeds against {self.second} of {self.seeds}, sign test p = {self.p:.3g}"
+
+    def is_on(self, side: str) -> bool:
+        """Whether it was so in more ("above") or fewer seeds of the first row, with p at most 5 %."""
+        ahead = self.first > self.second if side == "above" else self.first < self.second
+        return ahead and self.p <= 0.05
+
+
+def difference(
+    outcome: TableOutcome, row: Row, other: Row | None, *, printed: bool = False
+) -> Difference | Shares | None:
     """Return how much a row is above another (or above what is printed of it), over the seeds that both have; None if
     there is no such seed.
     """
@@ -293,6 +344,9 @@ def difference(outcome: TableOutcome, row: Row, other: Row | None, *, printed: b
     if printed:
         theirs = {} if published is None else dict.fromkeys(ours, published.mean)
     seeds = [seed for seed in ours if seed in theirs]
+    if row.cell.measure == "share" and not printed and seeds:
+        both = [(ours[seed] > 0, theirs[seed] > 0) for seed in seeds]
+        return Shares(sum(a for a, _ in both), sum(b for _, b in both), both.count((True, False)), len(seeds))
     found = paired(ours, theirs)
     if found is None:
         return Difference(ours[seeds[0]] - theirs[seeds[0]], None, 1) if seeds else None
@@ -314,9 +368,12 @@ class Page:
 def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
     """Return the index and a page a paper. Raises UserError for a verdict without numbers."""
     found, lines = [], []
+    every = {paper: verdicts(paper, results) for paper in PAPERS}
+    held = {paper: {name: kept_tables(paper, name, results) for name in PAPERS[paper].tables} for paper in PAPERS}
+    if wrong := [line for paper in PAPERS for line in _not_as_kept(paper, every[paper], held[paper])]:
+        raise UserError(*wrong)
     for paper in PAPERS:
-        judged = verdicts(paper, results)
-        kept = {name: kept_tables(paper, name, results) for name in PAPERS[paper].tables}
+        judged, kept = every[paper], held[paper]
         found.append(_paper_page(results, paper, judged, kept, data))
         lines += ["", f"## [{TITLES[paper]}]({paper}.md)", "", PAPERS[paper].citation, ""]
         lines += [
@@ -328,12 +385,15 @@ def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
         "# The papers' tables and figures\n\nWhat was run of each, and what it says. A recipe is *paper* (what the text"
         " says) or *authors* (what the authors' public code does; [where they differ](../papers.md)); a scale is "
         "*paper* (everything) or *small* (fewer rounds, clients or settings: each table says which). Every page is "
-        "made of the kept results of single runs by `python benchmarks/pages.py`; the keys of these runs were "
-        "committed before they were run.\n\n"
+        "made of the kept results of single runs by `python benchmarks/pages.py`; the settings to be run were "
+        "committed before the runs.\n\n"
         "A claim is the paper's, in our words. **Confirmed**: every difference that it is about has the sign that it "
         "says, with a 95 % interval over seeds that does not reach 0, or numbers that are computed without chance are "
-        "the printed ones. **Partly**, **not confirmed**: as the reason beside it says. **Not decided**: some runs are "
-        "finished, too few to judge by. **Not run**: none is, or only earlier ones whose single results were not kept. "
+        "the printed ones. **Partly**: a part of the claim holds, or all of it has the sign that it says, with too few "
+        "seeds to be sure; the reason beside it says which. **Not confirmed**: the differences do not show it. **Not "
+        "decided**: some runs are finished, too few to judge by. **Not run**: none is, or only earlier ones whose "
+        "single results were not kept. A share of seeds (*separated*) has no interval: the seeds are counted, and two "
+        "rows are compared by an exact sign test, which five seeds cannot bring below p = 0.06. "
         "*2 of 12 runs*: a table is made of many runs (rows, settings, seeds), and of so many so few are finished. "
         "Processor hours are for all of them at full size, one core each, on the machine of the finished runs. "
         "*Data not here*: [what must be fetched by hand](../data.md).\n\n"
@@ -351,6 +411,8 @@ def _command(paper: str, name: str, recipe: str, scale: str) -> str:
 def _seeds(kept: Kept) -> str:
     """Say how many seeds are finished: of all cells that have a number, the fewest and the most."""
     counts = {row.best.n for row in rows(kept.outcome)}
+    if not kept.outcome.jobs:
+        return "none needed"
     few = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
     return few if counts == {kept.outcome.seeds} else f"{few} of {kept.outcome.seeds}"
 
@@ -358,14 +420,24 @@ def _seeds(kept: Kept) -> str:
 def _index_line(
     paper: str, name: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> str:
-    here = distinct(kept[name])
+    here, recipe = distinct(kept[name]), _usual_recipe(kept)
     made = [f"{k.table.recipe}, {k.table.scale}{_partly(k)}" for k in here] or [
-        _why(paper, name, "paper", judged, kept, data)
+        _why(paper, name, recipe, judged, kept, data)
     ]
-    said = "<br>".join(f"{v['claim']}: **{_decided(v, here)}**" for v in judged if v["table"] == name)
-    runs = [(k.table.recipe, k.table.scale) for k in here] or [("paper", "paper")]
+    said = "<br>".join(f"{v['claim']}: **{v['verdict']}**" for v in judged if v["table"] == name)
+    runs = [(k.table.recipe, k.table.scale) for k in here] or [(recipe, "paper")]
     commands = "<br>".join(_command(paper, name, *run) for run in runs)
     return f"| {name} | {'<br>'.join(made)} | {'<br>'.join(map(_seeds, here))} | {said or 'none yet'} | {commands} |"
+
+
+def _usual_recipe(kept: Mapping[str, Sequence[Kept]]) -> str:
+    """Return the recipe of most of a paper's finished runs, by which its other tables go on: their hours are reckoned
+    from these runs, and their numbers stand beside theirs.
+    """
+    runs = Counter(recipe for _, recipe in {
+        (key, k.table.recipe) for here in kept.values() for k in here for key in k.outcome.results
+    })  # fmt: skip
+    return max(RECIPES, key=lambda recipe: runs[recipe])  # "paper" if there are as many of both
 
 
 def _partly(kept: Kept) -> str:
@@ -384,6 +456,7 @@ def _not_run(
             of = next((k for k in here if (k.table.recipe, k.table.scale) == (recipe, "paper")), None)
             why = _why(paper, name, recipe, judged, kept, data) if of is None else _partly(of).strip(" ()")
             if why:
+                why += " finished" if of is not None else ""
                 told.setdefault(why, {}).setdefault(name, []).append(recipe)
     lines = []
     for why, names in told.items():
@@ -423,16 +496,17 @@ def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
     every = [k for k in all_kept if k.table.recipe == full.recipe] or all_kept
     measured = [k.outcome for k in every if k.table.scale == "paper"] or [k.outcome for k in every]
     if not measured:
-        return "hours not known"
+        return "hours not known: no run of this paper is kept"
     jobs = tuple(job for outcome in measured for job in outcome.jobs)
     results = {key: found for outcome in measured for key, found in outcome.results.items()}
     hours, missing = cpu_hours(replace(measured[0], jobs=jobs, results=results), full)
     more = "about " if all(outcome.table.scale == "paper" for outcome in measured) else "more than "
     by = sorted({outcome.table.recipe for outcome in measured})
     runs = f"{len(results)} run{'' if len(results) == 1 else 's'}"
-    unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
-    told = f"{more}{hours:.1f} processor hours (reckoned from a round's cost in {runs} by recipe {' and '.join(by)})"
-    return f"{told}{unknown}" if hours else "hours not known"
+    if not hours:
+        return f"hours not known: no run of {' or '.join(missing)} is kept"
+    unknown = f", not counting {', '.join(missing)}, of which no run is kept" if missing else ""
+    return f"{more}{hours:.1f} processor hours (from a round's cost in {runs} by recipe {' and '.join(by)}){unknown}"
 
 
 def _unread(folder: Path, kept: Mapping[str, Sequence[Kept]]) -> list[str]:
@@ -477,7 +551,7 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
     of = next((k for k in here if (k.table.recipe, k.table.scale) == (recipe, scale)), None)
     pairs = [] if of is None else differences(entry, of)
     exact = of is not None and not of.outcome.jobs
-    if entry["verdict"] != "not run" and not pairs and not exact:
+    if entry["verdict"] not in OPEN and not pairs and not exact:
         raise UserError(
             f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale}), '{entry['claim']}': the verdict "
             f"'{entry['verdict']}' has no pair with finished runs"
@@ -486,14 +560,19 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
         _hold(f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale})", entry.get("expects"), pairs)
     made = f" (recipe {recipe}, scale {scale})" if of is not None else ""
     because = f" {entry['because'][0].upper()}{entry['because'][1:]}." if entry.get("because") else ""
-    lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{_decided(entry, here).capitalize()}**.{because}", ""]
+    now = 0 if of is None else len(of.outcome.results)
+    since = f" (Written when {_runs(entry['runs'])} finished; {now} are now.)" if entry.get("runs", now) != now else ""
+    word = entry["verdict"].capitalize()
+    lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{word}**.{because}{since}", ""]
     if pairs:
-        lines += ["| difference | mean over seeds, 95 % interval |", "|---|---|"]
+        exact_test = any(isinstance(said, Shares) for _, said in pairs)
+        lines += [f"| difference | {'seeds of both, exact test' if exact_test else 'mean over seeds, 95 % interval'} |"]
+        lines += ["|---|---|"]
         lines += [f"| {what} | {said} |" for what, said in pairs] + [""]
     return lines
 
 
-def _hold(where: str, expects: str | None, pairs: Sequence[tuple[str, Difference]]) -> None:
+def _hold(where: str, expects: str | None, pairs: Sequence[tuple[str, Difference | Shares]]) -> None:
     """Hold a verdict "confirmed" against its numbers. Raises UserError for those that do not say so."""
     if expects is None:
         raise UserError(f"{where}: 'confirmed' needs expects; allowed: above, below")
@@ -502,9 +581,22 @@ def _hold(where: str, expects: str | None, pairs: Sequence[tuple[str, Difference
         raise UserError(f"{where}: 'confirmed' with expects = '{expects}', against {'; '.join(against)}")
 
 
-def _decided(entry: Verdict, here: Sequence[Kept]) -> str:
-    """Return a verdict's word; a table of which there are finished runs is not "not run"."""
-    return "not decided" if entry["verdict"] == "not run" and here else str(entry["verdict"])
+def _runs(number: int) -> str:
+    return "1 run was" if number == 1 else f"{number} runs were"
+
+
+def _not_as_kept(paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]]) -> list[str]:
+    """Return a line for each verdict that says "not run" of a table with finished runs, or "not decided" of one
+    without.
+    """
+    lines = []
+    for entry in judged:
+        where, there = f"{paper}/verdicts.toml: {entry['table']}", bool(kept[entry["table"]])
+        if entry["verdict"] == "not run" and there:
+            lines.append(f"{where}: 'not run', and runs of it are finished: say 'not decided', or decide")
+        if entry["verdict"] == "not decided" and not there:
+            lines.append(f"{where}: 'not decided', and no run of it is finished: say 'not run'")
+    return lines
 
 
 def _shown(found: Kept, drawn: Sequence[Chart]) -> list[str]:
@@ -514,7 +606,8 @@ def _shown(found: Kept, drawn: Sequence[Chart]) -> list[str]:
         whole = with_seeds(whole, found.outcome.seeds, found.full.seeds)
     lines = [table_markdown(found.outcome, found.full, whole).rstrip(), ""]
     command = _command(table.paper, table.name, table.recipe, table.scale)
-    lines += [f"Finished seeds: {_seeds(found)}{_partly(found)}. {command}", ""]
+    seeds = f"Finished seeds: {_seeds(found)}{_partly(found)}." if found.outcome.jobs else "Computed, without a seed."
+    lines += [f"{seeds} {command}", ""]
     lines += _against_first(found)
     for chart in drawn:
         links = ", ".join(f"[{kind.upper()}](figures/{chart.key}.{kind})" for kind in ("svg", "csv"))
@@ -534,9 +627,16 @@ def _against_first(found: Kept) -> list[str]:
     for setting in dict.fromkeys(row.cell.setting for row in here):
         first, *others = [row for row in here if row.cell.setting == setting]
         said = [(row.cell.algorithm, difference(found.outcome, first, row)) for row in others]
-        told = [f"{first.cell.algorithm} − {name}: {text}" for name, text in said if text is not None and text.interval]
+        told = [
+            f"{first.cell.algorithm} − {name}: {text}" for name, text in said if text is not None and text.seeds > 1
+        ]
         lines += [f"- {setting}: {'; '.join(told)}"] if told else []
-    said = "The first row minus each other one, paired by seed, mean and 95 % interval (Student's t):"
+    said = (
+        "The first row minus each other one, paired by seed, mean and 95 % interval (Student's t); of a share of seeds "
+        "the counts of both, and an exact sign test:"
+        if any(row.best.held is not None for row in here)
+        else "The first row minus each other one, paired by seed, mean and 95 % interval (Student's t):"
+    )
     return [said, "", *lines, ""] if lines else []
 
 

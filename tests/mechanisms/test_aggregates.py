@@ -430,7 +430,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "needs of the other rule": (
         {"weigh": {"name": "clipped", "of": "samples_over_probability"}},
-        "mechanism.weigh: Clipped needs a selector that draws by lot",
+        "mechanism.weigh: Clipped needs a selector that draws at random",
     ),
     "no groups": ({"name": "local", "clients_per_round": "none", "weigh": "fedadam"}, "FedAdam needs groups"),
     "no share": ({"weigh": {"name": "trimmed_mean", "share": 0.5}}, "mechanism.weigh.share: 0.5"),

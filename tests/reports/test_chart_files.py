@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import multiprocessing
+import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,8 @@ import numpy as np
 import pytest
 import vl_convert
 
-from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, to_csv
-from hanse.reports.vega import VEGA_LITE, save, small_svg, to_svg, to_vegalite
+from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, numbers, to_csv
+from hanse.reports.vega import VEGA_LITE, DrawingError, save, small_svg, to_svg, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])
@@ -190,3 +192,47 @@ def test_an_axis_that_counts_says_each_number_once(rounds: int) -> None:
     counted = texts[: texts.index("rounds")]
     whole = [text for text in counted if text.isdecimal()]
     assert len(whole) == len(set(whole)) >= 2
+
+
+def test_numbers_close_together_and_far_from_zero_stay_apart() -> None:
+    y = np.array([1_000_000.0, 1_000_002.0, 1_000_001.0])
+    steps = Chart("k", "s", "t", "c", Lines((Line("a", np.arange(3.0), y),)), y="tokens")
+    svg = to_svg(to_vegalite(steps))
+    texts = ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("}text")]
+    on_axis = texts[texts.index("tokens") - 3 : texts.index("tokens")]
+    assert len(set(on_axis)) == 3
+    assert "1,000,002" in texts
+    assert [row["y"] for row in to_vegalite(steps)["datasets"]["rows"]] == y.tolist()
+    assert to_csv(steps).splitlines()[2] == "a,1,1000002,,"
+    assert numbers(steps)[2][2] == "1000002"
+
+
+def test_a_name_without_a_space_stays_within_its_drawing() -> None:
+    svg = to_svg(to_vegalite(Chart("k", "s", "name" * 60, "c", Lines((Line("a", X, X),)))))
+    spans = [e.text or "" for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("}tspan")]
+    assert "".join(spans) == "name" * 60
+    assert max(map(len, spans)) < 100
+
+
+def test_what_the_library_cannot_draw_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(DrawingError, match="could not be drawn: ValueError"):
+        to_svg({"mark": 7})
+
+
+def _draw_in_a_fork(pipe: Any) -> None:
+    try:
+        pipe.send(to_svg(to_vegalite(chart("lines"))))
+    except DrawingError as wrong:
+        pipe.send(str(wrong))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_of_a_process_that_has_drawn_says_so_instead_of_waiting_for_ever() -> None:
+    to_svg(to_vegalite(chart("lines")))
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_draw_in_a_fork, args=(theirs,), daemon=True)
+    child.start()
+    assert ours.poll(60)
+    assert "cannot draw" in ours.recv()
+    child.join()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,8 +10,10 @@ import pytest
 from reports_cases import accuracies, large_run, metric, seat, write_run
 
 from hanse.base.errors import UserError
+from hanse.reports import vega
+from hanse.reports.chart import Chart
 from hanse.reports.report import write_report
-from hanse.reports.vega import SCALE
+from hanse.reports.vega import SCALE, DrawingError
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
@@ -129,6 +133,53 @@ def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_report([good], tmp_path / "file" / "out")
+
+
+def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(chart: Chart, folder: Path) -> None:
+        if "accuracy" in chart.key:
+            raise DrawingError("no such font")
+        draw(chart, folder)
+
+    draw = vega.save
+    monkeypatch.setattr("hanse.reports.report.save", save)
+    page = Page(write_report(pair(tmp_path), tmp_path / "out").read_text())
+    drawn = {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")}
+    with_numbers = {path.stem for path in (tmp_path / "out" / "figures").glob("*.csv")}
+    missing = with_numbers - drawn
+    assert drawn
+    assert missing
+    assert "Not drawn as PNG and SVG: " in page.text
+    assert "Cause: no such font." in page.text
+
+
+def test_figures_of_an_earlier_report_do_not_stay_beside_those_of_this_one(tmp_path: Path) -> None:
+    greedy, _, fedavg, _ = pair(tmp_path)
+    write_report([greedy], tmp_path / "out")
+    (tmp_path / "out" / "figures" / "mine.png").write_bytes(b"kept")
+    before = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    write_report([fedavg], tmp_path / "out")
+    write_report([fedavg], tmp_path / "alone")
+    after = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert after != before
+    assert after == {path.name for path in (tmp_path / "alone" / "figures").iterdir()} | {"mine.png"}
+
+
+def test_a_limit_on_addresses_leaves_the_page_and_says_what_is_missing(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path = accuracies(tmp_path / "a", [0.1, 0.2])
+    text = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (16 * 10**9,) * 2);"
+        "from hanse.reports.report import write_report; write_report(sys.argv[1:2], sys.argv[2])"
+    )
+    assert resource.RLIMIT_AS
+    subprocess.run([sys.executable, "-c", text, str(path), str(tmp_path / "out")], check=True)
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert "Cause: drawing needs 70 GB of addresses" in page.text
+    assert list((tmp_path / "out" / "figures").glob("*.csv"))
+    assert not list((tmp_path / "out" / "figures").glob("*.png"))
 
 
 def test_a_large_report_is_small(tmp_path: Path) -> None:

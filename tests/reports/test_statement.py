@@ -198,6 +198,8 @@ def test_a_market_counts_what_was_delivered(market: Path) -> None:
         expected = sum(int((g["market_graph"] * g["market_paid"][:, None])[:, c].sum()) for g in graphs)
         assert found.deliveries == expected
         assert found.imported == sum(int((g["market_graph"] * g["market_paid"][:, None])[c].sum()) for g in graphs)
+        # the last round sells nothing; what it keeps of an update is the client's own
+        assert found.used == sum(bool((g["market_graph"] * g["market_paid"][:, None])[:, c].any()) for g in graphs)
         sold, bought = sold + found.deliveries, bought + found.imported
         utility[c] = found.utility or 0.0
     assert sold == bought > 0

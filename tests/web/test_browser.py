@@ -135,6 +135,18 @@ def test_a_market_is_watched_while_it_goes_on(tmp_path: Path, opened: Any) -> No
     assert watch.wrong == []
 
 
+def test_without_its_drawing_library_the_page_says_so_and_numbers_are_there(tmp_path: Path, opened: Any) -> None:
+    with served(tmp_path) as base:
+        page, watch = opened(base)
+        page.route("**/vega.js", lambda route: route.abort())
+        play(market(2), out=tmp_path / "town")
+        page.goto("/")
+        expect(page.locator("#c-accuracy")).to_contain_text("could not be drawn")
+        expect(page.locator("#c-accuracy")).to_contain_text("reload the page")
+        expect(page.locator("#c-accuracy + .now")).to_contain_text("clients on their own data")
+    assert not [line for line in watch.wrong if "ERR_FAILED" not in line]
+
+
 def test_several_runs_to_choose_and_a_server_that_comes_back(tmp_path: Path, opened: Any) -> None:
     going, over = Growing(tmp_path / "going"), Growing(tmp_path / "over", planned=2)
     for run in (going, over, over):

@@ -23,7 +23,7 @@ class Combination:
         mechanism: the mechanism's name.
         slot: the decision whose part is replaced.
         part: the name of the part that replaces it.
-        missing: what would be missing, by the part that needs it; empty: it fits.
+        missing: what the part would lack, and with its name what another part would lack then; empty: it fits.
     """
 
     mechanism: str
@@ -49,7 +49,10 @@ def combinations() -> Iterator[Combination]:
                     continue
                 changed = replace(own, **{slot: make_part()})
                 lacks = unmet_needs(changed, frozenset(given))
-                yield Combination(name, slot, part, tuple(f"{lack.part}: {lack.reason}" for lack in lacks))
+                called = type(changed.slots()[slot]).__name__
+                # the part itself is named beside its reasons; other parts may come to lack something through it
+                says = (lack.reason if lack.part == called else f"{lack.part}: {lack.reason}" for lack in lacks)
+                yield Combination(name, slot, part, tuple(says))
 
 
 def name_table() -> RichTable:

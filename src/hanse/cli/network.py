@@ -29,32 +29,45 @@ RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The server's run di
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded.", show_default=False)]
 
 
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Address at which nginx lets SuperNodes in. Default: 127.0.0.1 and the next port.",
+    ),
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="NAME",
+        help="Name or address by which participants reach this machine; its certificate is made for it.",
+    ),
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="A module that the nodes have imported before the first message; may be repeated.",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1; the nodes get ports above it."
+    ),
+]
+
+
 @app.command()
 def up(
     folder: Folder = Path(),
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1; the nodes get ports above it."
-        ),
-    ] = 18000,
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen",
-            metavar="HOST:PORT",
-            help="Address at which nginx lets SuperNodes in. Default: 127.0.0.1 and the next port.",
-        ),
-    ] = "",
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host",
-            metavar="NAME",
-            help="Name or address by which participants reach this machine; its certificate is made for it.",
-        ),
-    ] = None,
+    port: Port = 18000,
+    listen: Listen = "",
+    hosts: Hosts = None,
     members: Annotated[
         int,
         typer.Option("--members", min=0, help="How many participants a run waits for. Default: as many as --nodes."),
@@ -62,14 +75,7 @@ def up(
     cold: Annotated[
         bool, typer.Option("--cold", help="Start a fresh interpreter for every message, as Flower does by itself.")
     ] = False,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="A module that the nodes have imported before the first message; may be repeated.",
-        ),
-    ] = None,
+    imports: Imports = None,
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 

@@ -17,48 +17,55 @@ if TYPE_CHECKING:
     from hanse.lab.papers.tables import PaperTable
 
 
+Table = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TABLE",
+        help="A table or figure of the paper, such as table1 or figure2.",
+        show_default=False,
+    ),
+]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all of them)."
+    ),
+]
+Recipe = Annotated[
+    str,
+    typer.Option(
+        "--recipe", help="paper (what the text says) or authors (what their public code does: docs/papers.md)."
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder of results, shared by tables; default runs/reproduce/PAPER."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="WORDS",
+        help="Only cells with all these words, such as 'mnist alpha=0.1 fedavg'; may be repeated. The files of the "
+        "table are written with these cells alone.",
+    ),
+]
+
+
 def reproduce(
     paper: Annotated[
         str | None, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)
     ] = None,
-    table: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TABLE",
-            help="A table or figure of the paper, such as table1 or figure2.",
-            show_default=False,
-        ),
-    ] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            "--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all of them)."
-        ),
-    ] = "smoke",
-    recipe: Annotated[
-        str,
-        typer.Option(
-            "--recipe", help="paper (what the text says) or authors (what their public code does: docs/papers.md)."
-        ),
-    ] = "paper",
+    table: Table = None,
+    scale: Scale = "smoke",
+    recipe: Recipe = "paper",
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", help="Seeds 0 to N - 1; default as the scale says. A larger N runs the new ones only."),
     ] = None,
     workers: Workers = None,
-    out_dir: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder of results, shared by tables; default runs/reproduce/PAPER."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="WORDS",
-            help="Only cells with all these words, such as 'mnist alpha=0.1 fedavg'; may be repeated. The files of the "
-            "table are written with these cells alone.",
-        ),
-    ] = None,
+    out_dir: Folder = None,
+    only: Only = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:

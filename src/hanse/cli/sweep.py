@@ -15,40 +15,45 @@ import typer
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
 
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="KEY=A,B,C",
+        help="Values of section.key, one each; may be repeated, then every combination is played.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Run on this Ray cluster instead: host:port, auto or local."),
+]
+Gpus = Annotated[
+    float | None,
+    typer.Option("--gpus-per-job", help="On Ray: graphics cards for each run; 0.25 puts four runs on one."),
+]
+Part = Annotated[
+    str | None,
+    typer.Option("--part", metavar="I/N", help="Only every N-th run, from the I-th: for jobs that share a folder."),
+]
+Folder = Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of the file>.")]
+RowsOnly = Annotated[
+    bool, typer.Option("--rows-only", help="Keep no run directories; a run that is cut off starts again.")
+]
+
 
 def sweep(
     file: ExperimentFile,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--grid",
-            metavar="KEY=A,B,C",
-            help="Values of section.key, one each; may be repeated, then every combination is played.",
-        ),
-    ] = None,
+    grid: Grid = None,
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Play everything with seeds 0 to N - 1, of the split and of all else.")
     ] = None,
     set_: Changes = None,
     workers: Workers = None,
-    ray: Annotated[
-        str | None,
-        typer.Option("--ray", metavar="ADDRESS", help="Run on this Ray cluster instead: host:port, auto or local."),
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option("--gpus-per-job", help="On Ray: graphics cards for each run; 0.25 puts four runs on one."),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option("--part", metavar="I/N", help="Only every N-th run, from the I-th: for jobs that share a folder."),
-    ] = None,
-    out_dir: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of the file>.")
-    ] = None,
-    rows_only: Annotated[
-        bool, typer.Option("--rows-only", help="Keep no run directories; a run that is cut off starts again.")
-    ] = False,
+    ray: Ray = None,
+    gpus: Gpus = None,
+    part: Part = None,
+    out_dir: Folder = None,
+    rows_only: RowsOnly = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:

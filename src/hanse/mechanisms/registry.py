@@ -151,7 +151,7 @@ REASONS = {
     "bids": "an auction that clients bid at (mechanism.settle = 'tokens' or 'server_tokens')",
     "validation": "a validation set at the server (data.validation > 0)",
     "values": "a value part (mechanism.value) that says what each update was worth",
-    "probabilities": "a selector that draws by lot and says so (mechanism.select = 's_fedavg')",
+    "probabilities": "a selector that draws at random and hands on its probabilities (mechanism.select = 's_fedavg')",
     "groups": "groups of several seats with one target row; here every client trains a row of its own",
     "clients": "several clients; with data.partition = 'pooled' there is one ('centralised' trains it)",
     "head": "a classifier that ends in a linear layer, whose input the generator makes",

@@ -383,7 +383,7 @@ class UCB(ByValue):
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Tells later parts the probability with which a selector by lot takes each client first.
+    """Tells later parts the probability with which a random selector takes each client first.
 
     Attributes:
         by_client: ``[N]``; 0 for clients that are not present.

@@ -69,7 +69,7 @@ class SamplesOverProbability(AggregatePart):
     """Weights in proportion to the reported samples over the probability with which the client was drawn.
 
     The code of GreedyFed's authors weighs the models of S-FedAvg like this, and the coalitions whose values it
-    estimates. It needs a selector that draws by lot and hands on its :class:`hanse.mechanisms.select.Probabilities`.
+    estimates. It needs a selector that draws at random and hands on its :class:`hanse.mechanisms.select.Probabilities`.
     """
 
     kind = "average"

@@ -243,17 +243,19 @@ def slug(text: str) -> str:
 
 
 def to_csv(chart: Chart) -> str:
-    """Return the numbers of a chart, with a header; what is not known is empty."""
+    """Return the numbers of a chart with ten digits, under a header; what is not known is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in _rows(chart):
-        writer.writerow([_harmless(value) if isinstance(value, str) else _cell(value) for value in row])
+        writer.writerow([_harmless(value) if isinstance(value, str) else _cell(value, 10) for value in row])
     return out.getvalue()
 
 
 def numbers(chart: Chart) -> list[list[Any]]:
-    """Return the numbers of a chart as a table: the headings, then the rows; what is not known is an empty text."""
-    return [[_cell(value) for value in row] for row in _rows(chart)]
+    """Return the numbers of a chart with six digits as a table: the headings, then the rows; what is not known is an
+    empty text.
+    """
+    return [[_cell(value, 6) for value in row] for row in _rows(chart)]
 
 
 def _rows(chart: Chart) -> Iterator[list[Any]]:
@@ -288,10 +290,13 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
         yield from ([line.name, *row] for row in zip(x, line.y, *known, strict=True))
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, float | np.floating):
-        return f"{value:.6g}" if np.isfinite(value) else ""
-    return value
+def _cell(value: Any, digits: int) -> Any:
+    """Return a number with so many digits, those before the point in any case up to 15."""
+    if not isinstance(value, float | np.floating):
+        return value
+    if not np.isfinite(value):
+        return ""
+    return f"{value:.0f}" if 10**digits <= abs(float(value)) < 1e15 else f"{value:.{digits}g}"
 
 
 def _harmless(text: str) -> str:

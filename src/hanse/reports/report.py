@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +38,7 @@ from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
-from hanse.reports.vega import save, script, to_vegalite
+from hanse.reports.vega import DrawingError, save, script, to_vegalite
 from hanse.runs.record import RunRecord, load_runs
 
 MOST_ROWS = 200  # of a chart's numbers as a table in the page
@@ -368,11 +370,12 @@ def write_report(
         charts = figures(groups, data, books)
         roles = unknown_roles(groups)
     notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
+    missing = _write_figures(Path(out), charts)
     page = _page(
         title=title or _title(groups),
         lead=lead or "",
         summary=summary(groups),
-        warnings=[*warnings(groups, runs), *unread, *notes],
+        warnings=[*warnings(groups, runs), *unread, *notes, *missing],
         experiments=experiments_table(groups),
         differences=differences_tables(groups),
         base=groups[0].label,
@@ -385,19 +388,47 @@ def write_report(
         told=[(g.label, said) for g in groups if (said := g.runs[0].about.sentences)],
         configs=[(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     )
-    return _write(Path(out), page, charts)
+    with _written_to(Path(out)):
+        write_whole(Path(out) / "report.html", page)
+    return Path(out) / "report.html"
 
 
-def _write(out: Path, page: str, charts: Sequence[Chart]) -> Path:
-    try:
+def _write_figures(out: Path, charts: Sequence[Chart]) -> list[str]:
+    """Write each chart's files in the place of those of an earlier report; return lines that say which could not be
+    drawn and why. The numbers of these are written all the same.
+    """
+    missing: dict[str, list[str]] = {}
+    with _written_to(out):
         (out / "figures").mkdir(parents=True, exist_ok=True)
+        _remove_earlier(out)
         for chart in charts:
-            save(chart, out / "figures")
             write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
-        write_whole(out / "report.html", page)
+            try:
+                save(chart, out / "figures")
+            except DrawingError as wrong:
+                missing.setdefault(str(wrong), []).append(chart.title)
+    return [f"Not drawn as PNG and SVG: {', '.join(titles)}. Cause: {why}." for why, titles in missing.items()]
+
+
+def _remove_earlier(out: Path) -> None:
+    """Remove the figures of the report that is already in ``out``, as its page names them; other files stay."""
+    page = out / "report.html"
+    if not page.is_file():
+        return
+    for key in _KEY.findall(page.read_text("utf-8", errors="replace")):
+        for kind in ("png", "svg", "csv"):
+            (out / "figures" / f"{key}.{kind}").unlink(missing_ok=True)
+
+
+_KEY = re.compile(r"Files: figures/([a-z0-9.-]+)</span>")
+
+
+@contextmanager
+def _written_to(out: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as wrong:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
-    return out / "report.html"
 
 
 def _page(*, charts: Sequence[Chart], **words: Any) -> str:

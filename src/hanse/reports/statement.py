@@ -747,10 +747,12 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
             # rows that a market makes are others' centres, which stay with them: only what was sold went anywhere
             receivers = rows = importers
             imported, withheld, utility = imported + imports, withheld + unpaid, utility + worth
+        elif traded:  # the last round of a market sells nothing: what it keeps for each client is that client's own
+            receivers = rows = np.zeros(0, np.int64)
         used += bool(len(rows))
         before = set(receivers.tolist()) - {client}
         got.update(before)
-        waiting = np.zeros(0, np.int64) if "market_graph" in record else rows.astype(np.int64)
+        waiting = np.zeros(0, np.int64) if traded else rows.astype(np.int64)
     named = tuple((run.client_label(c), n) for c, n in sorted(got.items(), key=lambda item: (-item[1], item[0])))
     seats = [seat for seat in run.clients if seat.client == client]
     staleness = [seat.staleness for seat in seats if seat.staleness]

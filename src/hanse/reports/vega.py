@@ -12,9 +12,10 @@ from __future__ import annotations
 import base64
 import html
 import math
+import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -22,8 +23,10 @@ from typing import Any
 
 import numpy as np
 import vl_convert
+from numpy.typing import NDArray
 from PIL import Image
 
+from hanse.base.errors import MachineError, first_line
 from hanse.base.files import write_whole
 from hanse.reports.chart import (
     DASHES,
@@ -93,7 +96,7 @@ def to_vegalite(chart: Chart, *, page: bool = False) -> Spec:
     else:
         spec = _heat(chart, marks)
     if not page:
-        lines = textwrap.wrap(chart.title, _TITLE, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(chart.title, _TITLE, break_on_hyphens=False)
         spec["title"] = {"text": lines, **spec.get("title", {})}
     return whole_spec(spec, page=page)
 
@@ -112,9 +115,63 @@ def whole_spec(spec: Spec, *, page: bool) -> Spec:
     return drawable(whole)  # type: ignore[no-any-return]
 
 
+class DrawingError(MachineError):
+    """A chart that the drawing library could not draw; its line says why."""
+
+
+_drawn = False  # whether the drawing library has started its threads in this process
+_cut_off = False  # whether this is a fork of a process in which they ran: here they are missing, and waited for
+
+
+def _after_fork() -> None:
+    global _cut_off
+    _cut_off = _cut_off or _drawn
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _draw(convert: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """Return what a function of the drawing library makes. Raises DrawingError, for whatever it raises."""
+    global _drawn
+    if _cut_off:
+        raise DrawingError(
+            "a process forked from one that has drawn charts cannot draw: the drawing library's threads are not in it. "
+            'Start it with multiprocessing.get_context("spawn"), or draw in the parent'
+        )
+    _drawn = True
+    try:
+        return convert(*given, **options)
+    except Exception as wrong:
+        raise DrawingError(f"the chart could not be drawn: {first_line(wrong)}") from wrong
+
+
+_ROOM = 70e9  # bytes of addresses that the library's engine reserves (it uses few of them), else it ends the process
+
+
+def _check_room() -> None:
+    """Raise DrawingError where a limit such as ``ulimit -v`` leaves the drawing library too few addresses."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _ROOM:
+        raise DrawingError(
+            f"drawing needs {_ROOM / 1e9:.0f} GB of addresses (little of it as memory), and this process is allowed "
+            f"{limit / 1e9:.0f} (ulimit -v): raise that limit"
+        )
+
+
 def to_svg(spec: Spec) -> str:
-    """Return a specification as an SVG document. The same one gives the same text; texts in it stay texts."""
-    svg = str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+    """Return a specification as an SVG document. The same one gives the same text; texts in it stay texts.
+
+    Raises DrawingError: the library cannot draw it, too few addresses are allowed (``ulimit -v``), or this process was
+    forked from one that has drawn.
+    """
+    _check_room()
+    svg = str(_draw(vl_convert.vegalite_to_svg, spec, vl_version=VEGA_LITE))
     # the library counts its clips and gradients on from drawing to drawing: here they begin at 0
     numbers: dict[str, str] = {}
 
@@ -144,9 +201,12 @@ def small_svg(chart: Chart) -> str:
 
 
 def save(chart: Chart, folder: Path) -> None:
-    """Write ``folder/KEY.png`` and ``folder/KEY.svg``; the same chart gives the same bytes. Raises OSError."""
+    """Write ``folder/KEY.png`` and ``folder/KEY.svg``; the same chart gives the same bytes.
+
+    Raises OSError, and DrawingError as :func:`to_svg` does; then neither file is written.
+    """
     svg = to_svg(to_vegalite(chart))
-    write_whole(folder / f"{chart.key}.png", vl_convert.svg_to_png(svg, scale=SCALE))
+    write_whole(folder / f"{chart.key}.png", _draw(vl_convert.svg_to_png, svg, scale=SCALE))
     write_whole(folder / f"{chart.key}.svg", svg.encode())
 
 
@@ -156,7 +216,7 @@ def script() -> str:
 
     Putting it together takes a second or two of the processor, once a process.
     """
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    bundle = _draw(vl_convert.javascript_bundle, "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     return f"(() => {{{bundle}}})();"
 
 
@@ -168,7 +228,8 @@ _WHOLE_TICKS: Spec = {"tickMinStep": 1, "format": ",d", "labelExpr": "datum.valu
 
 def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     names = distinct([line.name for line in marks.lines])
-    rows = [row for name, line in zip(names, marks.lines, strict=True) for row in _line_rows(name, line, marks, names)]
+    x, y = _digits(line.x for line in marks.lines), _digits(line.y for line in marks.lines)
+    rows = [row for name, line in zip(names, marks.lines, strict=True) for row in _line_rows(name, line, names, x, y)]
     shown = [i for i, line in enumerate(marks.lines) if not (line.hollow and marks.hollow)]
     look = looks(marks.lines)
     legend = _legend([names[i] for i in shown], hidden=len(shown) < 2)
@@ -198,18 +259,20 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     return spec
 
 
-def _line_rows(name: str, line: Line, marks: Lines, names: Sequence[str]) -> list[Spec]:
+def _line_rows(name: str, line: Line, names: Sequence[str], x_digits: int, y_digits: int) -> list[Spec]:
     """Return the points of a curve as rows: ``s`` is its name, ``x`` and ``y`` the point, ``low``, ``high``, ``left``
     and ``right`` its bands, ``m`` whether a marker is drawn (2: a hollow one), ``n`` the point's own name.
     """
     some = max(1, len(line.x) // _MARKED)
     # curves that lie on each other begin their markers at different places, so that none hides another
     first = names.index(name) % some
-    columns = {"x": line.x, "y": line.y, "low": line.low, "high": line.high, "left": line.left, "right": line.right}
+    across = {"x": line.x, "left": line.left, "right": line.right}
+    upward = {"y": line.y, "low": line.low, "high": line.high}
     found = []
     for i in range(len(line.x)):
         row: Spec = {"s": name}
-        row |= {key: _number(values[i]) for key, values in columns.items() if values is not None}
+        for columns, digits in ((across, x_digits), (upward, y_digits)):
+            row |= {key: _number(values[i], digits) for key, values in columns.items() if values is not None}
         if line.dots or (not line.bare and i % some == first):
             row["m"] = 2 if line.hollow else 1
         if line.dots:
@@ -227,7 +290,7 @@ def _line_layers(
     bent = "step-after" if marks.steps else "linear"
     # a curve that does not change has one tick, which the usual format would round to a whole number
     y = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
-         "axis": {"format": ",.6~r", "labelExpr": _SHORT_TICK}}  # fmt: skip
+         "axis": {"format": ",.12~r", "labelExpr": _SHORT_TICK}}  # fmt: skip
     between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
     along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
     dash = _by_look("s", names, [DASHES[i % len(DASHES)] for i in look], legend)
@@ -276,9 +339,10 @@ def _under_pointer(chart: Chart, lines: Sequence[Line], y: Spec) -> Spec:
     those without a marker too.
     """
     x, y_title = _told("curve", chart.x or "x", chart.y or "y")[1:]
+    x_digits, y_digits = _digits(line.x for line in lines), _digits(line.y for line in lines)
     told: list[Spec] = [
-        {"field": "s", "title": "curve"}, {"field": "x", "title": x, "format": ",.5~g"},
-        {"field": "y", "title": y_title, "format": ",.5~g"},
+        {"field": "s", "title": "curve"}, {"field": "x", "title": x, "format": f",.{x_digits}~g"},
+        {"field": "y", "title": y_title, "format": f",.{y_digits}~g"},
     ]  # fmt: skip
     told += [{"field": "n", "title": "name"}] if any(line.names for line in lines) else []
     return {"mark": {"type": "point", "size": 160, "opacity": 0}, "encoding": {"y": y, "tooltip": told}}
@@ -680,9 +744,20 @@ def _column(names: Sequence[str]) -> int:
 _LARGEST, _SMALLEST = 1e306, 1e-300
 
 
-def _number(value: float) -> float | None:
-    """Five digits are more than a screen shows, and a gap (NaN) must not become a number."""
-    return float(f"{_placed(value):.5g}") if math.isfinite(value) else None
+def _number(value: float, digits: int = 5) -> float | None:
+    """Five digits are more than a screen shows of numbers around 0, and a gap (NaN) must not become a number."""
+    return float(f"{_placed(value):.{digits}g}") if math.isfinite(value) else None
+
+
+def _digits(columns: Iterable[NDArray[np.float64]]) -> int:
+    """Return how many digits show where numbers lie between the least and the largest: five, and more where they are
+    close together and far from 0, as 1,000,000 and 1,000,002 are.
+    """
+    known = np.concatenate([np.zeros(0), *(_placed(column[np.isfinite(column)]) for column in columns)])
+    if not known.size or known.min() == known.max():
+        return 7
+    span, most = known.max() / 2 - known.min() / 2, np.abs(known).max() / 2
+    return 5 + int(np.clip(np.log10(most) - np.log10(span), 0, 10))
 
 
 def _placed(value: Any) -> Any:

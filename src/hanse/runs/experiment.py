@@ -454,10 +454,9 @@ def _play(
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
     lines = [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     _tell(observers, "on_start", experiment, state.round, lines)
-    limits, budget = experiment.run, Budget(experiment.run)
-    # a resumed run has used up some of its limits already
-    budget.spend(result.metrics)
-    result.over, failures = budget.over(), 0
+    limits, budget, failures = experiment.run, Budget(experiment.run), 0
+    budget.spend(result.metrics)  # a resumed run has used up some of its limits already
+    result.over = budget.over()
 
     def tell(record: RoundRecord) -> None:
         result.metrics.append(record.metrics)
@@ -475,8 +474,8 @@ def _play(
             failures = failures + 1 if "failed" in metrics else 0
             if record.tested.arrays:
                 result.tested = record.tested.arrays
-                if folder is None:  # else it lies there, and long runs keep nothing twice
-                    result.tests[metrics["round"]] = record.tested.arrays
+            if record.tested.arrays and folder is None:  # else it lies there, and long runs keep nothing twice
+                result.tests[metrics["round"]] = record.tested.arrays
             budget.spend([metrics])
             result.over = budget.over()
             last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED

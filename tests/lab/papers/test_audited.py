@@ -53,7 +53,7 @@ def test_a_market_is_replayed_and_its_figures_are_those_without_a_folder(tmp_pat
 
 def test_tokens_have_books_but_no_markets(tmp_path: Path) -> None:
     outcome = run_table(table(cell("PI-FL", market("pifl"))), seeds=1, workers=1, folder=tmp_path, work=play_audited)
-    assert audits(outcome) == ["1 runs with books were audited; in all of them: the ledger verifies"]
+    assert audits(outcome) == ["1 run with books was audited; in all of them: the ledger verifies"]
 
 
 def test_what_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
             for cell in table.cells:
                 for variant in cell.variants:
                     if (old := theirs.get((*cell.place, variant.name))) is None:
-                        assert any(word in said for word in (*cell.place, variant.name) if word)
+                        assert any(word in said for word in (*cell.place, cell.column, variant.name) if word)
                         continue
                     ours, its = settings(variant), settings(old)
                     for key in ours.keys() | its.keys():
@@ -106,6 +106,19 @@ def test_cells_that_are_missing_between_others_are_named_together() -> None:
     full = table(*(cell(group, row, 9) for group in "ABC" for row in rows))
     ours = replace(full, cells=tuple(c for c in full.cells if c.group == "A" or c.algorithm == "one"))
     assert changed(ours, full) == ["B, C: without two; three in x"]
+
+
+def test_names_that_the_file_leaves_open_or_numbers_are_told_by_what_they_become() -> None:
+    def at(group: str, column: str, row: str, place: str) -> Cell:
+        return replace(cell(group, row, 9), column=column, place=(place, "T={rounds}", row))
+
+    rows = ("one", "one, two")
+    full = table(*(at("A", "T=9", row, "A") for row in rows), *(at("A", "T=7", row, "A (2)") for row in rows))
+    assert changed(replace(full, cells=full.cells[:2]), full) == ["without the group A (2) (T=7)"]
+    assert changed(replace(full, cells=full.cells[:3]), full) == ["A (2) (T=7): without one, two in T=9 or T=7"]
+    assert changed(replace(full, cells=full.cells[1::2]), full) == ["without the row one"]
+    more = replace(full, cells=(*full.cells, at("A", "T=9", "three", "A")))
+    assert changed(replace(full, cells=(full.cells[0], full.cells[2])), more) == ["without the rows one, two; three"]
 
 
 def test_a_variant_of_another_name_and_a_split_that_is_fixed_are_compared() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from hanse.cli.reproduce import reproduce
+from hanse.lab.job import Job, Step
 from hanse.lab.papers import show
 from hanse.lab.papers.compare import Row, VariantScore, cpu_hours, orders, rank_correlation, rows
 from hanse.lab.papers.runner import TableOutcome, run_table
@@ -82,6 +85,40 @@ def test_json_schema(tmp_path: Path) -> None:
     hours, missing = cpu_hours(done, done.table)
     assert hours == pytest.approx(0.001 * 3 * 10 / 3600)  # a millisecond a round, 3 rounds, 5 experiments, 2 seeds
     assert missing == []
+    mlp = sections() | {"model": {"name": "mlp"}}  # what a round of the logistic model costs says nothing of it
+    full = replace(done.table, cells=(cell("another model", Variant("", mlp)),))
+    assert cpu_hours(done, full) == (0.0, ["mlp on digits"])
+
+
+def test_a_share_of_seeds_is_told_by_how_many(tmp_path: Path) -> None:
+    def so(job: Job, step: Step) -> dict[str, Any]:
+        return made_up(job, step) | {"curves": {"test/separated": [0.0, 0.0, float(job.sections["data"]["seed"])]}}
+
+    share = cell("ours", metric="test/separated", measure="share")
+    done = run_table(table(share), seeds=2, workers=1, folder=tmp_path, work=so)
+    [row] = rows(done)
+    assert (row.best.mean, row.best.sd, row.best.held, row.best.n) == (50.0, None, 1, 2)
+    text = show.table_markdown(done, done.table)
+    assert "| ours | 50 (1 of 2) |" in text
+    assert "'50 (1 of 2)': the share of the seeds in %" in text
+
+
+def test_of_many_costs_the_ends_are_told(tmp_path: Path) -> None:
+    many = (cell(f"row {n}", Variant("", sections(n))) for n in range(3, 10))
+    done = run_table(table(*(replace(c, at=3) for c in many)), seeds=1, workers=1, folder=tmp_path, work=made_up)
+    said = "Milliseconds of processor time a round, the least and the most of 7: digits row 9 0.3; digits row 3 1.0."
+    assert said in show.table_markdown(done, done.table)
+
+
+def test_nothing_is_announced_where_nothing_differs_and_no_order_where_there_is_none(tmp_path: Path) -> None:
+    same = (cell("a", published=90.0), cell("b", published=90.0))
+    done = run_table(table(*same), seeds=2, workers=1, folder=tmp_path, work=made_up)
+    text = show.table_markdown(done, done.table)
+    assert "scale smoke. Nothing in its settings differs from the paper, or from this recipe at full size.\n" in text
+    assert "What differs" not in text
+    assert "rank correlation" not in text
+    changed = show.table_markdown(replace(done, table=replace(done.table, changes=("in words",))), done.table)
+    assert "What differs from the paper, or from this recipe at full size:\n\n- in words\n" in changed
 
 
 def test_files(tmp_path: Path) -> None:

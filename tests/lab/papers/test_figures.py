@@ -71,8 +71,8 @@ def test_curves_have_the_printed_number_at_its_round(tmp_path: Path) -> None:
         "series": "a",
         "rounds played": "3",
         "test accuracy %": "35",
-        "low": "27.9289",
-        "high": "42.0711",
+        "low": "27.92893219",
+        "high": "42.07106781",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -133,7 +134,7 @@ def test_a_verdict_without_numbers_and_one_of_unknown_words_are_refused(
     path.write_text(VERDICT.format(verdict="confirmed", other="800 iterations"))
     with pytest.raises(UserError, match="the verdict 'confirmed' has no pair with finished runs"):
         made(pages, results)
-    path.write_text(VERDICT.format(verdict="not run", other="800 iterations"))
+    path.write_text(VERDICT.format(verdict="not decided", other="800 iterations"))
     assert "**Not decided**" in made(pages, results)["ipfl.md"].text
     path.write_text(VERDICT.format(verdict="confirmd", other="50 iterations") + 'tabel = "table9"\n')
     with pytest.raises(UserError, match="did you mean 'confirmed'") as wrong:
@@ -159,18 +160,37 @@ def test_a_verdict_that_compares_nothing_is_refused(
         made(pages, results)
 
 
-def test_results_that_no_table_reads_are_named_and_a_table_with_runs_is_not_called_not_run(
-    pages: ModuleType, ipfl_only: None, results: Path
-) -> None:
+def test_a_verdict_that_is_not_as_what_is_kept_is_refused(pages: ModuleType, ipfl_only: None, results: Path) -> None:
+    path = results / "ipfl" / "verdicts.toml"
+    open_ones = VERDICT.format(verdict="not run", other="50 iterations")
+    path.write_text(open_ones + '[[verdicts]]\ntable = "table4"\nclaim = "x"\nverdict = "not decided"\n')
+    with pytest.raises(UserError) as wrong:
+        made(pages, results)
+    assert wrong.value.lines == (
+        "ipfl/verdicts.toml: table9: 'not run', and runs of it are finished: say 'not decided', or decide",
+        "ipfl/verdicts.toml: table4: 'not decided', and no run of it is finished: say 'not run'",
+    )
+
+
+def test_a_verdict_that_is_older_than_its_runs_says_so(pages: ModuleType, ipfl_only: None, results: Path) -> None:
+    path = results / "ipfl" / "verdicts.toml"
+    text = VERDICT.format(verdict="partly", other="50 iterations")
+    path.write_text(text + "runs = 7\n")
+    assert "Ten are ahead..\n" in made(pages, results)["ipfl.md"].text
+    path.write_text(text + "runs = 1\n")
+    assert "Ten are ahead.. (Written when 1 run was finished; 7 are now.)\n" in made(pages, results)["ipfl.md"].text
+
+
+def test_results_that_no_table_reads_are_named(pages: ModuleType, ipfl_only: None, results: Path) -> None:
     jobs = results / "ipfl" / "jobs"
     (jobs / "00.json").write_text('{"label": "an old one, seed 3", "status": "failed", "error": "ValueError: x"}')
     (jobs / "01.json").write_text("{")
-    (results / "ipfl" / "verdicts.toml").write_text(VERDICT.format(verdict="not run", other="50 iterations"))
+    (results / "ipfl" / "verdicts.toml").write_text(VERDICT.format(verdict="not decided", other="50 iterations"))
     found = made(pages, results)
     assert "- 00: an old one, seed 3: failed, ValueError: x\n- 01: cannot be read\n" in found["ipfl.md"].text
     assert "**Not decided**" in found["ipfl.md"].text
     assert ": **not decided** |" in found["index.md"].text
-    assert "(reckoned from a round's cost in 7 runs by recipe paper)" in found["ipfl.md"].text
+    assert "(from a round's cost in 7 runs by recipe paper)" in found["ipfl.md"].text
 
 
 def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp_path: Path) -> None:
@@ -204,7 +224,58 @@ def test_the_index_has_a_line_for_every_table_and_says_why_it_was_not_run(
     table = found["ipfl.md"].text
     assert "| 10 iterations | 73.00 ± 3.61 / 60.43 |" in table
     assert "without the rows 200 iterations, 400 iterations, 800 iterations" in table
-    assert "- figure2 (recipe paper and authors): not run" in table
+    assert "- figure2 (recipe paper): not run, more than " in table
+    unknown = "hours not known: no run of lenet on cifar10 or lenet on fashion_mnist is kept"  # that recipe's model
+    assert f"(recipe authors): not run, {unknown}" in table
+    assert lines["figure8"].endswith("| `hanse reproduce ipfl figure8 --scale paper` |")
+
+
+def test_what_was_not_run_goes_on_by_the_recipe_of_the_runs_that_are_kept(
+    pages: ModuleType, ipfl_only: None, results: Path
+) -> None:
+    jobs, _ = expand(find_table("ipfl", "table9", "small", "authors"), 2, checked=False)
+    for job in jobs:
+        Store(results / "ipfl" / "jobs").write(job, finished(job, 0.5, 10))
+    index = made(pages, results)["index.md"].text.splitlines()
+    [line] = [line for line in index if line.startswith("| figure8 ")]
+    assert "(from a round's cost in 12 runs by recipe authors)" in line
+    assert "`hanse reproduce ipfl figure8 --recipe authors --scale paper`" in line
+
+
+def test_a_share_of_seeds_is_counted_and_has_no_interval_of_a_normal_variable(pages: ModuleType) -> None:
+    shares = [(b, c, pages.Shares(3 + b, 3 + c, b, 9)) for b in range(4) for c in range(4)]
+    for b, c, found in shares:
+        wanted = 1.0 if b + c == 0 else stats.binomtest(b, b + c, 0.5).pvalue
+        assert found.p == pytest.approx(wanted)
+    assert str(pages.Shares(4, 1, 3, 5)) == "4 of 5 seeds against 1 of 5, sign test p = 0.25"
+    assert not pages.Shares(5, 0, 5, 5).is_on("above")  # p = 0.0625: five seeds are too few
+    assert pages.Shares(6, 0, 6, 6).is_on("above")
+    assert not pages.Shares(6, 0, 6, 6).is_on("below")
+    assert pages.Shares(0, 6, 0, 6).is_on("below")
+
+
+def test_pages_tell_a_share_of_seeds_by_its_counts(
+    pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pages, "PAPERS", {"pifl": PAPERS["pifl"]})
+    (tmp_path / "data.json").write_text(json.dumps({"fashion_mnist": ""}))
+    held = {"PI-FL (I)": (1, 1, 0), "PI-FL (NI)": (0, 1, 0)}
+    with pages.data_as_kept(tmp_path, update=False) as data:
+        _, readings = expand(pages.find_table("pifl", "table4-fmnist", "small", "paper"), 3, checked=False)
+        for reading in (r for r in readings if r.cell.algorithm in held and r.cell.group == "Fashion-MNIST 10:90"):
+            result = finished(reading.job, 0.5, reading.cell.at)
+            separated = {"test/separated": [float(held[reading.cell.algorithm][reading.seed])]}
+            Store(tmp_path / "pifl" / "jobs").write(reading.job, result | {"curves": separated})
+        text = {page.name: page for page in pages.pages(tmp_path, data)}["pifl.md"].text
+    assert "| PI-FL (I) | 67 (2 of 3) (3 of 5) |" in text
+    said = "separated, % of seeds: PI-FL (I) − PI-FL (NI): 2 of 3 seeds against 1 of 3, sign test p = 1\n"
+    assert f"- Fashion-MNIST 10:90, {said}" in text
+
+
+def test_an_end_of_an_interval_has_as_many_digits_as_its_sign_needs(pages: ModuleType) -> None:
+    assert str(pages.Difference(-0.37, (-0.742, -0.0031), 5)) == "-0.37 [-0.74, -0.003], 5 seeds"
+    assert str(pages.Difference(0.0, (0.0, 0.0), 5)) == "+0.00 [+0.00, +0.00], 5 seeds"
+    assert str(pages.Difference(1.0, (-0.00001, 2.0), 5)) == "+1.00 [-0.0000, +2.00], 5 seeds"
 
 
 def test_pages_that_are_not_what_the_results_give_are_found(
@@ -225,12 +296,31 @@ def test_pages_that_are_not_what_the_results_give_are_found(
 
 
 def test_the_pages_are_what_the_kept_results_give_and_none_is_missing(
-    pages: ModuleType, monkeypatch: pytest.MonkeyPatch
+    pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HANSE_DATA", raising=False)  # the same on a machine without data
+    monkeypatch.chdir(tmp_path)  # and wherever it is called from
     with pages.data_as_kept(pages.RESULTS, update=False) as data:
         found = pages.pages(pages.RESULTS, data)
     assert pages.stale(found, pages.PAGES) == []
     index = next(page.text for page in found if page.name == "index.md").splitlines()
     tables = [line.split(" | ")[0].strip("| ") for line in index if "| `" in line]
     assert tables == [name for paper in PAPERS.values() for name in paper.tables]
+
+
+def test_our_verdicts_are_decided_where_all_runs_are_finished_and_quote_what_the_page_says(pages: ModuleType) -> None:
+    wrong = []
+    with pages.data_as_kept(pages.RESULTS, update=False):
+        for paper in PAPERS:
+            for entry in pages.verdicts(paper, pages.RESULTS):
+                here = pages.kept_tables(paper, entry["table"], pages.RESULTS)
+                of = [k for k in here if (k.table.recipe, k.table.scale) == (entry.get("recipe"), entry.get("scale"))]
+                said = " ".join(str(difference) for k in of for _, difference in pages.differences(entry, k))
+                quoted = re.findall(r"\[[-+]?\d[\d.]*, [-+]?\d[\d.]*\]", entry.get("because", ""))
+                wrong += [f"{paper} {entry['table']}: {text} is not on the page" for text in quoted if text not in said]
+                done = any(k.outcome.jobs and not pages._partly(k) for k in here)
+                if entry["verdict"] == "not decided" and done:
+                    wrong.append(f"{paper} {entry['table']}: not decided, and all of its runs are finished")
+                if entry["verdict"] not in pages.OPEN and any(k.outcome.jobs for k in of) and "runs" not in entry:
+                    wrong.append(f"{paper} {entry['table']}: runs, how many were finished, is missing")
+    assert wrong == []

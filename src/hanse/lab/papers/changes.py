@@ -21,6 +21,8 @@ from hanse.runs.config import Experiment
 
 Place = tuple[str, str, str, str]
 """A run's group, column, row and variant, as the table's file calls them."""
+Names = Mapping[str, str]
+"""How a name of the table's file is told, where it is told otherwise."""
 _SAME_RESULT = ("engine.train", "engine.threads", "engine.workers", "engine.device", "data.path", "data.download")
 _SEEDS = ("data.seed", "run.seed")
 _EXAMPLES = 2  # runs that are named where a difference concerns neither whole groups nor columns nor rows
@@ -49,11 +51,12 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
     for place in both:
         for name, new, old in _differences(*ours[place], *theirs[place]):
             found.setdefault((name, f"{new} instead of {old}"), []).append(place)
+    names = _told(table, full)
     lines: dict[str, list[str]] = {}
     for (name, said), places in found.items():
-        lines.setdefault(_where(places, both), []).append(f"{name} {said}")
+        lines.setdefault(_where(places, both, names), []).append(f"{name} {said}")
     settings = [f"{where}{', '.join(said)}" for where, said in lines.items()]
-    return [*table.changes, *_left_out(ours, theirs), *settings, *_files(table)]
+    return [*table.changes, *_left_out(ours, theirs, names), *settings, *_files(table)]
 
 
 def unfinished(table: PaperTable, whole: PaperTable) -> list[str]:
@@ -63,7 +66,7 @@ def unfinished(table: PaperTable, whole: PaperTable) -> list[str]:
         table: the part of the table that has numbers.
         whole: the whole table at the same scale.
     """
-    return _left_out(_runs(table), _runs(whole))
+    return _left_out(_runs(table), _runs(whole), _told(table, whole))
 
 
 def differing(table: PaperTable, other: PaperTable) -> set[str]:
@@ -90,6 +93,20 @@ def differing(table: PaperTable, other: PaperTable) -> set[str]:
 def _runs(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:
     """Return a table's runs by their places."""
     return {(*cell.place, variant.name): (cell, variant) for cell in table.cells for variant in cell.variants}
+
+
+def _told(*tables: PaperTable) -> Names:
+    """Return how names that say nothing by themselves are told: a column that the file leaves open ("T={rounds}") by
+    what it becomes, and a group that is numbered by its columns.
+    """
+    cells = [cell for table in tables for cell in table.cells]
+    columns: dict[str, list[str]] = {}
+    for cell in cells:
+        group, column, _ = cell.place
+        for name in (column,) * ("{" in column) + (group,) * (group != cell.group and group.startswith(cell.group)):
+            columns.setdefault(name, []).append(cell.column)
+    told = {name: list(dict.fromkeys(shown)) for name, shown in columns.items()}
+    return {n: " or ".join(shown) if "{" in n else f"{n} ({', '.join(shown)})" for n, shown in told.items()}
 
 
 def _differences(cell: Cell, variant: Variant, full: Cell, its: Variant) -> list[tuple[str, str, str]]:
@@ -128,7 +145,7 @@ def _value(settings: Mapping[str, Any], name: str) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _where(places: Sequence[Place], every: Sequence[Place]) -> str:
+def _where(places: Sequence[Place], every: Sequence[Place], told: Names) -> str:
     """Return which runs a line is about, to be put in front of it.
 
     Nothing if it is about all runs; the names of groups, columns or rows if it is about all runs of these; else the
@@ -139,26 +156,26 @@ def _where(places: Sequence[Place], every: Sequence[Place]) -> str:
     for axis in range(len(_AXES)):
         names = dict.fromkeys(place[axis] for place in places)
         if len(places) == sum(place[axis] in names for place in every):
-            return f"{', '.join(names)}: "
-    named = [", ".join(filter(None, place)) for place in places[:_EXAMPLES]]
+            return f"{', '.join(told.get(name, name) for name in names)}: "
+    named = [", ".join(told.get(name, name) for name in place if name) for place in places[:_EXAMPLES]]
     more = f" and {len(places) - _EXAMPLES} more" if len(places) > _EXAMPLES else ""
     return f"{'; '.join(named)}{more}: "
 
 
-def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
+def _left_out(ours: Collection[Place], theirs: Collection[Place], told: Names) -> list[str]:
     """Return lines on the groups, columns, rows, cells and variants that only one of two tables has.
 
-    ``ours`` and ``theirs`` are the places of the table and of the full one.
+    ``ours`` and ``theirs`` are the places of the table and of the full one, ``told`` how their names are told.
     """
     lines = []
     for axis, kind in enumerate(_AXES):
         here, there = (dict.fromkeys(place[axis] for place in places) for places in (ours, theirs))
-        gone, new = [name for name in there if name not in here], [name for name in here if name not in there]
-        lines += [f"without the {kind}{'s' if len(gone) > 1 else ''} {', '.join(gone)}"] if gone else []
-        lines += (
-            [f"with the {kind}{'s' if len(new) > 1 else ''} {', '.join(new)}, not in the full table"] if new else []
+        gone, new = (
+            [told.get(name, name) for name in one if name not in other] for one, other in ((there, here), (here, there))
         )
-    lines += _holes(ours, theirs)
+        lines += [f"without the {kind}{'s' if len(gone) > 1 else ''} {_list(gone)}"] if gone else []
+        lines += [f"with the {kind}{'s' if len(new) > 1 else ''} {_list(new)}, not in the full table"] if new else []
+    lines += _holes(ours, theirs, told)
     # a row that is missing altogether was named above
     tried = _by_row(ours), _by_row(theirs)
     for row, full in tried[1].items():
@@ -167,7 +184,12 @@ def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
     return lines
 
 
-def _holes(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
+def _list(names: Sequence[str]) -> str:
+    """Return names one after another, apart by semicolons where a name has a comma of its own."""
+    return ("; " if any("," in name for name in names) else ", ").join(names)
+
+
+def _holes(ours: Collection[Place], theirs: Collection[Place], told: Names) -> list[str]:
     """Return lines on the cells that are missing although their group, column and row are there.
 
     Columns of a group that lack the same rows share a line, and so do groups whose columns lack the same.
@@ -185,7 +207,8 @@ def _holes(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
     for (group, rows), columns in alike.items():
         same.setdefault((tuple(columns), rows), []).append(group)
     return [
-        f"{', '.join(groups)}: without {'; '.join(rows)} in {', '.join(places)}"
+        f"{_list([told.get(g, g) for g in groups])}: without {'; '.join(rows)} in "
+        f"{', '.join(told.get(column, column) for column in places)}"
         for (places, rows), groups in same.items()
     ]
 

@@ -39,9 +39,10 @@ class VariantScore:
     Attributes:
         variant: its name; "" if the cell has only one.
         mean: over the seeds; None if there is no number.
-        sd: the sample standard deviation over the seeds; None for fewer than two.
+        sd: the sample standard deviation over the seeds; None for fewer than two, and for a share of seeds.
         n: how many seeds are finished.
         seeds: which they are.
+        held: of a share of seeds, in how many of them it was so; None for any other number.
     """
 
     variant: str
@@ -49,6 +50,7 @@ class VariantScore:
     sd: float | None
     n: int
     seeds: tuple[int, ...] = ()
+    held: int | None = None
 
     def few(self, asked: int) -> str:
         """Return how many seeds are finished, as "3 of 5" or, if they are not the first ones, "3 of 5: 0, 2, 4".
@@ -162,12 +164,19 @@ def rows(outcome: TableOutcome) -> list[Row]:
             result.append(Row(cell, exact, (exact,)))
             continue
         scores = tuple(
-            VariantScore(v.name, *_measured(cell, runs.get((cell.setting, cell.algorithm, v.name), {}), table))
-            for v in cell.variants
+            _score(cell, v.name, runs.get((cell.setting, cell.algorithm, v.name), {}), table) for v in cell.variants
         )
         best = max(scores, key=lambda s: (s.n, -math.inf if s.mean is None else s.mean))
         result.append(Row(cell, best, scores))
     return result
+
+
+def _score(cell: Cell, variant: str, runs: Mapping[int, Pair], table: PaperTable) -> VariantScore:
+    mean, sd, n, seeds = _measured(cell, runs, table)
+    if cell.measure != "share":
+        return VariantScore(variant, mean, sd, n, seeds)
+    held = sum(value > 0 for value in _by_seed(cell, runs, table).values())
+    return VariantScore(variant, mean, None, n, seeds, held)
 
 
 def _measured(
@@ -249,7 +258,7 @@ def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | 
     if result is None or cell.at not in result["tested"] or metric not in result["curves"]:
         return None
     last = result["tested"].index(cell.at)
-    if cell.measure == "at":
+    if cell.measure in ("at", "share"):
         value = result["curves"][metric][last]
         return None if value is None else float(value)
     there = [v for v in result["curves"][metric][: last + 1] if v is not None]
@@ -394,15 +403,15 @@ def _kind(cell: Cell) -> str:
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
     """Return an estimate of what the full table would cost on this machine.
 
-    A round is taken to cost what it did in the runs of the same mechanism on the same source, or else of the costliest
-    mechanism that was measured on that source.
+    A round is taken to cost what it did in the runs of the same mechanism with the same model on the same source, or
+    else of the costliest mechanism that was measured with that model on that source.
 
     Args:
         outcome: the table that was run, usually at a smaller scale.
         full: the table to estimate, with all of its seeds.
 
     Returns:
-        CPU hours, and the data sources of which no run was measured; their runs are not in the hours.
+        CPU hours, and "model on source" of which no run was measured; their runs are not in the hours.
     """
     known: dict[tuple[str, str], list[float]] = {}
     for job in outcome.jobs:
@@ -412,15 +421,16 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
     means = {key: float(np.mean(costs)) for key, costs in known.items()}
     total, missing = 0.0, []
     for job in expand(full, full.seeds, checked=False)[0]:
-        source, mechanism = _cost_key(job)
-        here = [cost for (s, _), cost in means.items() if s == source]
+        work, mechanism = _cost_key(job)
+        here = [cost for (w, _), cost in means.items() if w == work]
         if not here:
-            missing.append(source)
+            missing.append(work)
             continue
-        total += means.get((source, mechanism), max(here)) * job.rounds / 3600
+        total += means.get((work, mechanism), max(here)) * job.rounds / 3600
     return total, list(dict.fromkeys(missing))
 
 
 def _cost_key(job: Job) -> tuple[str, str]:
-    """Return what the cost of a round mostly depends on: the data source and the mechanism."""
-    return str(job.sections["data"]["source"]), str(job.sections["mechanism"]["name"])
+    """Return what the cost of a round mostly depends on: the model on the data source, and the mechanism."""
+    given = job.sections
+    return f"{given['model'].get('name')} on {given['data']['source']}", str(given["mechanism"]["name"])

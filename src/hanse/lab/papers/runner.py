@@ -283,7 +283,8 @@ def audits(outcome: TableOutcome) -> list[str]:
     sound = [name for name in names if not broken[name] and name != "isolation"]
     markets = sum(audit["rounds"] for audit in kept.values())
     replayed = f", {markets} markets replayed" if markets else ""
+    audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
     return [
-        f"{len(kept)} runs with books were audited{replayed}; in all of them: {', '.join(sound)}",
+        f"{audited} audited{replayed}; in all of them: {', '.join(sound)}",
         *(f"{name}: not in {len(where)} of {len(kept)} runs ({where[0]})" for name, where in broken.items() if where),
     ]

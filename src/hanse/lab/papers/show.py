@@ -113,6 +113,8 @@ def _costs(outcome: TableOutcome) -> dict[str, float]:
 def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> str:
     if score is None or score.mean is None:
         return "–"
+    if isinstance(score, VariantScore) and score.held is not None:
+        return f"{score.mean:.0f} ({score.held} of {score.n})"
     if whole:
         return f"{score.mean:.0f}"
     return f"{score.mean:.2f}" + ("" if score.sd is None else f" ± {score.sd:.2f}")
@@ -129,12 +131,20 @@ def _counts(found: Sequence[Row]) -> bool:
 def _read_as(outcome: TableOutcome, found: Sequence[Row]) -> str:
     """Say how the cells of a table's Markdown are to be read."""
     unit = "units as the columns say" if outcome.table.unit == "as named" else outcome.table.unit
-    said = [f"Ours / the paper's, {unit}; a cell without '/', or with '/ –': nothing is printed there."]
+    said = [f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none."]
     if any(row.best.sd is not None for row in found):
         said.append("Mean ± standard deviation over seeds.")
+    shares = [row.best for row in found if row.best.held is not None]
+    if shares:
+        first = _figures(shares[0])
+        said.append(f"'{first}': the share of the seeds in %, and in how many of how many it was so.")
+    if tried := next((row.best.variant for row in found if row.best.variant), None):
+        said.append(f"'({tried})': of the settings that were tried the one with the highest mean, which counts.")
     few = min((row.best.n for row in found if row.best.n > 0), default=outcome.seeds)
     if few < outcome.seeds:
-        said.append(f"'({few} of {outcome.seeds})': of so many seeds so few are finished; one seed has no deviation.")
+        said.append(
+            f"'({few} of {outcome.seeds})': {few} of {outcome.seeds} seeds are finished; one seed has no deviation."
+        )
     return " ".join(said)
 
 
@@ -145,14 +155,18 @@ def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], d
         yield group, list(dict.fromkeys(c for c, _ in here)), list(dict.fromkeys(a for _, a in here)), here
 
 
+def _agreed(found: Sequence[Row]) -> list[Order]:
+    """Return the orders that say something: of settings in which both sides have one."""
+    return [order for order in orders(found) if order.correlation is not None]
+
+
 def _said(order: Order) -> str:
     if not order.swaps:
         pairs = "the same order as the paper's"
     else:
         named = (f"{s.below} over {s.above}{' (clear)' if s.clear else ''}" for s in order.swaps)
         pairs = "unlike the paper, " + ", ".join(named)
-    correlation = "-" if order.correlation is None else f"{order.correlation:.2f}"
-    return f"{order.setting}: rank correlation {correlation}; {pairs}"
+    return f"{order.setting}: rank correlation {order.correlation:.2f}; {pairs}"
 
 
 CLEAR = (
@@ -161,11 +175,17 @@ CLEAR = (
 )
 
 
+_FEW_COSTS = 6  # so many are told one by one
+
+
 def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     """Return the lines on audits and on time."""
-    costs = [f"{name} {value:.1f}" for name, value in _costs(outcome).items()]
+    known = _costs(outcome)
+    told = sorted(known, key=known.__getitem__)[:: len(known) - 1] if len(known) > _FEW_COSTS else list(known)
+    costs = [f"{name} {known[name]:.1f}" for name in told]
     hours, missing = cpu_hours(outcome, full)
-    lines = [f"Milliseconds of processor time a round: {'; '.join(costs)}."] if costs else []
+    span = "" if len(told) == len(known) else f", the least and the most of {len(known)}"
+    lines = [f"Milliseconds of processor time a round{span}: {'; '.join(costs)}."] if costs else []
     unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
     if hours > 0:
         full_size = outcome.table.scale == "paper"
@@ -182,7 +202,11 @@ def _made(table: PaperTable) -> str:
     return f"Recipe {table.recipe} ({words}), scale {table.scale}."
 
 
-CHANGED = "Otherwise than the paper, or than this recipe at full size:"
+def _announced(table: PaperTable, lines: Sequence[str]) -> str:
+    """Say how a table was made, and announce the lines on what differs, if there are any."""
+    differs = "What differs from the paper, or from this recipe at full size:"
+    none = "Nothing in its settings differs from the paper, or from this recipe at full size."
+    return f"{_made(table)} {differs if lines else none}"
 
 
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
@@ -193,8 +217,9 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
         f"[bold]{table.title}[/bold] ({table.paper} {table.name}), {unit}: ours (seeds: {outcome.seeds}), below it the "
         "paper's"
     )
-    console.print(f"{_made(table)} {CHANGED}", markup=False, highlight=False)
-    for line in changed(table, full):
+    differing = changed(table, full)
+    console.print(_announced(table, differing), markup=False, highlight=False)
+    for line in differing:
         console.print(f"- {line}", markup=False, highlight=False)
     for group, columns, algorithms, here in _blocks(found):
         shown = RichTable("", title=group, title_justify="left")
@@ -204,7 +229,7 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
             cells = [here.get((column, algorithm)) for column in columns]
             shown.add_row(algorithm, *(_both(row, outcome.seeds) for row in cells))
         console.print(shown)
-    agreed = orders(found)
+    agreed = _agreed(found)
     for order in agreed:
         console.print(_said(order), markup=False, highlight=False)
     if any(swap.clear for order in agreed for swap in order.swaps):
@@ -229,8 +254,9 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
     missing is said apart from what the scale changes.
     """
     table, found = outcome.table, rows(outcome)
-    lines = [f"### {table.name}: {table.title}", "", f"{_made(table)} {CHANGED}", ""]
-    lines += [*(f"- {line}" for line in changed(whole or table, full)), ""]
+    differing = changed(whole or table, full)
+    lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
+    lines += [*(f"- {line}" for line in differing), ""] if differing else []
     missing = unfinished(table, whole) if whole is not None else []
     lines += ["Not run yet:", "", *(f"- {line}" for line in missing), ""] if missing else []
     lines += [_read_as(outcome, found), ""]
@@ -253,7 +279,7 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
                 cells.append(f"{_figures(row.best, whole=counts[column])}{variant}{few}{theirs}")
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")
         lines.append("")
-    agreed = orders(found)
+    agreed = _agreed(found)
     lines += [f"- {_said(order)}" for order in agreed]
     lines += [f"- {CLEAR}"] if any(swap.clear for order in agreed for swap in order.swaps) else []
     lines += [""]

@@ -60,7 +60,7 @@ Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Recipe = Literal["paper", "authors"]
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)
-Measure = Literal["at", "best", "rounds", "improvement"]
+Measure = Literal["at", "best", "rounds", "improvement", "share"]
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,9 @@ class Cell:
         published: the published number; None if there is none.
         ranked: whether it takes part in the order of the algorithms. An upper bound, for one, does not.
         tags: the words by which ``--only`` finds it, in lower case.
-        measure: the figure "at" that round, the "best" until then, or the effective "rounds" and their "improvement"
-            against another run (see :mod:`hanse.lab.papers.compare`).
+        measure: the figure "at" that round, the "best" until then, the effective "rounds" and their "improvement"
+            against another run (see :mod:`hanse.lab.papers.compare`), or the "share" of the seeds in which something
+            was so at that round; its figure is 0 or 1.
         computed: the number itself, for a cell that needs no experiment; None if it cannot be computed here.
         metric: the recorded figure in the place of the table's; of several figures the mean is taken. "": the table's.
         factor: what it is multiplied with in the place of the table's factor; None: the table's.

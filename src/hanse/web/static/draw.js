@@ -3,8 +3,13 @@
 "use strict";
 
 const SPECS = JSON.parse(document.getElementById("specs").textContent);
-// numbers and tables do not wait for the drawing library, which is large
-const LIBRARY = window.vegaEmbed ? Promise.resolve() : new Promise((done) => document.getElementById("vega").addEventListener("load", done));
+// numbers and tables do not wait for the drawing library, which is large and comes last
+const LIBRARY = new Promise((done, failed) => {
+  const script = document.getElementById("vega");
+  script.addEventListener("load", done);
+  script.addEventListener("error", () => failed(new Error("its drawing library could not be loaded: reload the page")));
+});
+LIBRARY.catch(() => {}); // each chart says it in its own place
 
 function tag(name, attributes, ...children) {
   const made = document.createElement(name);
@@ -26,7 +31,7 @@ function embed(place, spec, data, look, label) {
   place.setAttribute("aria-label", label);
   const width = place.clientWidth, key = JSON.stringify([look, width]);
   const fill = () => { for (const [name, rows] of Object.entries(data)) place.view.data(name, rows); return place.view.runAsync(); };
-  place.drawing = (place.drawing || LIBRARY).then(() => {
+  place.drawing = Promise.resolve(place.drawing).then(() => LIBRARY).then(() => {
     if (place.look === key) return fill();
     place.look = key;
     const whole = { ...spec, datasets: data, config: { ...spec.config, legend: { ...spec.config.legend, columns: Math.max(1, Math.floor((width - 60) / spec.usermeta.column)) } } };
@@ -37,6 +42,10 @@ function embed(place, spec, data, look, label) {
     // the library empties its place by writing markup, which this page's policy forbids even where it is empty
     Object.defineProperty(inside, "innerHTML", { set() { inside.replaceChildren(); } });
     return vegaEmbed(inside, whole, { actions: false, ast: true, defaultStyle: false, renderer: "canvas", tooltip: tell }).then((made) => { place.view = made.view; });
+  }).catch((wrong) => {
+    place.look = undefined; // the next numbers are a new try
+    place.view = undefined;
+    place.replaceChildren(tag("p", {}, `This chart could not be drawn. ${wrong}`));
   });
 }
 
