@@ -564,7 +564,9 @@ def graph_spec(
             (texts in and beside the node), the place of the second, ``bx`` and ``by``, and ``told``, what is said under
             the pointer.
         arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
-        kinds: of nodes, with a colour and a shape each.
+        kinds: what nodes can be, in the order of the legend.
+        colours: one for each kind.
+        shapes: one for each kind, by Vega's names.
     """
     legend = _legend(kinds, hidden=len(kinds) < 2)
     tinted = _by_look("kind", kinds, colours, legend)
