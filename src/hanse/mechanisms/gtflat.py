@@ -73,7 +73,7 @@ class GTFLAT(AggregatePart):
         if self.start == "random" and self.population is None:
             raise UserError("start: 'random': needs a population of individuals, such as population = 100")
         if self.eps and self.payoff != "distance":
-            raise UserError(f"eps: {self.eps}: has no effect with payoff = {self.payoff!r}, only with \"distance\"")
+            raise UserError(f'eps: {self.eps}: has no effect with payoff = {self.payoff!r}, only with "distance"')
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
@@ -271,7 +271,7 @@ def gtfedavg(
 
 def gtfedprox(
     clients_per_round: Positive = 10,
-    mu: Annotated[float, Field(ge=0)] = 0.1,
+    mu: Weight = 0.1,
     strength: Weight = 0.8,
     generations: Count = 50,
     population: Positive | None = None,

@@ -907,7 +907,9 @@ def money_of(
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
     if wrong := _wrong_in(folder, ledger_url, book.head):
-        raise UserError(f"{folder}: no statement of books that do not hold: {wrong} ('hanse ledger verify' checks them)")
+        raise UserError(
+            f"{folder}: no statement of books that do not hold: {wrong} ('hanse ledger verify' checks them)"
+        )
     called = client_names(folder) if names else None
     lines = _own_lines([records[n] for n in sorted(records)], client, called)
     figures = _figures(lines, kinds or {})

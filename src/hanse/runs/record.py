@@ -927,7 +927,8 @@ def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
         MachineError: a line is damaged.
     """
     try:
-        return list(json_lines(folder / name, remedy="bring back a backup of the run"))
+        counts = ("round",) if name == METRICS else ("round", "client")
+        return list(json_lines(folder / name, counts, remedy="bring back a backup of the run"))
     except UserError as wrong:
         raise MachineError(*wrong.lines) from None
 
