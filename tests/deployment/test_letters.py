@@ -19,6 +19,8 @@ from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.receipts import Letters
 from hanse.deployment.server import play
+from hanse.federation.codec import WireError
+from hanse.federation.node import Node
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
 
@@ -109,6 +111,23 @@ def test_a_participant_that_has_a_receipt_already_does_not_write_it_again(tmp_pa
 
     run = run_with(grid_of(exp, tmp_path, meddle=lost), exp, tmp_path / "run")
     assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
+    assert holds(run, tmp_path)
+
+
+def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep, refused = Node.keep_receipts, []
+
+    def once(self: Node, lines: str) -> None:
+        if self.job.client == 1 and not refused:
+            refused.append(lines)
+            raise WireError("no room for receipts")
+        keep(self, lines)
+
+    monkeypatch.setattr(Node, "keep_receipts", once)
+    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    assert len(refused) == 1
+    assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
     assert holds(run, tmp_path)
 
 

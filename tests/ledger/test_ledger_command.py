@@ -205,6 +205,15 @@ def test_what_is_no_ledger(tmp_path: Path, run_hanse: Hanse) -> None:
 # ---- backups
 
 
+def test_what_cannot_be_written_or_read_is_one_line(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = run_hanse("ledger", "backup", folder, tmp_path / "file" / "backup.tar.gz")
+    assert (code, "the backup cannot be written: " in err) == (2, True)
+    (tmp_path / "receipts" / "client-0.jsonl").mkdir(parents=True)
+    code, _, err = run_hanse("ledger", "verify", folder, "--receipts", tmp_path / "receipts")
+    assert (code, err.strip().endswith("client-0.jsonl: is not a file")) == (2, True)
+
+
 def test_backup_and_restore(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
     with Ledger.open(folder / "ledger.db", book="b1") as ledger:  # a run that goes on: its WAL is not yet in the file
         ledger.post(7, [Transaction("late", "x", (("mint", -5), ("client/0", 5)))])

@@ -312,3 +312,10 @@ def test_a_run_selects_by_the_game() -> None:
     met = {c["client"] for c in result.clients if c["round"] < 3}
     assert met == set(range(6))
     assert all(1 <= m["select/effective_clients"] < 6 for m in result.metrics[3:])
+
+
+@pytest.mark.parametrize("payoff", ["cosine", "layers"])
+def test_an_eps_that_nothing_reads_is_refused(payoff: str) -> None:
+    with pytest.raises(UserError, match=rf"eps: 1e-06: has no effect with payoff = '{payoff}'"):
+        hanse.Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "payoff": payoff, "eps": 1e-6}})
+    hanse.Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "eps": 1e-6}})

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,15 +28,15 @@ HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}
 
 
-def pifl(out: Path, **clients: object) -> Path:
+def pifl(out: Path, *, by_contribution: int = 2, rounds: int = 6, **clients: object) -> Path:
     hanse.run(
         hanse.Experiment(
             data=DATA,
             model={"name": "mlp", "hidden": [8]},
-            mechanism={"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1},
+            mechanism={"name": "pifl", "tiers": 2, "by_contribution": by_contribution, "at_random": 1},
             clients=clients,
             engine={"train": "stacked", "threads": 1},
-            run={"rounds": 6},
+            run={"rounds": rounds},
         ),
         out=out,
     )
@@ -171,7 +174,7 @@ def test_a_late_update_is_asked_for_once_and_not_refused(tmp_path: Path) -> None
         np.savez(path / "rounds" / f"{r:05d}.npz", **sent, client=[], start=[], W_weight=[])
     assert models_of(load_run(path), 0) == Models(2, 1, 0, 0, 0, late=1, latest=2, on_its_way=True)
     page = render(statement(path, 0))
-    assert "asked to train in 2 of 4 rounds; 1 of its updates was accepted, 1 of them" in page
+    assert "asked to train in 2 of 4 rounds; in 1 round an update of it was accepted, 1 of these updates after" in page
     assert "The last one was still on its way at the end." in page
     assert "came 2 rounds late" in page
 
@@ -404,3 +407,46 @@ def test_mistakes_are_one_line(args: list[str], said: str, auction: Path) -> Non
         )
     assert len(wrong.value.lines) == 1
     assert said in wrong.value.lines[0]
+
+
+def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(auction, tmp_path / "run")
+    assert statement(run, 1).money is not None
+    with closing(sqlite3.connect(run / "ledger.db")) as books:
+        for (name,) in books.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            books.execute(f"DROP TRIGGER {name}")
+        books.execute("UPDATE postings SET amount = amount * 2 WHERE transaction_id = 2")
+        books.commit()
+    tampered = run.rename(tmp_path / "tampered")
+    with pytest.raises(UserError, match="no statement of books that do not hold: transaction 2"):
+        statement(tampered, 1)
+
+
+def test_a_client_of_several_seats_reads_of_rounds_not_of_updates(tmp_path: Path) -> None:
+    run = load_run(pifl(tmp_path / "run", by_contribution=8, rounds=2))
+    twice = [key for key, seats in Counter((s.client, s.round) for s in run.clients).items() if seats > 1]
+    one = twice[0][0]  # both tiers trained it in one round
+    rounds = len({s.round for s in run.clients if s.client == one})
+    page = render(statement(tmp_path / "run", one))
+    assert f"in {rounds} rounds an update of it was accepted" in page
+    assert "of its updates were accepted" not in page
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_round_that_is_not_finished_is_left_out(auction: Path, tmp_path: Path, torn: bool) -> None:
+    """A round's seats are written before its metrics, and a statement may be asked for between the two."""
+    run = shutil.copytree(auction, tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]) + (lines[-1][:-1] if torn else ""))
+    made = statement(run, 1)
+    assert (made.rounds, max(r.round for r in made.contributed.rounds)) == (len(lines) - 1, len(lines) - 2)
+    assert render(made)
+
+
+def test_rounds_that_do_not_ascend_are_damage(auction: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(auction, tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    for wrong in (lines[::-1], [*lines, lines[-1]]):
+        (run / "metrics.jsonl").write_text("".join(wrong))
+        with pytest.raises(UserError, match=r"metrics\.jsonl: is damaged: its rounds must ascend"):
+            load_run(run)

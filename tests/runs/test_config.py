@@ -201,6 +201,26 @@ def test_files_that_are_not_there_or_not_toml_are_one_line(tmp_path: Path) -> No
         Experiment.read(tmp_path)
 
 
+def test_a_mark_at_the_beginning_of_a_file_is_no_mistake(tmp_path: Path) -> None:
+    """Notepad writes one."""
+    (tmp_path / "exp.toml").write_bytes(b'\xef\xbb\xbf[mechanism]\r\nname = "fedavg"\r\n')
+    assert Experiment.read(tmp_path / "exp.toml").mechanism.name == "fedavg"
+
+
+def test_no_more_clients_than_a_run_can_have() -> None:
+    assert lines_of(mechanism="fedavg", data={"clients": 10**9}) == [
+        "data.clients: 1000000000: input should be less than or equal to 10000000"
+    ]
+
+
+@pytest.mark.parametrize(("name", "key"), [
+    ("fedprox", "mu"), ("gtfedprox", "mu"), ("ucb", "beta"), ("s_fedavg", "beta"), ("fedgen", "generator_lr"), ("greedyfed", "eps"),
+])  # fmt: skip
+def test_options_that_are_multiplied_with_are_finite(name: str, key: str) -> None:
+    [line] = lines_of(mechanism={"name": name, key: float("inf")})
+    assert line == f"mechanism.{key}: inf: input should be a finite number"
+
+
 def test_toml_writes_what_tomllib_reads() -> None:
     sections = {
         "a": {

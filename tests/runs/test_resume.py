@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import hanse
+from hanse.base.errors import MachineError
 from hanse.core.table import PER_CLIENT, Block, Table
 from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
@@ -67,6 +68,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 import hanse
+from hanse.base.errors import MachineError
 from hanse.runs import experiment
 from hanse.runs.config import Experiment
 
@@ -300,6 +302,16 @@ def test_more_rounds_are_those_of_a_longer_run(tmp_path: Path, every: int) -> No
     assert all(torch.equal(a, final(tmp_path / "whole")[name]) for name, a in final(tmp_path / "run").items())
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert ["test/loss" in json.loads(line) for line in lines] == [False, False, True, True, False, True]
+
+
+def test_a_line_without_its_round_is_told_before_anything_is_played(tmp_path: Path) -> None:
+    hanse.run(experiment(rounds=2), out=tmp_path / "run")
+    file = tmp_path / "run" / "clients.jsonl"
+    line, *others = file.read_text().splitlines(keepends=True)
+    changed = {key: value for key, value in json.loads(line).items() if key != "round"}
+    file.write_text("".join([json.dumps(changed) + "\n", *others]))
+    with pytest.raises(MachineError, match=r"clients\.jsonl: line 1 is damaged; bring back a backup"):
+        hanse.resume(tmp_path / "run", rounds=4)
 
 
 def test_rounds_asked_for_again_change_nothing(tmp_path: Path) -> None:

@@ -207,7 +207,10 @@ def backup(
     """
     from hanse.ledger import archive
 
-    head = archive.backup(folder, file, ledger_url)
+    try:
+        head = archive.backup(folder, file, ledger_url)
+    except OSError as wrong:
+        raise UserError(f"{file}: the backup cannot be written: {wrong.strerror or wrong}") from None
     print(f"wrote {file}; head {head}")
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hanse.base.errors import UserError, nearest
+from hanse.base.files import CLIENTS
 from hanse.data.augment import AugmentName
 from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
@@ -56,6 +57,7 @@ class DataSpec(BaseModel):
     clients: int = Field(
         20,
         ge=1,
+        le=CLIENTS,
         description="number of registered clients; natural: this many of the source's clients are chosen (own data: "
         "all of them by default); pooled: not used, always 1",
     )

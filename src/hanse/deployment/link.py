@@ -351,8 +351,10 @@ class FlowerFederation:
         if isinstance(opened, str):
             return one.came(Reply(one.client, refused=opened), 0)
         message, beside = opened
-        # any answer that can be read acknowledges the receipts that travelled with the question
-        self.letters.delivered({one.client: one.letters})
+        # an answer acknowledges the receipts that travelled with the question; a node that refused the message may not
+        # have kept them, and is sent them again (it writes none twice)
+        if not beside.get("refused"):
+            self.letters.delivered({one.client: one.letters})
         if one.request is None:
             return Reply(one.client)
         if beside.get("missing") and not one.again and one.client in self._nodes:

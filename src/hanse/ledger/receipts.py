@@ -189,6 +189,8 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
     if not files:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
     for path in files:
+        if not path.is_file():
+            raise UserError(f"--receipts {path}: is not a file")
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):

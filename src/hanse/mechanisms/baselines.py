@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hanse.base.factories import Positive, Share
+from hanse.base.factories import Positive, Share, Weight
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.greedyfed import greedyfed
@@ -30,7 +30,7 @@ def fedavg(clients_per_round: Positive = 10) -> Mechanism:
     return Mechanism("fedavg", Uniform(clients_per_round), SharedModel(), BySamples(), deploy=ServerModel())
 
 
-def fedprox(clients_per_round: Positive = 10, mu: Annotated[float, Field(ge=0)] = 0.1) -> Mechanism:
+def fedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
     """FedProx (Li et al. 2020): FedAvg with the proximal term ``mu/2 |theta - start|^2`` in each client's loss.
 
     Args:
@@ -40,7 +40,7 @@ def fedprox(clients_per_round: Positive = 10, mu: Annotated[float, Field(ge=0)] 
     return replace(fedavg(clients_per_round), name="fedprox", train=Proximal(mu))
 
 
-def ucb(clients_per_round: Positive = 10, beta: Annotated[float, Field(ge=0)] = 0.01) -> Mechanism:
+def ucb(clients_per_round: Positive = 10, beta: Weight = 0.01) -> Mechanism:
     """UCB selection (Pandey et al. 2023): GreedyFed with a bonus ``beta sqrt(ln t / N_k)`` for clients that sat rarely.
 
     Args:
@@ -53,7 +53,7 @@ def ucb(clients_per_round: Positive = 10, beta: Annotated[float, Field(ge=0)] = 
 def s_fedavg(
     clients_per_round: Positive = 10,
     alpha: Share = 0.75,
-    beta: Annotated[float, Field(ge=0)] = 0.25,
+    beta: Weight = 0.25,
 ) -> Mechanism:
     """S-FedAvg (Nagalapatti, Narayanam 2021): clients drawn by a softmax of their averaged Shapley values.
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.base.factories import Count, Positive, Weight
+from hanse.base.factories import Count, Positive, Rate, Weight
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, TrainPart, View
 from hanse.core.payload import Payload
@@ -69,7 +69,7 @@ class FedGen(TrainPart):
     generative_beta: Weight = 10.0
     generative_decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     diversity: Weight = 1.0
-    generator_lr: Annotated[float, Field(gt=0)] = 3e-4
+    generator_lr: Rate = 3e-4
     generator_steps: Positive = 50
     generator_batch: Annotated[int, Field(ge=2)] = 128
     generator_weight_decay: Weight = 0.01
@@ -177,7 +177,7 @@ def fedgen(
     clients_per_round: Positive = 10,
     generative_alpha: Weight = 10.0,
     generative_beta: Weight = 10.0,
-    generator_lr: Annotated[float, Field(gt=0)] = 3e-4,
+    generator_lr: Rate = 3e-4,
 ) -> Mechanism:
     """FedGen (Zhu et al. 2021): FedAvg whose clients also learn from a generator; see :class:`FedGen`.
 
@@ -198,7 +198,7 @@ def gtfedgen(
     clients_per_round: Positive = 10,
     generative_alpha: Weight = 10.0,
     generative_beta: Weight = 10.0,
-    generator_lr: Annotated[float, Field(gt=0)] = 3e-4,
+    generator_lr: Rate = 3e-4,
     strength: Weight = 0.8,
     generations: Count = 50,
     population: Positive | None = None,

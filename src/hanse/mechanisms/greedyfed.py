@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hanse.base.factories import Positive
+from hanse.base.factories import Positive, Weight
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Greedy
@@ -23,7 +23,7 @@ from hanse.mechanisms.weigh import BySamples
 def greedyfed(
     clients_per_round: Positive = 10,
     averaging: Literal["mean"] | Annotated[float, Field(ge=0, lt=1)] = "mean",
-    eps: Annotated[float, Field(ge=0)] = 1e-4,
+    eps: Weight = 1e-4,
 ) -> Mechanism:
     """GreedyFed: greedy selection by cumulative Shapley values, with FedAvg's training and averaging.
 

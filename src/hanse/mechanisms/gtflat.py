@@ -52,7 +52,7 @@ class GTFLAT(AggregatePart):
         start: what individuals choose at first: all models equally often ("equal"), or a random one each ("random",
             which needs a ``population``; so in the published code).
         eps: added to every entry of the differences between models before their length is taken; 1e-6 in the published
-            code.
+            code. Only with ``payoff = "distance"``.
     """
 
     kind = "average"
@@ -67,9 +67,13 @@ class GTFLAT(AggregatePart):
     eps: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        """Raise UserError for a random start without individuals that could choose."""
+        """Raise UserError for a random start without individuals that could choose, and for an ``eps`` without
+        effect.
+        """
         if self.start == "random" and self.population is None:
             raise UserError("start: 'random': needs a population of individuals, such as population = 100")
+        if self.eps and self.payoff != "distance":
+            raise UserError(f'eps: {self.eps}: has no effect with payoff = {self.payoff!r}, only with "distance"')
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
@@ -300,7 +304,7 @@ def gtfedavg(
 
 def gtfedprox(
     clients_per_round: Positive = 10,
-    mu: Annotated[float, Field(ge=0)] = 0.1,
+    mu: Weight = 0.1,
     strength: Weight = 0.8,
     generations: Count = 50,
     population: Positive | None = None,

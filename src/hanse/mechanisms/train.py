@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
+from hanse.base.factories import Weight
 from hanse.core.part import State, TrainPart, View
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
@@ -76,7 +75,7 @@ class Proximal(SharedModel):
     """
 
     pulls = True
-    mu: Annotated[float, Field(ge=0)] = 0.1
+    mu: Weight = 0.1
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return a seat for each chosen client at its home row, pulled towards that row.

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.factories import Positive, Rate
+from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.part import Aggregated, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
@@ -245,7 +245,7 @@ class GTG(GameValue):
             about 20 permutations).
     """
 
-    eps: Annotated[float, Field(ge=0)] = 1e-4
+    eps: Weight = 1e-4
     max_permutations: Positive | None = None
     check: bool = False
     stop: Stop = "every"

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,8 +33,9 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.metrics import ACCURACY, Reading
 from hanse.ledger.export import tokens
-from hanse.ledger.place import reading
+from hanse.ledger.place import heads_said, reading
 from hanse.ledger.store import Record
+from hanse.ledger.verify import verify
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, without_values
 from hanse.runs.config import Experiment
@@ -682,7 +684,7 @@ class Models:
 
     Attributes:
         asked: in how many rounds the client was asked to train.
-        answered: in how many of them its update was accepted.
+        answered: in how many of them an update of it was accepted. It may sit several times in a round.
         used: in how many of these it was mixed, with a weight other than 0, into a model that others hold as well.
         reached: how many other clients were given such a model at least once.
         deliveries: how many times in all, a client and a round being one.
@@ -901,7 +903,7 @@ def money_of(
         ledger_url: where the books are, if not in the folder.
 
     Raises:
-        UserError: the books are missing or cannot be read.
+        UserError: the books are missing, cannot be read or do not hold.
     """
     if not (folder / "ledger.json").exists():
         return None
@@ -910,6 +912,10 @@ def money_of(
         # the run may be posting meanwhile: what comes after this moment is left out, so that all sums agree
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
+    if wrong := _wrong_in(folder, ledger_url, book.head):
+        raise UserError(
+            f"{folder}: no statement of books that do not hold: {wrong} ('hanse ledger verify' checks them)"
+        )
     called = client_names(folder) if names else None
     lines = _own_lines([records[n] for n in sorted(records)], client, called)
     figures = _figures(lines, kinds or {})
@@ -927,6 +933,13 @@ def money_of(
         figures=figures,
         lines=lines,
     )
+
+
+@lru_cache(maxsize=8)
+def _wrong_in(folder: Path, ledger_url: str | None, head: str) -> str | None:
+    """Return what is wrong with a run's books; None if they hold. Statements of many clients ask once for each head."""
+    with reading(folder, ledger_url) as ledger:
+        return verify(ledger, heads=heads_said(folder, ledger)).wrong
 
 
 def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str] | None = None) -> tuple[Posting, ...]:

@@ -506,7 +506,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """Return what a TOML file says, as nested dictionaries. Raises UserError for a file that is missing or no TOML."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:

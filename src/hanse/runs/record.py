@@ -23,6 +23,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -928,7 +929,12 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
     metrics = list(json_lines(path / METRICS, ("round",)))
     if not metrics:
         raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
-    clients = [Seat.of(line) for line in json_lines(path / SEATS, ("round", "client"))]
+    rounds = [line["round"] for line in metrics]
+    if any(after <= before for before, after in pairwise(rounds)):
+        raise UserError(f"{path / METRICS}: is damaged: its rounds must ascend, a line each")
+    # a round's seats are written before its metrics: those of a round that is not finished yet are left out
+    lines = json_lines(path / SEATS, ("round", "client"))
+    clients = [Seat.of(line) for line in lines if line["round"] <= rounds[-1]]
     name = path.name or path.resolve().name
     return RunRecord(path, name, config, metrics, clients, ledger_url)
 
@@ -948,7 +954,8 @@ def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
         MachineError: a line is damaged.
     """
     try:
-        return list(json_lines(folder / name, remedy="bring back a backup of the run"))
+        counts = ("round",) if name == METRICS else ("round", "client")
+        return list(json_lines(folder / name, counts, remedy="bring back a backup of the run"))
     except UserError as wrong:
         raise MachineError(*wrong.lines) from None
 
