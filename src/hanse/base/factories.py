@@ -17,11 +17,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, nearest
 
+MOST = 1e30  # far beyond any sensible option, and still a number in single precision
+
 # the bounds that most options share; numbers are never NaN or infinite
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -77,7 +79,12 @@ def call(
             lines.append(f"{where}.{name}: {value!r}: {reasons[0].lower()}{reasons[1:]}")
     if lines:
         raise UserError(*lines)
-    return make(*first, **checked)
+    try:
+        return make(*first, **checked)
+    except UserError as wrong:  # options that do not go together begin with the name of one of them
+        raise UserError(
+            *(f"{where}.{line}" if line.split(":")[0] in parameters else line for line in wrong.lines)
+        ) from None
 
 
 def _allows_none(wanted: TypeAdapter[Any]) -> bool:

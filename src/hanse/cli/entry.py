@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -202,7 +203,7 @@ def _finish(result: object) -> None:
     assert isinstance(result, Run)
     if result.interrupted:
         out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
-        out.print(f"  hanse resume {result.path}", markup=False)
+        out.print(f"  hanse resume {shlex.quote(str(result.path))}", markup=False)
         raise typer.Exit(1)
     if result.over is not None:
         out.print(result.over, highlight=False)
@@ -213,7 +214,8 @@ def _finish(result: object) -> None:
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
     for line in (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)):
         say(f"warning: {line}", style="yellow")
-    say(f"in {result.path}; a picture of it: hanse report {result.path}")
+    picture = f"; a picture of it: hanse report {shlex.quote(str(result.path))}" if result.metrics else ""
+    say(f"in {result.path}{picture}")
 
 
 @app.command(rich_help_panel=LOOK)
