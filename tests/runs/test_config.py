@@ -214,7 +214,8 @@ def test_no_more_clients_than_a_run_can_have() -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), [
-    ("fedprox", "mu"), ("gtfedprox", "mu"), ("ucb", "beta"), ("s_fedavg", "beta"), ("fedgen", "generator_lr"), ("greedyfed", "eps"),
+    ("fedprox", "mu"), ("gtfedprox", "mu"), ("ucb", "beta"), ("s_fedavg", "beta"), ("fedgen", "generator_lr"),
+    ("greedyfed", "eps"),
 ])  # fmt: skip
 def test_options_that_are_multiplied_with_are_finite(name: str, key: str) -> None:
     [line] = lines_of(mechanism={"name": name, key: float("inf")})
