@@ -21,6 +21,7 @@ from test_flower_in_process import N, experiment, grid_of, over_flower
 import hanse
 from hanse.base.errors import MachineError, UserError
 from hanse.base.lock import Hold
+from hanse.cli.network import orders
 from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Request, Test
 from hanse.data import build
@@ -237,6 +238,8 @@ def test_a_paused_server_waits_until_it_may_go_on(tmp_path: Path, monkeypatch: p
 def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run on a network"):
         give(tmp_path, "pause", "why")
+    with pytest.raises(UserError, match="is not a run on a network"):
+        orders(tmp_path / "mistyped")
     play(experiment("fedavg", rounds=1), tmp_path)
     with pytest.raises(UserError, match="--reason"):
         give(tmp_path / "run", "pause", "  ")

@@ -269,6 +269,18 @@ def test_a_ledger_that_does_not_hold_is_not_backed_up(folder: Path, tmp_path: Pa
     assert not list(tmp_path.glob("backup*"))
 
 
+@pytest.mark.parametrize("command", ["balances", "history", "export"])
+def test_what_is_printed_of_books_that_do_not_hold_says_so(folder: Path, run_hanse: Hanse, command: str) -> None:
+    assert "do not hold" not in run_hanse("ledger", command, str(folder))[2]
+    with closing(sqlite3.connect(folder / "ledger.db")) as connection:
+        connection.execute("UPDATE accounts SET balance = balance + 1 WHERE name = 'client/1'")
+        connection.commit()
+    code, printed, said = run_hanse("ledger", command, str(folder))
+    assert code == 0
+    assert printed
+    assert "warning: the books do not hold: account 'client/1'" in said
+
+
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_ledger_on_a_server_is_in_the_backup_too(url: str, folder: Path, tmp_path: Path) -> None:
     (folder / "config.toml").write_text(f'[ledger]\nurl = "{url}"\n')

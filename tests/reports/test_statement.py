@@ -19,6 +19,8 @@ from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
+from hanse.reports.groups import group_runs
+from hanse.reports.money import books_of
 from hanse.reports.statement import Fit, Models, contributed, models_of, money_of, statement, verdict_of
 from hanse.reports.statement_page import POLICY, STYLE, render
 from hanse.rounds.arrivals import STILL
@@ -420,6 +422,9 @@ def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path)
     tampered = run.rename(tmp_path / "tampered")
     with pytest.raises(UserError, match="no statement of books that do not hold: transaction 2"):
         statement(tampered, 1)
+    books, notes = books_of(group_runs([load_run(tampered)]))  # what a report shows of them
+    assert books == {}
+    assert "are left out: they do not hold: transaction 2" in notes[0]
 
 
 def test_a_client_of_several_seats_reads_of_rounds_not_of_updates(tmp_path: Path) -> None:

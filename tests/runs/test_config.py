@@ -254,3 +254,18 @@ def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:
     )
     with pytest.raises(UserError, match=r"attacker\.clients: 99: there is no such client; allowed: 0 to 4"):
         build(experiment)
+
+
+@pytest.mark.parametrize(("change", "key"), [
+    ({"train": {"steps": 10**30}}, "train.steps"), ({"engine": {"threads": 10**9}}, "engine.threads"),
+    ({"engine": {"workers": 10**9}}, "engine.workers"),
+    ({"mechanism": {"name": "fedprox", "mu": 1e300}}, "mechanism.mu"),
+])  # fmt: skip
+def test_numbers_that_no_machine_could_use_are_refused(change: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError, match=f"{key}: .*less than or equal to"):
+        Experiment(**{"mechanism": {"name": "fedavg"}, **change})
+
+
+def test_options_that_do_not_go_together_are_told_with_their_place() -> None:
+    with pytest.raises(UserError, match=r"^mechanism\.weigh\.start: 'random': needs a population"):
+        Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "start": "random"}})

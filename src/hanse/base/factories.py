@@ -20,8 +20,8 @@ from hanse.base.errors import UserError, nearest
 MOST = 1e30  # far beyond any sensible option, and still a number in single precision
 
 # the bounds that most options share; numbers are never NaN or infinite
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Positive = Annotated[int, Field(ge=1, le=10**12)]
 Weight = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hanse.base.errors import MachineError, PartError, UserError
+from hanse.base.errors import MachineError, PartError, UserError, first_line
 from hanse.base.looking import is_looking, looking, own_modules
 from hanse.cli import audit, crate, ledger, network, reproduce, serve, statement, sweep, theory
 from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, flowing, out, say, trusting
@@ -343,6 +343,9 @@ def _main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             say(f"hanse: {_usage(wrong)}", err)
             sys.exit(2)
+        if isinstance(wrong, MemoryError) and not os.environ.get("HANSE_TRACEBACK"):
+            say(f"hanse: not enough memory: {first_line(wrong)}; HANSE_TRACEBACK=1 shows where", err)
+            sys.exit(1)
         # the line names the part and the round, which is enough for whoever wrote the part
         if isinstance(wrong, PartError) and not os.environ.get("HANSE_TRACEBACK"):
             say(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", err)

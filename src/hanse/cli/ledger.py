@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
-from hanse.cli.options import LedgerUrl, RunFolder, say
+from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
 app = typer.Typer(
     help="The books of a run: who holds how much, and every movement.",
@@ -53,6 +53,7 @@ def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = 
     from hanse.ledger.place import reading
     from hanse.reports.chart import natural
 
+    _warn(folder, ledger_url)
     with reading(folder, ledger_url) as ledger:
         held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
     if as_json:
@@ -85,6 +86,7 @@ def history(
     from hanse.ledger.export import as_dict, tokens, write_csv
     from hanse.ledger.place import reading
 
+    _warn(folder, ledger_url)
     with reading(folder, ledger_url) as ledger:
         account = _account_named(account, folder)
         if account is not None and not ledger.has(account):
@@ -187,6 +189,7 @@ def export(
     form = "json" if as_json else "csv" if as_csv else form
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
+    _warn(folder, ledger_url)
     with reading(folder, ledger_url) as ledger, _written(out) as file:
         FORMATS[form](ledger, ledger.history(), file)
 
@@ -292,6 +295,14 @@ def _written(path: Path | None) -> Iterator[TextIO]:
         write_whole(path, text.getvalue())
     except OSError as wrong:
         raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+
+
+def _warn(folder: Path, ledger_url: str | None) -> None:
+    """Say beside what a command prints of books that they do not hold."""
+    from hanse.ledger.place import wrong_in
+
+    if wrong := wrong_in(folder, ledger_url):
+        say(f"warning: the books do not hold: {wrong}", err, style="yellow")
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> None:

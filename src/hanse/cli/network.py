@@ -263,13 +263,15 @@ def expel(
 def orders(folder: RunDir) -> None:
     """Show the orders given so far, with their reasons.
 
-    There is a line for each pause, go-on and expulsion, oldest first.
+    There is a line for each pause, go-on and expulsion, oldest first; nothing is printed if none was given. The folder
+    is the run directory of a run on a network.
 
     Examples:
         hanse network orders run
     """
-    from hanse.deployment.members import FILE
+    from hanse.deployment.members import FILE, check_on_network
 
+    check_on_network(folder)
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
         said = json.loads(line)
         who = f" {said['client']} ({said['name']})" if "client" in said else ""

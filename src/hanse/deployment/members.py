@@ -326,6 +326,12 @@ class Orders:
         return Orders(paused, expelled)
 
 
+def check_on_network(run: Path) -> None:
+    """Raise UserError if the folder is no run directory of a run on a network."""
+    if not (run / "federation.json").exists():
+        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
+
+
 def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
     """Add an order to a run on a network, which may still be waiting for its members.
 
@@ -338,8 +344,7 @@ def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
     Raises:
         UserError: the folder is no run on a network, the reason is empty or too long, or there is no such member.
     """
-    if not (run / "federation.json").exists():
-        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
+    check_on_network(run)
     if not reason.strip() or len(reason) > LONGEST_REASON:
         raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST_REASON}")
     line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}

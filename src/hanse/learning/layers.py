@@ -308,13 +308,20 @@ class AnyLoss:
     """Any loss of a sample's outputs ``[S, k, B]`` and target ``[S, d, B]``.
 
     Autograd gives its gradient at the outputs, from where the stack's own backward pass goes on.
+
+    Args:
+        objective: the loss, one number a sample.
+        out: buffer ``[S, k, B]`` of the gradient, which :meth:`gradient` fills and returns.
+        total: ``[S, 1, 1]``, to which :meth:`gradient` adds each seat's losses, weighted by its ``tally``.
     """
 
     def __init__(self, objective: Objective, out: Tensor, total: Tensor) -> None:
         self.objective, self.out, self.total = objective, out, total
 
     def gradient(self, output: Tensor, y: Tensor, weights: Tensor, tally: Tensor | None) -> Tensor:
-        """Return ``weights`` times the gradient of each sample's loss at its outputs."""
+        """Return ``weights [S, 1, B]`` times the gradient ``[S, k, B]`` of each sample's loss at its outputs. With a
+        ``tally [S, 1, B]`` the losses times it are added to ``total``.
+        """
         seats, outputs, width = output.shape
         targets = y.transpose(1, 2).reshape(seats * width, -1)
         with torch.enable_grad():

@@ -28,6 +28,7 @@ from hanse.core.declared import Declared
 from hanse.core.entry import GENESIS, Transaction, digest
 from hanse.ledger.connect import as_url
 from hanse.ledger.store import Ledger
+from hanse.ledger.verify import verify
 
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
 NOTES = 1 << 28  # bytes (256 MiB) that a checkpoint's header may have; a longer one is taken for damage
@@ -221,6 +222,15 @@ def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
         head = digest(head, round_, transaction)
         said.pop(head, None)
     return said
+
+
+def wrong_in(folder: Path, ledger_url: str | None = None) -> str | None:
+    """Return what is wrong with a run's books in a few words, None if they hold: what ``hanse ledger verify`` checks.
+
+    Every transaction is read, about 0.1 ms each. Raises UserError: the books or the run's metrics cannot be read.
+    """
+    with reading(folder, ledger_url) as ledger:
+        return verify(ledger, heads=heads_said(folder, ledger)).wrong
 
 
 def rounds_written(folder: Path, ledger: Ledger) -> int | None:

@@ -318,7 +318,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # WEIGH
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the best models so far, and the new centres together with the trade that they come from.
+        """Return the models that are their client's best so far, and the new centres.
+
+        These are two :class:`hanse.core.table.Replace`: of the rows of clients whose model became better, which may be
+        none, and of all centres. The :class:`Trade` that the centres come from is handed on.
 
         After the last training there is no market, unless ``last_market``.
 

@@ -61,14 +61,14 @@ def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
 
     Returns:
         The books by the groups' labels, of those in which somebody pays; and a sentence for each run whose books cannot
-        be read.
+        be read or do not hold.
     """
     found, notes = {}, []
     for group in groups:
         try:
             books = read_books(group.runs[0])
         except UserError as wrong:
-            notes.append(f"The books of {group.runs[0].name} cannot be read, and their figures are left out: {wrong}")
+            notes.append(f"The figures of the books of {group.runs[0].name} are left out: {wrong}")
             continue
         if books is not None:
             found[group.label] = books
@@ -82,13 +82,15 @@ def read_books(run: RunRecord) -> Books | None:
         run: the run.
 
     Raises:
-        UserError: the books cannot be read.
+        UserError: the books cannot be read, or do not hold.
     """
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.ledger.place import reading
+    from hanse.ledger.place import reading, wrong_in
     from hanse.ledger.totals import Totals
 
+    if wrong := wrong_in(run.path, run.ledger_url):
+        raise UserError(f"they do not hold: {wrong} ('hanse ledger verify' checks them)")
     totals, rounds, rows = Totals(), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     with reading(run.path, run.ledger_url) as ledger:

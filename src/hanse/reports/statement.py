@@ -33,9 +33,8 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.metrics import ACCURACY, Reading
 from hanse.ledger.export import tokens
-from hanse.ledger.place import heads_said, reading
+from hanse.ledger.place import reading, wrong_in
 from hanse.ledger.store import Record
-from hanse.ledger.verify import verify
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, without_values
 from hanse.runs.config import Experiment
@@ -937,9 +936,8 @@ def money_of(
 
 @lru_cache(maxsize=8)
 def _wrong_in(folder: Path, ledger_url: str | None, head: str) -> str | None:
-    """Return what is wrong with a run's books; None if they hold. Statements of many clients ask once for each head."""
-    with reading(folder, ledger_url) as ledger:
-        return verify(ledger, heads=heads_said(folder, ledger)).wrong
+    """Return what is wrong with a run's books, None if they hold. Statements of many clients ask once for each head."""
+    return wrong_in(folder, ledger_url)
 
 
 def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str] | None = None) -> tuple[Posting, ...]:

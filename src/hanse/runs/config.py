@@ -301,6 +301,9 @@ class LedgerSection(Section):
     floor: Annotated[float, Field(le=0, ge=-1e12, allow_inf_nan=False)] = 0.0
 
 
+Threads = Annotated[int, Field(ge=1, le=1024)]
+
+
 class EngineSection(Section):
     """``[engine]``: how clients of this process are trained.
 
@@ -319,8 +322,8 @@ class EngineSection(Section):
     """
 
     train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
-    threads: Positive | None = None
-    workers: Positive | None = None
+    threads: Threads | None = None
+    workers: Threads | None = None
     device: str = "auto"
     precision: Literal["float32", "bf16"] = "float32"
     graphs: bool | None = None

@@ -559,8 +559,12 @@ def recorded_markets(folder: Path) -> Iterator[MarketRound]:
 
 
 def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
-    """Say whether a round did not wait for a seat's update, which may still join a later one. Then it is not
-    refused.
+    """Say whether a round did not wait for a seat's update, which may still join a later one. It then counts as late,
+    not as refused, though ``seat.refused`` says why there was none in its round.
+
+    Args:
+        config: the run's experiment, as in ``RunRecord.config``.
+        seat: the seat.
     """
     return seat.refused == STILL and table(config, "federation").get("late") == "next"
 
