@@ -17,7 +17,8 @@ hand in ``benchmarks/results/PAPER/verdicts.toml``, as ``[[verdicts]]``:
 * ``pairs``: rows [A, B] whose difference A - B stands beside it for every setting, with its 95 % interval over seeds;
   "printed" as B is the paper's number; ``between = "columns"``: columns instead, for every group and row;
 * ``expects``: "above" or "below", the side of 0 that the claim puts all differences on: a verdict "confirmed" without
-  it, or with an interval that is not on that side (one seed has none), is refused;
+  it, or with an interval that is not on that side (one seed has none), is refused, and so are "not confirmed" with all
+  intervals on that side and "partly" with all on the other;
 * ``groups``, ``columns``, ``rows``: the only ones that are compared; ``hours``: what a run takes, where we know better.
 
 A verdict other than "not run" and "not decided" needs pairs with numbers, unless its table is computed. "not run"
@@ -68,6 +69,15 @@ WORDS = {
     "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "expects", "groups", "columns",
     "rows", "hours", "runs",
 }  # fmt: skip
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "because": ("a text", lambda value: isinstance(value, str)),
+    "runs": ("a whole number of at least 0", lambda value: type(value) is int and value >= 0),
+    "hours": ("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf),
+    **{
+        key: ("a list of names", lambda value: isinstance(value, list) and all(isinstance(n, str) for n in value))
+        for key in ("groups", "columns", "rows")
+    },
+}  # what a verdict's optional words are
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
 Verdict = Mapping[str, Any]
@@ -144,6 +154,9 @@ def _written(table: PaperTable, path: Path) -> dict[tuple[str, str], float]:
         finite = all(mean is None or math.isfinite(mean) for mean in numbers.values())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise UserError(f"{path.parent.name}/{path.name}: cannot be read: {type(wrong).__name__}") from None
+    places = sorted((cell.setting, cell.algorithm) for cell in table.cells)
+    if sorted((str(line["setting"]), str(line["algorithm"])) for line in kept["rows"]) != places:
+        raise UserError(f"{path.parent.name}/{path.name}: has not each cell of {table.name} once; reproduce it again")
     if of != (table.paper, table.name, table.recipe, table.scale) or not finite:
         raise UserError(f"{path.parent.name}/{path.name}: is not {table.name} by this recipe at this scale")
     for cell in table.cells:
@@ -162,7 +175,7 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
     name, with what their splits differ in. ``update``: those that are here now are added first.
     """
     path = results / "data.json"
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    known = _read_data(path) if path.exists() else {}
     if update:
         names = {name for paper in PAPERS for name in _sources(paper)}
         known |= {name: sources.split_note(name) for name in names if sources.is_here(name)}
@@ -177,6 +190,17 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
         patches.enter_context(patch("hanse.lab.papers.computed.kept_table7", own))
         yield known
     find_table.cache_clear()
+
+
+def _read_data(path: Path) -> dict[str, str]:
+    """Return what is known of the data sets. Raises UserError if the file is damaged."""
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise UserError(f"{path.name}: cannot be read: {type(wrong).__name__}") from None
+    if not isinstance(known, dict) or not all(isinstance(note, str) for note in known.values()):
+        raise UserError(f"{path.name}: must have a text by the name of each data set")
+    return known
 
 
 def _own_table7(
@@ -196,7 +220,7 @@ def _sources(paper: str) -> set[str]:
 def verdicts(paper: str, results: Path) -> list[Verdict]:
     """Return a paper's verdicts. Raises UserError for words that mean nothing."""
     path = results / paper / "verdicts.toml"
-    entries: list[Verdict] = tomllib.loads(path.read_text()).get("verdicts", []) if path.exists() else []
+    entries = _entries(path) if path.exists() else []
     known = (
         ("table", PAPERS[paper].tables),
         ("recipe", RECIPES),
@@ -217,6 +241,12 @@ def verdicts(paper: str, results: Path) -> list[Verdict]:
         for key in entry.keys() - WORDS
     ]
     wrong += [
+        f"{path.parent.name}/{path.name}: entry {place}: {key} is {entry[key]!r}; must be {what}"
+        for place, entry in enumerate(entries, 1)
+        for key, (what, fits) in KINDS.items()
+        if key in entry and not fits(entry[key])
+    ]
+    wrong += [
         f"{path.parent.name}/{path.name}: entry {place}: '{key}' is missing"
         for place, entry in enumerate(entries, 1)
         for key in ("table", "claim", "verdict")
@@ -224,10 +254,28 @@ def verdicts(paper: str, results: Path) -> list[Verdict]:
     ]
     if wrong:
         raise UserError(*wrong)
+    told = Counter((entry["table"], entry["claim"]) for entry in entries)
+    wrong += [f"{path.parent.name}/{path.name}: {table}: '{claim}' is judged {number} times"
+              for (table, claim), number in told.items() if number > 1]  # fmt: skip
     for entry in entries:
         wrong += [f"{path.parent.name}/{path.name}: {entry['table']}: {line}" for line in _strangers(paper, entry)]
     if wrong:
         raise UserError(*wrong)
+    return entries
+
+
+def _entries(path: Path) -> list[Verdict]:
+    """Return the entries of a file of verdicts. Raises UserError if it has anything else, which would be left out."""
+    where = f"{path.parent.name}/{path.name}"
+    try:
+        found = tomllib.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise UserError(f"{where}: cannot be read: {' '.join(str(wrong).split())}") from None
+    if others := sorted(found.keys() - {"verdicts"}):
+        raise UserError(*(f"{where}: {key}: there is no such key; allowed: verdicts" for key in others))
+    entries = found.get("verdicts", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{where}: verdicts: must be written as [[verdicts]]")
     return entries
 
 
@@ -242,6 +290,10 @@ def _strangers(paper: str, entry: Verdict) -> list[str]:
     pairs = entry.get("pairs", [])
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         return ["pairs: must be a list of [A, B]"]
+    if alike := [pair[0] for pair in pairs if pair[0] == pair[1]]:
+        return [f"pairs: {alike[0]} is compared with itself"]
+    if any(pair[0] == "printed" for pair in pairs):
+        return ["pairs: 'printed' must be the second of two"]
     asked = [(kind, name) for kind in names for name in entry.get(kind, [])]
     asked += [(str(entry.get("between", "rows")), name) for pair in pairs for name in pair if name != "printed"]
     return [f"{name}: there is none of its {k} called so{nearest(str(name), names[k])}" for k, name in asked
@@ -269,6 +321,22 @@ def differences(entry: Verdict, kept: Kept) -> list[tuple[str, Difference | Shar
             if said is not None:
                 lines.append((f"{', '.join(rest)}: {first} - {second}", said))
     return lines
+
+
+def _asked(paper: str, entry: Verdict) -> int:
+    """Return how many differences a verdict names: of each pair one for every setting in which its table has both."""
+    cells = find_table(paper, entry["table"], entry.get("scale", "paper"), entry.get("recipe", "paper")).cells
+    printed = {(cell.group, cell.column, cell.algorithm): cell.published is not None for cell in cells}
+    axis = 1 if entry.get("between") == "columns" else 2
+    axes = {"groups": 0, "columns": 1, "rows": 2}
+    chosen = [place for place in printed if all(place[a] in entry.get(k, (place[a],)) for k, a in axes.items())]
+    others = [
+        (place, (*place[:axis], second, *place[axis + 1 :]), second)
+        for first, second in entry.get("pairs", ())
+        for place in chosen
+        if place[axis] == first
+    ]
+    return sum(printed[place] if second == "printed" else other in printed for place, other, second in others)
 
 
 def _names(row: Row) -> tuple[str, str, str]:
@@ -397,7 +465,9 @@ def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
         "*2 of 12 runs*: a table is made of many runs (rows, settings, seeds), and of so many so few are finished. "
         "Processor hours are for all of them at full size, one core each, on the machine of the finished runs. "
         "*Data not here*: [what must be fetched by hand](../data.md).\n\n"
-        "A command runs a table, or goes on with one that was stopped: a finished run is kept and not run again. "
+        "A command runs a table, or goes on with one that was stopped: a finished run is kept under "
+        "`runs/reproduce/PAPER` and not run again. In a clone of the repository `--out benchmarks/results/PAPER` goes "
+        "on with the runs of these pages. "
         "`--only 'WORDS'` runs some rows or settings, `--seeds N` seeds 0 to N - 1.\n"
     )
     return [Page("index.md", HEAD + text + "\n".join(lines) + "\n"), *found]
@@ -556,8 +626,13 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
             f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale}), '{entry['claim']}': the verdict "
             f"'{entry['verdict']}' has no pair with finished runs"
         )
-    if entry["verdict"] == "confirmed" and not exact:
-        _hold(f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale})", entry.get("expects"), pairs)
+    if entry["verdict"] == "confirmed" and not exact and len(pairs) < (asked := _asked(paper, entry)):
+        raise UserError(
+            f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale}): 'confirmed', and only {len(pairs)} of the "
+            f"{asked} differences that it names have numbers"
+        )
+    if not exact:
+        _hold(f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale})", entry, pairs)
     made = f" (recipe {recipe}, scale {scale})" if of is not None else ""
     because = f" {entry['because'][0].upper()}{entry['because'][1:]}." if entry.get("because") else ""
     now = 0 if of is None else len(of.outcome.results)
@@ -572,13 +647,24 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
     return lines
 
 
-def _hold(where: str, expects: str | None, pairs: Sequence[tuple[str, Difference | Shares]]) -> None:
-    """Hold a verdict "confirmed" against its numbers. Raises UserError for those that do not say so."""
-    if expects is None:
+def _hold(where: str, entry: Verdict, pairs: Sequence[tuple[str, Difference | Shares]]) -> None:
+    """Hold a verdict against its numbers. Raises UserError for those that do not say so: "confirmed" with an interval
+    that is not on the side that the claim expects, "not confirmed" with all of them there, and "partly" with all of
+    them on the other side.
+    """
+    verdict, expects = entry["verdict"], entry.get("expects")
+    if verdict == "confirmed" and expects is None:
         raise UserError(f"{where}: 'confirmed' needs expects; allowed: above, below")
-    against = [f"{what} {said}" for what, said in pairs if not said.is_on(expects)]
-    if against:
-        raise UserError(f"{where}: 'confirmed' with expects = '{expects}', against {'; '.join(against)}")
+    if verdict in OPEN or expects is None:
+        return
+    other = "below" if expects == "above" else "above"
+    against = {
+        "confirmed": [f"{what} {said}" for what, said in pairs if not said.is_on(expects)],
+        "not confirmed": [f"{what} {said}" for what, said in pairs if said.is_on(expects)],
+        "partly": [f"{what} {said}" for what, said in pairs if said.is_on(other)],
+    }[verdict]
+    if against and (verdict == "confirmed" or len(against) == len(pairs)):
+        raise UserError(f"{where}: '{verdict}' with expects = '{expects}', against {'; '.join(against)}")
 
 
 def _runs(number: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -143,6 +145,45 @@ def test_mistakes_name_the_field_the_value_and_what_is_allowed(
     assert said.count("\n") == 1, said
     assert said.startswith("hanse: ")
     assert expected in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder where nobody may write, not even root")
+def test_reproduce_says_at_once_that_nothing_can_be_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, said = hanse_says(["reproduce", "gtflat", "table2", "--out", "/proc/results"], capsys, monkeypatch)
+    assert (code, said) == (
+        2,
+        "hanse: --out /proc/results: nothing can be written to /proc (No such file or directory)\n",
+    )
+
+
+def test_reproduce_on_a_full_disk_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("hanse.lab.papers.show.write_whole", full)
+    code, said = hanse_says(["reproduce", "gtflat", "example1"], capsys, monkeypatch)
+    assert code == 1
+    assert said.endswith("gtflat: cannot be written: No space left on device; finished runs are kept\n")
+
+
+def test_reproduce_of_what_is_counted_on_data_that_are_not_here_writes_no_empty_table(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(source: str) -> None:
+        raise UserError(f"source '{source}' could not be downloaded")
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("hanse.lab.papers.computed.is_here", lambda source: False)
+    monkeypatch.setattr("hanse.data.sources.load", away)
+    code, said = hanse_says(["reproduce", "ipfl", "figure6", "--scale", "paper"], capsys, monkeypatch)
+    assert (code, said) == (2, "hanse: source 'cifar10' could not be downloaded\n")
+    assert not (folder / "runs").exists()
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

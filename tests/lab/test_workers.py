@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweep_cases import dies_once, made_up, points_of
 
 from hanse.data import sources
 from hanse.lab import player
-from hanse.lab.job import Job, play, play_kept
-from hanse.lab.player import Work, in_processes, may_fork, play_all
+from hanse.lab.job import Job, Step, play, play_kept
+from hanse.lab.player import Work, _Worker, in_processes, may_fork, play_all
 from hanse.lab.sweep import run_sweep
 
 
@@ -115,6 +118,27 @@ def test_forked_processes_end_with_their_parent() -> None:
     line = [sys.executable, "-c", ORPHANS, str(Path(__file__).parent)]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
     assert done.stdout == b""
+
+
+def waits_with_a_folder(job: Job, step: Step) -> dict[str, Any]:
+    """Says that it has begun, and waits in a temporary folder for its end."""
+    with tempfile.TemporaryDirectory(dir=os.environ["HANSE_TEST_FOLDER"]):
+        step(1)
+        time.sleep(60)
+    return {}
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_busy_process_that_is_ended_leaves_no_temporary_folder(
+    forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANSE_TEST_FOLDER", str(tmp_path))
+    worker = _Worker.start(waits_with_a_folder, [], forked)
+    worker.give(Job("", "", {}))
+    assert worker.hear() == 1
+    assert len(list(tmp_path.iterdir())) == 1
+    worker.end()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_training_loop_that_may_ask_for_threads_is_not_played_in_a_fork(tmp_path: Path) -> None:

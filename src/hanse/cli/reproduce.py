@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hanse.base.errors import UserError
+from hanse.base.errors import MachineError, UserError
 from hanse.cli.options import Workers, err, out, resumable, say
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def reproduce(
     from hanse.lab.papers.tables import filtered
     from hanse.lab.player import cores
 
-    chosen = filtered(find_table(paper, table, scale, recipe), only or [])
+    chosen = filtered(_with_data(find_table(paper, table, scale, recipe)), only or [])
     # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
     chosen = _changed(chosen, full, seeds, device)
@@ -119,8 +119,27 @@ def _check_folder(folder: Path) -> None:
         there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
         if not there.is_dir():
             raise UserError(f"--out {folder}: {there} is not a folder")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise UserError(f"--out {folder}: nothing can be written to {there}")
+        try:
+            TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
+        except OSError as wrong:
+            raise UserError(f"--out {folder}: nothing can be written to {there} ({wrong.strerror})") from None
+
+
+def _with_data(table: PaperTable) -> PaperTable:
+    """Return the table; one that is counted on data which were not here is built again after they were fetched.
+
+    Raises:
+        UserError: they cannot be had. A table of experiments finds that out itself.
+    """
+    if any(cell.variants or cell.computed is not None for cell in table.cells):
+        return table
+    from hanse.data.sources import load
+    from hanse.lab.papers.catalogue import find_table
+    from hanse.lab.papers.tables import sources_of
+
+    for source in sources_of(table.paper, table.name, table.scale, table.recipe):
+        load(source)
+    return find_table(table.paper, table.name, table.scale, table.recipe)
 
 
 def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str) -> PaperTable:
@@ -137,10 +156,19 @@ def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str
 
 
 def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool) -> None:
-    """Write and print what came out. Raises typer.Exit with 1 if a run failed."""
+    """Write and print what came out.
+
+    Raises:
+        typer.Exit: with 1, a run failed.
+        MachineError: the files cannot be written, such as on a full disk.
+    """
     from hanse.lab.papers import show
 
-    paths = show.write_outcome(outcome, full, folder)
+    try:
+        paths = show.write_outcome(outcome, full, folder)
+    except OSError as wrong:
+        where = wrong.filename or folder
+        raise MachineError(f"{where}: cannot be written: {wrong.strerror or wrong}; finished runs are kept") from None
     if as_json:
         print(json.dumps(show.as_json(outcome), indent=1, allow_nan=False))
     else:

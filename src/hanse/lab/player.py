@@ -12,7 +12,6 @@ that dies fails the job that it was playing, and no other.
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 import signal
@@ -28,14 +27,14 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import MachineError, UserError, library
 from hanse.base.files import write_whole
 from hanse.base.toml import flat
 from hanse.data.keeping import keeping
@@ -46,6 +45,8 @@ from hanse.learning.threads import intra_op
 Work = Callable[[Job, Step], dict[str, Any]]
 """What plays one job and returns its result, such as :func:`hanse.lab.job.play`."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_GRACE_S = 5.0  # how long a process that was told to end may take to clean up
+_LARGEST = 1e100  # of a kept number; a larger one is damage, and its square would be infinite
 _PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 
 
@@ -98,6 +99,7 @@ def play_all(
     Raises:
         UserError: ``workers`` is below 1, a data source is not here and cannot be downloaded, or the cluster does not
             answer.
+        MachineError: a result cannot be written. What was written before it is kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if workers < 1:
@@ -238,7 +240,7 @@ class Store:
             found = json.loads(self.path(job).read_text())
         except (OSError, ValueError, RecursionError):  # not there, or cut short by something that was not us
             return None
-        if not _is_finished(found) or key_of(found["given"]) != job.key:
+        if not _is_finished(found) or key_of(found["given"]) != job.key or not _has_every_test(found, job):
             return None
         then = dict(flat(found["given"])) | dict(flat(found["experiment"]))
         now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
@@ -258,13 +260,21 @@ class Store:
         Args:
             job: the job.
             result: what :func:`hanse.lab.job.attempt` returned.
+
+        Raises:
+            MachineError: the file cannot be written, such as on a full disk.
         """
         kept = dict(result)
         if "experiment" in kept:
             kept["experiment"] = _beyond(kept["experiment"], kept["given"])
         if "curves" in kept:
             kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
-        write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
+        try:
+            write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
+        except OSError as wrong:
+            raise MachineError(
+                f"{self.path(job)}: cannot be written: {wrong.strerror or wrong}; the results before it are kept"
+            ) from None
 
 
 def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
@@ -279,6 +289,7 @@ def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
         isinstance(found.get("given"), dict)
         and isinstance(found.get("experiment"), dict)
         and _is_number(found.get("cpu_seconds"))
+        and found["cpu_seconds"] >= 0
         and isinstance(tested, list)
         and all(type(rounds) is int for rounds in tested)
         and tested == sorted(set(tested))
@@ -289,11 +300,60 @@ def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
             and all(value is None or _is_number(value) for value in curve)
             for curve in curves.values()
         )
+        and _is_audit(found.get("audit", {"rounds": 0}))
+        and _is_trades(found.get("trades", {"clients": [], "money": [], "imports": []}))
+        and isinstance(found.get("clients", {}), dict)
+        and all(value is None or _is_number(value) for value in found.get("clients", {}).values())
     )
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= _LARGEST
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def _is_audit(found: Any) -> bool:
+    """Return whether this is ``audit`` of a result, as :func:`hanse.lab.papers.runner.play_audited` describes it."""
+    return (
+        isinstance(found, dict)
+        and _is_count(found.get("rounds"))
+        and all(
+            isinstance(check, dict) and type(check.get("holds")) is bool and isinstance(check.get("said"), str)
+            for name, check in found.items()
+            if name != "rounds"
+        )
+    )
+
+
+def _is_trades(found: Any) -> bool:
+    """Return whether this is ``trades`` of a result: clients, and two numbers for each pair of them."""
+    clients = found.get("clients") if isinstance(found, dict) else None
+    return (
+        isinstance(clients, list)
+        and all(map(_is_count, clients))
+        and all(
+            isinstance(rows := found.get(name), list)
+            and len(rows) == len(clients)
+            and all(isinstance(row, list) and len(row) == len(clients) and all(map(_is_number, row)) for row in rows)
+            for name in ("money", "imports")
+        )
+    )
+
+
+def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
+    """Return whether a result has all tests of its job: a cut one would count as finished and leave out its numbers.
+
+    A run may have ended before its last round, at a limit that the experiment sets; ``rounds`` says when.
+    """
+    planned, every = job.rounds, job.experiment.eval.every
+    played, tested = found.get("rounds", planned), found["tested"]
+    if not _is_count(played) or played > planned or any(not 0 < number <= played for number in tested):
+        return False
+    due = {number for number in range(1, played + 1) if number % every == 0 or number == planned}
+    return due <= set(tested) and (not tested or bool(found["curves"]))
 
 
 def _begun(curve: Sequence[Any]) -> list[Any]:
@@ -479,12 +539,16 @@ class _Worker:
     def end(self) -> int | None:
         """End the process and return its exit code.
 
-        An idle process ends by itself when the pipe is closed; a busy one is terminated after half a second.
+        An idle process ends by itself when the pipe is closed; a busy one is terminated after half a second, and killed
+        five seconds later.
         """
         self.pipe.close()
         self.process.join(0.5 if self.process.is_alive() else None)
         if self.process.is_alive():
             self.process.terminate()
+            self.process.join(_GRACE_S)
+        if self.process.is_alive():  # deep in a library that does not return
+            self.process.kill()
             self.process.join()
         return self.process.exitcode
 
@@ -515,11 +579,17 @@ def _serve(pipe: Connection, work: Work, others: Sequence[Connection]) -> None:
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(1)
     # the suppressed errors say that the parent has closed the pipe, or is gone
     with suppress(EOFError, OSError), keeping(), threadpool_limits(1):
         while True:
             pipe.send(work(pipe.recv(), pipe.send))
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """End this process so that temporary folders are taken away; a signal alone would leave them behind."""
+    raise SystemExit(128 + number)
 
 
 def in_ray(

@@ -48,9 +48,11 @@ def results(tmp_path: Path) -> Path:
 
 def finished(job: Job, accuracy: float, rounds: int) -> dict[str, Any]:
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections, "status": "done"}
-    curves = {"client/test_accuracy": [accuracy], "utility/mean": [20.0]}
+    every = job.experiment.eval.every
+    tested = [number for number in range(1, rounds + 1) if number % every == 0 or number == rounds]
+    curves = {"client/test_accuracy": [accuracy] * len(tested), "utility/mean": [20.0] * len(tested)}
     costs = {"seconds": 36.0, "ms_per_round": 3600.0, "cpu_seconds": 36.0}
-    return found | {"experiment": job.experiment.sections(), "tested": [rounds], "curves": curves} | costs
+    return found | {"experiment": job.experiment.sections(), "tested": tested, "curves": curves} | costs
 
 
 @pytest.fixture
@@ -160,6 +162,62 @@ def test_a_verdict_that_compares_nothing_is_refused(
         made(pages, results)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[verdicts", "cannot be read: "),
+        ("verdicts = 5", r"verdicts: must be written as \[\[verdicts\]\]"),
+        ("verdicts = [5]", r"verdicts: must be written as \[\[verdicts\]\]"),
+        ("[[verdict]]", "verdict: there is no such key; allowed: verdicts"),
+        ("{whole}because = 5", "entry 1: because is 5; must be a text"),
+        ("{whole}runs = '7'", "entry 1: runs is '7'; must be a whole number"),
+        ("{whole}hours = -1", "entry 1: hours is -1; must be a number above 0"),
+        ("{whole}groups = 'CIFAR-10 Cluster'", "groups is 'CIFAR-10 Cluster'; must be a list of names"),
+        ("{whole}{whole}", "'more iterations are better' is judged 2 times"),
+        ('{whole}pairs = [["10 iterations", "10 iterations"]]', "10 iterations is compared with itself"),
+        ('{whole}pairs = [["printed", "10 iterations"]]', "'printed' must be the second of two"),
+    ],
+)
+def test_verdicts_that_mean_nothing_are_one_line_and_none_is_left_out(
+    pages: ModuleType, ipfl_only: None, results: Path, text: str, said: str
+) -> None:
+    entry = VERDICT.format(verdict="not decided", other="50 iterations")
+    whole = "\n".join(line for line in entry.splitlines() if not line.startswith(("because", "pairs"))) + "\n"
+    (results / "ipfl" / "verdicts.toml").write_text(text.replace("{whole}", whole))
+    with pytest.raises(UserError, match=f"ipfl/verdicts.toml: .*{said}"):
+        made(pages, results)
+
+
+@pytest.mark.parametrize(("verdict", "expects"), [("not confirmed", "above"), ("partly", "below")])
+def test_a_verdict_that_all_its_intervals_contradict_is_refused(
+    pages: ModuleType, ipfl_only: None, results: Path, verdict: str, expects: str
+) -> None:
+    path = results / "ipfl" / "verdicts.toml"
+    text = VERDICT.format(verdict=verdict, other="50 iterations")
+    path.write_text(text + f'expects = "{expects}"\n')
+    with pytest.raises(UserError, match=f"'{verdict}' with expects = '{expects}', against CIFAR-10 Cluster"):
+        made(pages, results)
+    path.write_text(text + f'expects = "{"below" if expects == "above" else "above"}"\n')
+    assert f"**{verdict.capitalize()}**" in made(pages, results)["ipfl.md"].text
+
+
+def test_a_claim_is_not_confirmed_by_a_part_of_its_differences(
+    pages: ModuleType, ipfl_only: None, results: Path
+) -> None:
+    text = VERDICT.format(verdict="confirmed", other="50 iterations") + 'expects = "above"\n'
+    text = text.replace("pairs = [", 'pairs = [["10 iterations", "800 iterations"], ')
+    (results / "ipfl" / "verdicts.toml").write_text(text)
+    with pytest.raises(UserError, match="'confirmed', and only 1 of the 2 differences that it names have numbers"):
+        made(pages, results)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"mnist": 5}'])
+def test_a_damaged_list_of_the_data_is_one_line(pages: ModuleType, results: Path, text: str) -> None:
+    (results / "data.json").write_text(text)
+    with pytest.raises(UserError, match=r"data\.json: "):
+        made(pages, results)
+
+
 def test_a_verdict_that_is_not_as_what_is_kept_is_refused(pages: ModuleType, ipfl_only: None, results: Path) -> None:
     path = results / "ipfl" / "verdicts.toml"
     open_ones = VERDICT.format(verdict="not run", other="50 iterations")
@@ -203,7 +261,9 @@ def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp
     wrong = [
         ("{", "cannot be read"),
         (json.dumps(whole | {"scale": "smoke"}), "is not example1 by this recipe at this scale"),
-        (json.dumps(whole | {"rows": [lines[0] | {"mean": 9.0}]}), "9 is kept, and 0.5 is computed now"),
+        (json.dumps(whole | {"rows": [lines[0] | {"mean": 9.0}, *lines[1:]]}), "9 is kept, and 0.5 is computed now"),
+        (json.dumps(whole | {"rows": lines[:3]}), "has not each cell of example1 once"),
+        (json.dumps(whole | {"rows": lines * 2}), "has not each cell of example1 once"),
     ]
     for text, said in wrong:
         path.write_text(text)

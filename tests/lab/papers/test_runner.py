@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import pytest
 import typer
 from rich.console import Console
 
-from hanse.base.errors import UserError
+from hanse.base.errors import MachineError, UserError
 from hanse.base.toml import flat
 from hanse.cli.options import resumable
+from hanse.lab import player
 from hanse.lab.job import play
 from hanse.lab.papers.compare import rows
 from hanse.lab.papers.runner import expand, job_of, run_table
@@ -97,7 +100,12 @@ def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path
         {"experiment": None}, {"given": []}, {"tested": None}, {"tested": [3, 2, 1]}, {"curves": None},
         {"curves": {"test/accuracy": None}}, {"curves": {"test/accuracy": [0.1] * 9}},
         {"curves": {"test/accuracy": ["0.1", 0.2, 0.3]}}, {"curves": {"test/accuracy": [float("nan")] * 3}},
-        {"cpu_seconds": None}, {"cpu_seconds": float("inf")},
+        {"cpu_seconds": None}, {"cpu_seconds": float("inf")}, {"cpu_seconds": 10**400}, {"cpu_seconds": -1.0},
+        {"curves": {"test/accuracy": [1e308] * 3}}, {"curves": {}}, {"tested": [], "curves": {}},
+        {"tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}, {"tested": [1, 3]}, {"tested": [1, 2, 4]},
+        {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7}, {"audit": {}}, {"audit": {"rounds": -1}},
+        {"audit": {"rounds": 0, "the ledger verifies": {}}}, {"audit": {"rounds": 0, "graph": {"holds": 1, "said": ""}}},
+        {"trades": 7}, {"trades": {"clients": [0]}}, {"trades": {"clients": [0], "money": [[0]], "imports": [[0, 1]]}},
     ],
 )  # fmt: skip
 def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object]) -> None:
@@ -125,6 +133,26 @@ def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Pa
     found = store.read(job)
     assert found is not None
     assert found["curves"] == outcome.results[job.key]["curves"]
+
+
+def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
+    [job] = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).jobs
+    store = Store(tmp_path / "jobs")
+    found = json.loads(store.path(job).read_text())
+    ended = {"rounds": 2, "tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}
+    audit = {"rounds": 1, "the ledger verifies": {"holds": True, "said": ""}}
+    trades = {"clients": [0, 1], "money": [[0.0, 1.0], [0, 0]], "imports": [[0, 1], [1, 0]]}
+    store.path(job).write_text(json.dumps(found | ended | {"audit": audit, "trades": trades}))
+    assert store.read(job) is not None
+
+
+def test_a_result_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(player, "write_whole", full)
+    with pytest.raises(MachineError, match=r"jobs/.*json: cannot be written: No space left on device; the results"):
+        run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up)
 
 
 def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
