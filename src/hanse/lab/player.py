@@ -346,14 +346,15 @@ def _is_trades(found: Any) -> bool:
 def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
     """Return whether a result has all tests of its job: a cut one would count as finished and leave out its numbers.
 
-    A run may have ended before its last round, at a limit that the experiment sets; ``rounds`` says when.
+    A run may have ended before its last round, at a limit that the experiment sets; ``rounds`` says when. Where there
+    is nothing to test on, a run has no tests at all.
     """
     planned, every = job.rounds, job.experiment.eval.every
     played, tested = found.get("rounds", planned), found["tested"]
     if not _is_count(played) or played > planned or any(not 0 < number <= played for number in tested):
         return False
     due = {number for number in range(1, played + 1) if number % every == 0 or number == planned}
-    return due <= set(tested) and (not tested or bool(found["curves"]))
+    return due <= set(tested) and bool(found["curves"]) if tested else not found["curves"]
 
 
 def _begun(curve: Sequence[Any]) -> list[Any]:

@@ -101,10 +101,11 @@ def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path
         {"curves": {"test/accuracy": None}}, {"curves": {"test/accuracy": [0.1] * 9}},
         {"curves": {"test/accuracy": ["0.1", 0.2, 0.3]}}, {"curves": {"test/accuracy": [float("nan")] * 3}},
         {"cpu_seconds": None}, {"cpu_seconds": float("inf")}, {"cpu_seconds": 10**400}, {"cpu_seconds": -1.0},
-        {"curves": {"test/accuracy": [1e308] * 3}}, {"curves": {}}, {"tested": [], "curves": {}},
+        {"curves": {"test/accuracy": [1e308] * 3}}, {"curves": {}}, {"tested": []},
         {"tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}, {"tested": [1, 3]}, {"tested": [1, 2, 4]},
         {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7}, {"audit": {}}, {"audit": {"rounds": -1}},
-        {"audit": {"rounds": 0, "the ledger verifies": {}}}, {"audit": {"rounds": 0, "graph": {"holds": 1, "said": ""}}},
+        {"audit": {"rounds": 0, "the ledger verifies": {}}},
+        {"audit": {"rounds": 0, "graph": {"holds": 1, "said": ""}}},
         {"trades": 7}, {"trades": {"clients": [0]}}, {"trades": {"clients": [0], "money": [[0]], "imports": [[0, 1]]}},
     ],
 )  # fmt: skip
@@ -143,6 +144,9 @@ def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
     audit = {"rounds": 1, "the ledger verifies": {"holds": True, "said": ""}}
     trades = {"clients": [0, 1], "money": [[0.0, 1.0], [0, 0]], "imports": [[0, 1], [1, 0]]}
     store.path(job).write_text(json.dumps(found | ended | {"audit": audit, "trades": trades}))
+    assert store.read(job) is not None
+    # nor has one whose data have no test set
+    store.path(job).write_text(json.dumps(found | {"tested": [], "curves": {}}))
     assert store.read(job) is not None
 
 
