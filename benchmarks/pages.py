@@ -19,14 +19,16 @@ hand in ``benchmarks/results/PAPER/verdicts.toml``, as ``[[verdicts]]``:
 * ``expects``: "above" or "below", the side of 0 that the claim puts all differences on: a verdict "confirmed" without
   it, or with an interval that is not on that side (one seed has none), is refused, and so are "not confirmed" with all
   intervals on that side and "partly" with all on the other;
-* ``groups``, ``columns``, ``rows``: the only ones that are compared; ``hours``: what a run takes, where we know better.
+* ``groups``, ``columns``, ``rows``: the only ones that are compared, or of a computed table held against what is
+  printed, with the digits that are printed ("confirmed": all are so; "not confirmed": not all); ``hours``: what a run
+  takes, where we know better.
 
 A verdict other than "not run" and "not decided" needs pairs with numbers, unless its table is computed. "not run"
 beside finished runs is refused, and so is "not decided" beside none. ``runs`` is how many runs of the table were
-finished when the verdict was written; the page says so where there are more by now. ``benchmarks/results/data.json``
-keeps which data sets were here, and how their splits differ from the official ones, so that the pages are the same on a
-machine without data; writing the pages brings it up to date. Tables that are computed are read from what ``reproduce``
-wrote (``TABLE-SCALE.json``).
+finished when the verdict was written; the page says so where there are more by now, and fewer are refused.
+``benchmarks/results/data.json`` keeps which data sets were here, and how their splits differ from the official ones, so
+that the pages are the same on a machine without data; writing the pages brings it up to date. Tables that are computed
+are read from what ``reproduce`` wrote (``TABLE-SCALE.json``).
 """
 
 from __future__ import annotations
@@ -305,8 +307,7 @@ def differences(entry: Verdict, kept: Kept) -> list[tuple[str, Difference | Shar
     that has both.
     """
     found = rows(kept.outcome)
-    axes = {"groups": 0, "columns": 1, "rows": 2}
-    chosen = [r for r in found if all(_names(r)[axis] in entry.get(k, (_names(r)[axis],)) for k, axis in axes.items())]
+    chosen = [row for row in found if _is_judged(entry, _names(row))]
     axis = 1 if entry.get("between") == "columns" else 2
     lines = []
     for first, second in entry.get("pairs", ()):
@@ -323,13 +324,17 @@ def differences(entry: Verdict, kept: Kept) -> list[tuple[str, Difference | Shar
     return lines
 
 
+def _is_judged(entry: Verdict, place: tuple[str, str, str]) -> bool:
+    """Return whether a verdict is about the cell of this group, column and row."""
+    return all(name in entry.get(key, (name,)) for key, name in zip(("groups", "columns", "rows"), place, strict=True))
+
+
 def _asked(paper: str, entry: Verdict) -> int:
     """Return how many differences a verdict names: of each pair one for every setting in which its table has both."""
     cells = find_table(paper, entry["table"], entry.get("scale", "paper"), entry.get("recipe", "paper")).cells
     printed = {(cell.group, cell.column, cell.algorithm): cell.published is not None for cell in cells}
     axis = 1 if entry.get("between") == "columns" else 2
-    axes = {"groups": 0, "columns": 1, "rows": 2}
-    chosen = [place for place in printed if all(place[a] in entry.get(k, (place[a],)) for k, a in axes.items())]
+    chosen = [place for place in printed if _is_judged(entry, place)]
     others = [
         (place, (*place[:axis], second, *place[axis + 1 :]), second)
         for first, second in entry.get("pairs", ())
@@ -631,11 +636,16 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
             f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale}): 'confirmed', and only {len(pairs)} of the "
             f"{asked} differences that it names have numbers"
         )
-    if not exact:
-        _hold(f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale})", entry, pairs)
+    where = f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale})"
+    if of is not None and exact:
+        _hold_computed(where, entry, of)
+    else:
+        _hold(where, entry, pairs)
     made = f" (recipe {recipe}, scale {scale})" if of is not None else ""
     because = f" {entry['because'][0].upper()}{entry['because'][1:]}." if entry.get("because") else ""
     now = 0 if of is None else len(of.outcome.results)
+    if entry.get("runs", now) > now:  # they would come later, and the verdict would then pass for one that knows them
+        raise UserError(f"{where}: runs is {entry['runs']}, and {_runs(now)} finished: say how many the verdict knows")
     since = f" (Written when {_runs(entry['runs'])} finished; {now} are now.)" if entry.get("runs", now) != now else ""
     word = entry["verdict"].capitalize()
     lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{word}**.{because}{since}", ""]
@@ -665,6 +675,32 @@ def _hold(where: str, entry: Verdict, pairs: Sequence[tuple[str, Difference | Sh
     }[verdict]
     if against and (verdict == "confirmed" or len(against) == len(pairs)):
         raise UserError(f"{where}: '{verdict}' with expects = '{expects}', against {'; '.join(against)}")
+
+
+def _hold_computed(where: str, entry: Verdict, kept: Kept) -> None:
+    """Hold a verdict on a table that is computed without chance against what is printed.
+
+    Raises:
+        UserError: "confirmed", and a number is missing or not the printed one, at the digits that are printed; "not
+            confirmed", and all are; or pairs of rows, which no seeds tell apart.
+    """
+    if entry.get("pairs"):
+        raise UserError(f"{where}: pairs are compared over seeds, and this table is computed: leave them out")
+    ours = {row.cell.place: row.best.mean for row in rows(kept.outcome)}
+    table = kept.table
+    whole = find_table(table.paper, table.name, table.scale, table.recipe)  # with the cells that have no number
+    judged = [cell for cell in whole.cells if _is_judged(entry, (cell.group, cell.column, cell.algorithm))]
+    unlike, asked = [], [(cell, cell.published) for cell in judged if cell.published is not None]
+    for cell, printed in asked:
+        mean = ours.get(cell.place)
+        if mean is None or abs(mean - printed.mean) > 0.5001 * 10.0**-printed.decimals:
+            said = "no number" if mean is None else f"{mean:g}"
+            there = f"{printed.mean:.{printed.decimals}f}"
+            unlike.append(f"{cell.setting}, {cell.algorithm}: {said} against the printed {there}")
+    if entry["verdict"] == "confirmed" and (unlike or not asked):
+        raise UserError(f"{where}: 'confirmed', and {'; '.join(unlike) or 'none of its numbers is printed'}")
+    if entry["verdict"] == "not confirmed" and asked and not unlike:
+        raise UserError(f"{where}: 'not confirmed', and every number is the printed one")
 
 
 def _runs(number: int) -> str:

@@ -42,7 +42,7 @@ def play(run: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         **run, "clients": len(often), "by_seating": by_seating, "spearman": fmean(falls) if falls else 0.0,
-        "falling": sum(f < 0 for f in falls), "seated_later": len(np.unique(clients[rounds >= 100])),
+        "falling": sum(bool(f < 0) for f in falls), "seated_later": len(np.unique(clients[rounds >= 100])),
     }  # fmt: skip
 
 

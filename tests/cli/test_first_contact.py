@@ -115,6 +115,13 @@ SET = ["run", "exp.toml", "--set"]
         (["reproduce", "gtflat", "example1", "--seeds", "1000000"], "--seeds 1000000: must be at most 1000"),
         (["reproduce", "gtflat", "example1", "--out", "exp.toml"], "--out exp.toml: "),
         (["reproduce", "gtflat", "table2", "--out", "exp.toml/x"], "exp.toml is not a folder"),
+        (["reproduce", "gtflat", "table2", "--out", "x" * 300], "xxx: File name too long"),
+        (
+            ["reproduce", "gtflat", "example1", "--out", ""],
+            "the word after --out: is empty; must be a word or left out",
+        ),
+        (["run", "exp.toml", "--out="], "--out: is empty; must be a word or left out"),
+        (["report", ""], "the word after report: is empty"),
         (["sweep", "exp.toml", "--grid", "train.lr"], "--grid train.lr: must be section.key=value,value, as in"),
         (["theory", "pifl", "--clients", "0"], "Invalid value for '--clients': 0 is not in the range x>=2"),
         (["audit", "done"], "done: none of its rounds has a market; 'hanse audit' is for runs with a market of models"),

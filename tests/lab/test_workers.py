@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from sweep_cases import dies_once, made_up, points_of
 
 from hanse.data import sources
@@ -35,6 +37,18 @@ def test_the_same_bits_in_other_processes(forked: bool, tmp_path: Path, monkeypa
     here = curves(jobs, tmp_path / "here", 1)
     monkeypatch.setattr(player, "may_fork", lambda jobs: forked)
     assert curves(jobs, tmp_path / "there", 2) == here
+
+
+def test_a_bar_is_drawn_where_something_is_left_to_play(tmp_path: Path) -> None:
+    jobs = [point.job for point in points_of(tmp_path, "train.lr=0.5,0.25", seeds=1)]
+    drawn = []
+    for _ in range(2):
+        file = StringIO()
+        console = Console(file=file, width=100)
+        assert len(play_all(jobs, tmp_path / "out", made_up, workers=1, label="test", console=console).results) == 2
+        drawn.append(file.getvalue())
+    assert "2/2 runs" in drawn[0]
+    assert drawn[1] == ""
 
 
 def test_each_source_is_loaded_once_for_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

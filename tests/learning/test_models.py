@@ -156,9 +156,10 @@ def test_dropout_stands_where_the_authors_have_it() -> None:
 def test_an_lstm_of_the_last_position() -> None:
     module = build_problem("lstm", (5,), 7, 0, hidden=4, last=True, padding=True)[0].module
     every = build_problem("lstm", (5,), 7, 0, hidden=4, padding=True)[0].module
-    tokens = torch.randint(0, 7, (3, 5))
+    tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(0))
     assert module(tokens).shape == (3, 7)
-    assert torch.equal(module(tokens), every(tokens)[:, :, -1])  # the same draw, the same weights
+    # The same draw, the same weights; a product of another shape may add in another order.
+    torch.testing.assert_close(module(tokens), every(tokens)[:, :, -1], rtol=0.0, atol=1e-6)
     zeros = module(torch.zeros(1, 5, dtype=torch.int64))
     zeros.sum().backward()
     assert float(module.embedding.weight[0].abs().sum()) == 0.0

@@ -4,7 +4,8 @@ import json
 import math
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hanse.mechanisms.select import (
     UCB,
     Greedy,
     Probabilities,
+    SFedAvg,
     greedy,
     next_query_size,
     round_robin,
@@ -417,7 +419,7 @@ def test_ucb_without_a_round_robin_seats_those_who_never_sat_first_and_the_refus
     assert choose(part, FakeView([0, 1, 2], 3, 5), given) == [2, 1]
 
 
-def test_ucb_may_count_this_round_and_break_ties_at_random() -> None:
+def test_ucb_may_break_ties_at_random() -> None:
     counts = np.array([2, 5])
     assert ucb_scores(np.zeros(2), counts, 8, 1.0)[0] == pytest.approx(math.sqrt(math.log(8) / 2))
     assert UCB(1, beta=1.0).select(FakeView([0, 1], 2, 7), state([0.1, 0.1]))[0].clients.tolist() == [0]  # type: ignore[arg-type]
@@ -426,10 +428,6 @@ def test_ucb_may_count_this_round_and_break_ties_at_random() -> None:
         chosen, _ = UCB(1, ties="random").select(FakeView([0, 1], 2, number), state([0.1, 0.1]))  # type: ignore[arg-type]
         seen.add(int(chosen.clients[0]))
     assert seen == {0, 1}
-    # after no finished round there is no bonus; with this round counted, ln 2 decides for who sat less
-    given = {**state([0.10, 0.11]), "counts": np.array([1, 9])}
-    late = [UCB(1, beta=1.0, this_round=on).select(FakeView([0, 1], 2, 1), given)[0].clients[0] for on in (False, True)]  # type: ignore[arg-type]
-    assert late == [1, 0]
 
 
 def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
@@ -456,6 +454,20 @@ def test_models_are_weighed_by_samples_over_probability() -> None:
         assert drawn.sum() == pytest.approx(1)
         want = n / drawn[clients]
         np.testing.assert_allclose(view.mixed.W[0, : len(clients)], want / want.sum(), rtol=1e-6)
+
+
+def test_s_fedavg_may_average_the_means_so_far() -> None:
+    def phi(averages: Literal["round", "mean"]) -> float:
+        part = SFedAvg(2, alpha=0.5, beta=0.5, start=0.0, averages=averages)
+        given = part.init(SimpleNamespace(num_clients=3))  # type: ignore[arg-type]
+        for value in (0.4, 0.2):
+            values = SimpleNamespace(by_client=lambda outcome, v=value: (np.array([1]), np.array([v])))
+            given = part.learn(SimpleNamespace(values=values, trained=[1]), given)  # type: ignore[arg-type]
+        assert given["phi"][[0, 2]].tolist() == [0, 0]
+        return float(given["phi"][1])
+
+    assert phi("round") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * 0.2)
+    assert phi("mean") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * (0.4 + 0.2) / 2)
 
 
 def test_power_of_choice_picked_at_random_asks_nobody() -> None:

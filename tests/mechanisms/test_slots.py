@@ -154,6 +154,24 @@ def test_every_old_name_stands_for_a_part_of_today(slot: str, old: str) -> None:
     assert current_names(given) == (given, [])
 
 
+def test_an_option_that_is_gone_may_say_what_the_part_does_anyway() -> None:
+    note = "note: mechanism.select.this_round: is no option any more (t is the number of finished rounds)"
+    replaced = {"name": "greedyfed", "select": {"name": "ucb", "beta": 0.1, "this_round": False}}  # as a run keeps it
+    assert current_names(replaced) == ({"name": "greedyfed", "select": {"name": "ucb", "beta": 0.1}}, [note])
+    assert build_mechanism(replaced).select.beta == 0.1  # type: ignore[attr-defined]
+    assert current_names({"name": "ucb", "select": {"this_round": False}}) == ({"name": "ucb"}, [note])
+    for given in (
+        {"name": "ucb", "select": {"this_round": True}},
+        {**replaced, "select": {"name": "ucb", "this_round": 0}},
+    ):
+        with pytest.raises(
+            UserError, match=r"select.this_round: (True|0): is no option any more; must be left out \(t is"
+        ):
+            build_mechanism(given)
+    with pytest.raises(UserError, match="this_round: no such key"):
+        build_mechanism({"name": "greedyfed", "select": {"this_round": False}})
+
+
 def test_tables_of_before_build_the_parts_of_today() -> None:
     """As experiment files were written out, with every part's options under its own slot."""
     before = build_mechanism(

@@ -21,6 +21,7 @@ from hanse.rounds.arrivals import STILL, Flight, Recorded, Training, Underway, W
 from hanse.rounds.round import Played
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
+from hanse.runs.record import _seats_of
 
 BUFFERED = {"enough": 2, "late": "next"}
 P = 4
@@ -56,6 +57,17 @@ class Watch:
 def said(run: hanse.Run, client: int, name: str) -> dict[int, Any]:
     """Return one client's figure in ``clients.jsonl`` by round."""
     return {line["round"]: line.get(name) for line in run.clients if line["client"] == client}
+
+
+def test_a_late_update_of_a_client_that_has_a_seat_too_is_told_once() -> None:
+    watch = Watch()
+    hanse.run(experiment([1, 1, 3.5], BUFFERED), observers=[watch])
+    played = watch.rounds[3]
+    late = np.flatnonzero(played.view.trained.staleness)
+    again = played.view.trained.seats.take(late).plain()  # seated again, as on a network, and did not answer
+    seats = played.view.seats.plain().with_more([again])  # type: ignore[union-attr]
+    lines = [line for line in _seats_of(replace(played, view=replace(played.view, seats=seats))) if line["client"] == 2]
+    assert [(line.get("refused"), line.get("staleness")) for line in lines] == [("no reply", None), (None, 3)]
 
 
 def test_an_update_of_staleness_3_is_mixed_with_its_exact_weight() -> None:

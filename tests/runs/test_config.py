@@ -42,7 +42,6 @@ def test_a_replaced_part_is_written_with_its_defaults() -> None:
         "start": "first",
         "meets": "random",
         "ties": "id",
-        "this_round": False,
     }
     assert found["value"] == {"name": "exact", "utility": "loss"}
 

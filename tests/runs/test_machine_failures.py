@@ -193,6 +193,23 @@ def test_a_line_that_is_damaged_is_named(whole: Path, tmp_path: Path) -> None:
         hanse.resume(tmp_path / "run")
 
 
+@pytest.mark.parametrize(("change", "found"), [(lambda lines: [lines[0], *lines], 1), (lambda lines: lines[1:], -1)])
+def test_a_line_of_a_seat_that_is_there_twice_or_gone_is_found(
+    whole: Path, tmp_path: Path, change: Any, found: int
+) -> None:
+    import shutil
+
+    from hanse.runs.record import load_run
+
+    shutil.copytree(whole, tmp_path / "run")
+    file = tmp_path / "run" / "clients.jsonl"
+    answered = sum(seat.round == 0 and not seat.refused for seat in load_run(tmp_path / "run").clients)
+    file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
+    said = rf"clients\.jsonl: is damaged: round 0 has {answered + found} updates, and metrics.jsonl says {answered}"
+    with pytest.raises(hanse.UserError, match=said):
+        load_run(tmp_path / "run")
+
+
 # ---- what fails before a round is finished
 
 

@@ -17,6 +17,7 @@ import re
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -315,6 +316,7 @@ def main() -> None:
     Commands that play experiments may import what these name, also from the current folder. All others only look, and
     import nothing that a run's files name.
     """
+    _refuse_empty(sys.argv[1:])
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command in RUNS:
         # the user runs this file, so it may name modules of the current folder
@@ -323,6 +325,16 @@ def main() -> None:
     else:
         with looking():
             _main()
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """End with 2 if a word of the command line is empty: mostly a shell's variable that is not set, and an empty path
+    would be taken for the current folder.
+    """
+    for before, word in zip(("hanse", *words), words, strict=False):
+        if not word or re.fullmatch(r"--[a-z-]+=", word):
+            say(f"hanse: {word.rstrip('=') or f'the word after {before}'}: is empty; must be a word or left out", err)
+            sys.exit(2)
 
 
 def _main() -> None:

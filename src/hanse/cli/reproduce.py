@@ -95,11 +95,11 @@ def reproduce(
     from hanse.lab.papers.tables import filtered
     from hanse.lab.player import cores
 
-    chosen = filtered(_with_data(find_table(paper, table, scale, recipe)), only or [])
+    folder = out_dir or Path("runs") / "reproduce" / paper
+    chosen = filtered(_with_data(find_table(paper, table, scale, recipe, [folder])), only or [])
     # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
     chosen = _changed(chosen, full, seeds, device)
-    folder = out_dir or Path("runs") / "reproduce" / paper
     _check_folder(folder)
     with resumable(err):
         outcome = run_table(
@@ -116,7 +116,10 @@ def reproduce(
 def _check_folder(folder: Path) -> None:
     """Raise UserError if nothing can be written to the folder, before half an hour of runs that could not be kept."""
     for place in (folder, folder / "jobs"):
-        there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
+        try:
+            there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
+        except OSError as wrong:
+            raise UserError(f"--out {folder}: {wrong.strerror or wrong}") from None
         if not there.is_dir():
             raise UserError(f"--out {folder}: {there} is not a folder")
         try:

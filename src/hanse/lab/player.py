@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -47,6 +48,9 @@ Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE_S = 5.0  # how long a process that was told to end may take to clean up
 _LARGEST = 1e100  # of a kept number; a larger one is damage, and its square would be infinite
+_ACCURACY = re.compile(
+    r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|client/best_accuracy"
+)  # of any experiment
 _PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 
 
@@ -90,7 +94,7 @@ def play_all(
         label: stands in front of the progress bar.
         ray: the address of a Ray cluster that plays in place of processes (see :func:`in_ray`); None: none.
         gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
-        console: where the progress bar is drawn; None draws none.
+        console: where the progress bar is drawn, if there is anything to play; None draws none.
         ended: called after each job with everything that is known so far.
 
     Returns:
@@ -108,7 +112,7 @@ def play_all(
     results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
     todo = [job for job in jobs if job.key not in results]
     failures: dict[str, str] = {}
-    progress = _bar(console)
+    progress = _bar(console if todo else None)
     task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
     steps = _Steps(lambda rounds: progress.advance(task, rounds))
     with ExitStack() as until_the_end:
@@ -297,18 +301,29 @@ def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
         and all(
             isinstance(curve, list)
             and len(curve) <= len(tested)
-            and all(value is None or _is_number(value) for value in curve)
-            for curve in curves.values()
+            and all(value is None or (_is_number(value) and _is_possible(name, value)) for value in curve)
+            for name, curve in curves.items()
         )
         and _is_audit(found.get("audit", {"rounds": 0}))
-        and _is_trades(found.get("trades", {"clients": [], "money": [], "imports": []}))
+        and ("trades" not in found or _is_trades(found["trades"]))
         and isinstance(found.get("clients", {}), dict)
-        and all(value is None or _is_number(value) for value in found.get("clients", {}).values())
+        and all(value is None or _is_share(value) for value in found.get("clients", {}).values())
     )
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= _LARGEST
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def _is_possible(name: str, value: float) -> bool:
+    """Return whether a curve of this name can have such a value: hanse's own accuracy is a share, 0 to 1. A metric of
+    the user's own has another name, and may have any value.
+    """
+    return _ACCURACY.fullmatch(name) is None or _is_share(value)
 
 
 def _is_count(value: Any) -> bool:
@@ -333,7 +348,9 @@ def _is_trades(found: Any) -> bool:
     clients = found.get("clients") if isinstance(found, dict) else None
     return (
         isinstance(clients, list)
+        and len(clients) > 0
         and all(map(_is_count, clients))
+        and len(set(clients)) == len(clients)
         and all(
             isinstance(rows := found.get(name), list)
             and len(rows) == len(clients)

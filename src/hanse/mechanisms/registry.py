@@ -145,6 +145,10 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
 }
 # options that such a name stands for, unless the file gives them
 FIXED: Mapping[tuple[str, str], Mapping[str, Any]] = {("train", "model_and_centre"): {"mu": 0.4}}
+# options that are gone: by slot, part and option the value that still says what the part does, and what that is
+GONE: Mapping[tuple[str, str, str], tuple[Any, str]] = {
+    ("select", "ucb", "this_round"): (False, "t is the number of finished rounds"),
+}
 
 # what each need is, in words that end a line "... needs"
 REASONS = {
@@ -180,7 +184,9 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
 
 
 def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a ``[mechanism]`` table with the names that parts have now, and a note for each old name in it."""
+    """Return a ``[mechanism]`` table with the names that parts have now and without options that say what a part does
+    anyway, and a note for each.
+    """
     found, notes = dict(table), []
     for slot, names in RENAMED.items():
         given = found.get(slot)
@@ -190,7 +196,20 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             options = {**FIXED.get((slot, name), {}), **{k: v for k, v in said.items() if k != "name"}}
             found[slot] = {"name": names[name], **options} if options else names[name]
             notes.append(f"note: mechanism.{slot}: '{name}' is called '{names[name]}' now")
+    for slot, option, said_so, (same, why) in _gone(found):
+        if said_so is same:
+            found[slot] = {key: given for key, given in found[slot].items() if key != option}
+            found = {key: given for key, given in found.items() if key != slot or given}
+            notes.append(f"note: mechanism.{slot}.{option}: is no option any more ({why})")
     return found, notes
+
+
+def _gone(table: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, tuple[Any, str]]]:
+    """Yield the options of :data:`GONE` that a ``[mechanism]`` table has: slot, option, value, and what is known."""
+    for (slot, part, option), known in GONE.items():
+        said = table.get(slot)
+        if isinstance(said, Mapping) and option in said and said.get("name", table.get("name")) == part:
+            yield slot, option, said[option], known
 
 
 @dataclass
@@ -244,7 +263,12 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     name = table["name"]
     make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
     options = {k: v for k, v in table.items() if k != "name" and k not in SLOTS}
-    lines: list[str] = []
+    lines = [
+        f"mechanism.{slot}.{option}: {given!r}: is no option any more; must be left out ({why})"
+        for slot, option, given, (_, why) in _gone(table)
+    ]
+    if lines:
+        raise UserError(*lines)
     mechanism: Mechanism | None = None
     try:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))

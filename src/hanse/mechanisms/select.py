@@ -366,16 +366,14 @@ class UCB(ByValue):
 
     Attributes:
         beta: weight of the bonus.
-        this_round: whether t counts this round too, as in the code of GreedyFed's authors, or only finished rounds.
     """
 
     beta: Weight = 0.01
-    this_round: bool = False
 
     def ranked(self, view: View, state: State) -> Ints:
         """Return the present clients ``[n]`` by upper confidence bound, the largest first."""
         present = self.in_order(view)
-        scores = ucb_scores(state["cumulative"], state["counts"], view.round + self.this_round, self.beta)
+        scores = ucb_scores(state["cumulative"], state["counts"], view.round, self.beta)
         # whose updates were all refused must not keep the infinite bonus of those that were never tried
         scores = np.where((state["counts"] == 0) & (state["sat"] > 0), -np.inf, scores)[present]
         return np.asarray(present[greedy(scores, len(scores))])
@@ -397,7 +395,7 @@ class SFedAvg(SelectPart):
     """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax over an averaged vector of values.
 
     After each round ``phi_k <- alpha phi_k + beta SV_k`` for the clients that were valued. The authors of GreedyFed ran
-    it with temperature 0.01 (a factor of 100) and start 0.03.
+    it with temperature 0.01 (a factor of 100), start 0.03 and the mean of a client's values for SV_k.
 
     Attributes:
         clients_per_round: how many clients train in a round.
@@ -405,6 +403,8 @@ class SFedAvg(SelectPart):
         beta: weight of the new value.
         temperature: of the softmax, above 0; the lower, the more the best clients are preferred.
         start: phi before the first value; None: 1/N.
+        averages: what SV_k is, "round": the client's value in the round, or "mean": its mean value so far (GreedyFed
+            section III-A: "of the cumulative Shapley Values").
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -421,11 +421,15 @@ class SFedAvg(SelectPart):
     beta: Weight = 0.25
     temperature: Annotated[float, Field(gt=0)] = 1.0
     start: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    averages: Literal["round", "mean"] = "round"
 
     def init(self, context: Context) -> State:
-        """Return the same phi for every client, ``[N]``."""
+        """Return the same phi for every client, ``[N]``; with ``averages = "mean"`` its mean value and their number,
+        too.
+        """
         n = context.num_clients
-        return {"phi": np.full(n, 1 / n if self.start is None else self.start)}
+        means = {"cumulative": np.zeros(n), "counts": np.zeros(n, np.int64)} if self.averages == "mean" else {}
+        return {"phi": np.full(n, 1 / n if self.start is None else self.start), **means}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return clients drawn without replacement, and hand on their probabilities.
@@ -447,11 +451,14 @@ class SFedAvg(SelectPart):
             outcome: the finished round; ``trained`` and ``values`` are read.
             state: as :meth:`init` makes it.
         """
-        phi = state["phi"].copy()
+        phi, means = state["phi"].copy(), {name: state[name] for name in state if name != "phi"}
         if outcome.values is not None and len(outcome.trained):
             clients, values = outcome.values.by_client(outcome)
+            if means:
+                means["cumulative"], means["counts"] = update_cumulative(**means, clients=clients, values=values)
+                values = means["cumulative"][clients]
             phi[clients] = self.alpha * phi[clients] + self.beta * values
-        return {"phi": phi}
+        return {"phi": phi, **means}
 
 
 QUESTION = "power-of-choice"

@@ -17,9 +17,11 @@ LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Okabe and Ito's colours without yellow, which a white page swallows; the dash of a curve and its
+# Okabe and Ito's colours without yellow, which a white page swallows, and three more; the dash of a curve and its
 # markers carry the same difference for print and for eyes that do not see these colours.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#6A3D9A", "#8B4513", "#7D7D00",
+)  # fmt: skip
 DASHES = ((), (6, 4), (8, 3, 2, 3), (2, 3))
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
@@ -52,6 +54,7 @@ class Lines:
     """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
     axis counts (rounds), so that its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
     are; these lines have no legend of their own. ``places``: the names of x = 0, 1, 2, ...; none if x is a number.
+    ``named``: a single curve is named, too.
     """
 
     lines: tuple[Line, ...]
@@ -60,6 +63,7 @@ class Lines:
     whole: bool = True
     hollow: str = ""
     places: tuple[str, ...] = ()
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -285,7 +289,7 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
     for line in marks.lines:
         none = np.full(len(line.x), np.nan)
         bands = [line.low, line.high, *([line.left, line.right] if sideways else [])]
-        x = [marks.places[int(place)] for place in line.x] if marks.places else line.x
+        x = [marks.places[round(place)] for place in line.x] if marks.places else line.x
         known = [none if band is None else band for band in bands]
         yield from ([line.name, *row] for row in zip(x, line.y, *known, strict=True))
 

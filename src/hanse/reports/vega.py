@@ -65,7 +65,7 @@ CONFIG: Spec = {
     "axis": {
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
         "gridColor": RULE, "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 230, "titleLimit": 400,
-        "labelOverlap": "greedy", "labelSeparation": 4,
+        "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 4,
     },
     "legend": {
         "orient": "top", "direction": "horizontal", "labelFontSize": 12, "labelColor": INK, "labelLimit": 420,
@@ -232,11 +232,12 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     rows = [row for name, line in zip(names, marks.lines, strict=True) for row in _line_rows(name, line, names, x, y)]
     shown = [i for i, line in enumerate(marks.lines) if not (line.hollow and marks.hollow)]
     look = looks(marks.lines)
-    legend = _legend([names[i] for i in shown], hidden=len(shown) < 2)
+    legend = _legend([names[i] for i in shown], hidden=len(shown) < 2 and not marks.named)
     axis: Spec = dict(_WHOLE_TICKS) if marks.whole else {}
     if marks.places:
         axis = {"values": list(range(len(marks.places))), "labelExpr": "places[datum.value]", "grid": False}
         axis |= _turned(marks.places)
+    apart = bool(marks.places) or all(line.dots for line in marks.lines)  # no point on the frame
     spec: Spec = {
         "height": 270,
         "usermeta": {"column": _column(names)},
@@ -246,7 +247,7 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
         "encoding": {
             "x": {
                 "field": "x", "type": "quantitative", "title": chart.x or None,
-                "scale": {"zero": False, "nice": False, "padding": 12 if marks.places else 4}, "axis": axis,
+                "scale": {"zero": False, "nice": False, "padding": 12 if apart else 4}, "axis": axis,
             },
             "color": _by_look("s", names, [colour(i) for i in look], legend),
         },
@@ -298,7 +299,9 @@ def _line_layers(
     area = {"type": "area", "opacity": BAND, "interpolate": bent}
     whisker = {"type": "rule", "opacity": 0.6}
     curve = {"type": "line", "strokeWidth": 2, "interpolate": bent}
-    full, hollow = ({"type": "point", "filled": filled, "size": 42, "opacity": 1} for filled in (True, False))
+    # of two points at one place both are seen
+    clear = 0.7 if all(line.dots for line in marks.lines) else 1
+    full, hollow = ({"type": "point", "filled": filled, "size": 42, "opacity": clear} for filled in (True, False))
     layers = [
         _layer("!datum.d && isValid(datum.low)", area, between),
         _layer("datum.d && isValid(datum.low)", whisker, between),
@@ -630,9 +633,11 @@ def _ends() -> list[Spec]:
         {"lookup": "a", "from": {**nodes, "fields": ["x", "y", "kind"]}, "as": ["ax", "ay", "kind"]},
         {"lookup": "b", "from": {**nodes, "fields": ["x", "y"]}, "as": ["cx", "cy"]},
         {"window": [{"op": "row_number", "as": "id"}]},
-        # the middle of the way is pushed aside, so that there and back can be told apart
-        {"calculate": "(datum.ax + datum.cx) / 2 - 0.12 * (datum.cy - datum.ay)", "as": "mx"},
-        {"calculate": "(datum.ay + datum.cy) / 2 + 0.12 * (datum.cx - datum.ax)", "as": "my"},
+        # the middle of the way is pushed aside, so that there and back can be told apart; where that is outwards, it is
+        # pushed further inwards instead, since outwards lie the nodes between the two
+        {"calculate": "datum.ay * datum.cx - datum.ax * datum.cy > 0.01 ? -0.36 : 0.12", "as": "bend"},
+        {"calculate": "(datum.ax + datum.cx) / 2 - datum.bend * (datum.cy - datum.ay)", "as": "mx"},
+        {"calculate": "(datum.ay + datum.cy) / 2 + datum.bend * (datum.cx - datum.ax)", "as": "my"},
         # the part of the way at either end that the nodes themselves cover
         {"calculate": "min(0.4, 0.1 / (0.001 + sqrt(pow(datum.cx - datum.ax, 2) + pow(datum.cy - datum.ay, 2))))",
          "as": "off"},

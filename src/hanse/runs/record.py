@@ -20,6 +20,7 @@ import math
 import os
 import resource
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -192,14 +193,15 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
     figures = played.figures
     reasons = dict(view.refusals)
     answered = view.trained.seats
-    place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
+    of_seat = list(zip(answered.client.tolist(), answered.start.tolist(), strict=True))
+    # late updates belong to seats of earlier rounds, and get lines behind those of this round's seats; a client may
+    # have a seat in this round, too
+    late = np.flatnonzero(view.trained.staleness).tolist()
+    place = {seat: s for s, seat in enumerate(of_seat) if s not in set(late)}
     lines = []
-    # late updates belong to seats of earlier rounds, and get lines behind those of this round's seats
-    late = np.flatnonzero(view.trained.staleness)
-    seats = view.seats.plain().with_more([answered.take(late).plain()])
-    for client, start in zip(seats.client.tolist(), seats.start.tolist(), strict=True):
+    asked = zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True)
+    for (client, start), s in [*((seat, place.get(seat)) for seat in asked), *((of_seat[s], s) for s in late)]:
         line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
-        s = place.get((client, start))
         if s is None:
             line["refused"] = reasons.get(client, "no reply")
         else:
@@ -937,10 +939,25 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
     if any(after <= before for before, after in pairwise(rounds)):
         raise UserError(f"{path / METRICS}: is damaged: its rounds must ascend, a line each")
     # a round's seats are written before its metrics: those of a round that is not finished yet are left out
-    lines = json_lines(path / SEATS, ("round", "client"))
-    clients = [Seat.of(line) for line in lines if line["round"] <= rounds[-1]]
+    lines = [line for line in json_lines(path / SEATS, ("round", "client")) if line["round"] <= rounds[-1]]
+    _check_seats(path, metrics, lines)
+    clients = [Seat.of(line) for line in lines]
     name = path.name or path.resolve().name
     return RunRecord(path, name, config, metrics, clients, ledger_url)
+
+
+def _check_seats(path: Path, metrics: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError if more or fewer lines than updates were used in a round: a line twice would count a value twice,
+    and one that is gone would be missed by nobody.
+    """
+    found = Counter(line["round"] for line in lines if line.get("refused") is None)
+    for line in metrics:
+        said = line.get("answered")
+        if is_number(said) and said != found[line["round"]]:
+            raise UserError(
+                f"{path / SEATS}: is damaged: round {line['round']} has {found[line['round']]} updates, and {METRICS} "
+                f"says {said:g}"
+            )
 
 
 def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> list[RunRecord]:

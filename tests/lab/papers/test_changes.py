@@ -38,7 +38,7 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
             for cell in table.cells:
                 for variant in cell.variants:
                     if (old := theirs.get((*cell.place, variant.name))) is None:
-                        assert any(word in said for word in (*cell.place, cell.column, variant.name) if word)
+                        assert any(w in said for w in (*cell.place, cell.group, cell.column, variant.name) if w)
                         continue
                     ours, its = settings(variant), settings(old)
                     for key in ours.keys() | its.keys():
@@ -46,12 +46,14 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
                             compared += 1
                             new, was = (_text(v.get(key)) for v in (ours, its))
                             assert f"{key} {new} instead of {was}" in said
-            gone = {c.place[0] for c in full.cells} - {c.place[0] for c in table.cells}
-            assert all(group in said for group in gone)
+            gone = {c.place[0]: c.group for c in full.cells if c.place[0] not in {d.place[0] for d in table.cells}}
+            stays = {c.group for c in full.cells if c.place[0] not in gone}  # of a numbered block a part is here
+            assert all((place if group in stays else group) in said for place, group in gone.items())
             here = {c.place for c in table.cells}
             axes = [{place[axis] for place in here} for axis in range(3)]
             for place in {c.place for c in full.cells if c.variants} - here:
                 whole = [word for axis, word in enumerate(place) if word not in axes[axis]]  # groups, rows that are out
+                whole += [gone[place[0]]] if place[0] in gone and gone[place[0]] not in stays else []
                 without = [line for line in lines if "without" in line]
                 assert any(word in line for word in whole for line in without) or (
                     not whole and any(all(word in line for word in place) for line in without)
@@ -115,8 +117,14 @@ def test_names_that_the_file_leaves_open_or_numbers_are_told_by_what_they_become
     rows = ("one", "one, two")
     full = table(*(at("A", "T=9", row, "A") for row in rows), *(at("A", "T=7", row, "A (2)") for row in rows))
     assert changed(replace(full, cells=full.cells[:2]), full) == ["without the group A (2) (T=7)"]
-    assert changed(replace(full, cells=full.cells[:3]), full) == ["A (2) (T=7): without one, two in T=9 or T=7"]
+    assert changed(replace(full, cells=full.cells[:3]), full) == ["A (2) (T=7): without one, two"]
     assert changed(replace(full, cells=full.cells[1::2]), full) == ["without the row one"]
+    of_b = cell("B", "one", 9)
+    assert changed(table(of_b), replace(full, cells=(*full.cells, of_b))) == [
+        "without the group A",  # all of a numbered block: its numbers say nothing
+        "without the column T=9 or T=7",
+        "without the row one, two",
+    ]
     more = replace(full, cells=(*full.cells, at("A", "T=9", "three", "A")))
     assert changed(replace(full, cells=(full.cells[0], full.cells[2])), more) == ["without the rows one, two; three"]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hanse.cli.reproduce import reproduce
@@ -103,6 +105,35 @@ def test_a_share_of_seeds_is_told_by_how_many(tmp_path: Path) -> None:
     assert "'50 (1 of 2)': the share of the seeds in %" in text
 
 
+def printed(done: TableOutcome, width: int) -> list[str]:
+    console = Console(width=width, record=True, file=StringIO())
+    show.print_outcome(done, done.table, console)
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(("width", "tables"), [(200, 1), (45, 2), (31, 3)])
+def test_a_terminal_shows_whole_names_and_numbers(tmp_path: Path, width: int, tables: int) -> None:
+    columns, names = ("flip: benign accuracy %", "flip: utility", "same: utility"), ("FedAMP", "pFedGraph")
+    of_paper = {columns[1]: 90.0}
+    cells = (cell(name, column=column, published=of_paper.get(column)) for column in columns for name in names)
+    done = run_table(table(*cells), seeds=2, workers=1, folder=tmp_path, work=made_up)
+    lines = printed(done, width)
+    assert "ours (seeds: 2), below it the paper's" in " ".join(" ".join(lines).split())
+    assert sum(line.startswith("┏") for line in lines) == tables
+    assert sum(line.strip() == "digits (more)" for line in lines) == tables - 1
+    shown = [[word.strip() for word in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    assert [line[0] for line in shown if line[0]] == [*names] * tables
+    numbers = [word for line in shown for word in line[1:] if word]
+    # the paper's stand in their column alone
+    assert sorted(numbers) == ["55.00±7.07"] * len(columns) * len(names) + ["90.00±1.00"] * len(names)
+
+
+def test_where_the_paper_prints_nothing_no_line_is_kept_for_it(tmp_path: Path) -> None:
+    done = run_table(table(cell("a"), cell("b")), seeds=1, workers=1, folder=tmp_path, work=made_up)
+    assert "below it the paper's" not in " ".join(printed(done, 200))
+    assert "–" not in "".join(printed(done, 200))
+
+
 def test_of_many_costs_the_ends_are_told(tmp_path: Path) -> None:
     many = (cell(f"row {n}", Variant("", sections(n))) for n in range(3, 10))
     done = run_table(table(*(replace(c, at=3) for c in many)), seeds=1, workers=1, folder=tmp_path, work=made_up)
@@ -168,3 +199,15 @@ def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert done.exit_code == 1
     assert [r["n"] for r in json.loads(done.stdout)["rows"]] == [0, 2]
     assert "a, seed 0 failed: ValueError: as ordered" in " ".join(done.stderr.split())
+
+
+def test_a_part_of_a_table_has_a_files_name_of_its_own_and_no_endless_one() -> None:
+    def named(*only: str) -> str:
+        return show.stem_of(replace(table(cell("a")), only=only))
+
+    assert named() == "table1-smoke"
+    assert named("mnist t=150", "fedavg") == "table1-smoke-only-mnist-t=150-or-fedavg"
+    assert named("accuracy %") == "table1-smoke-only-accuracy-percent" != named("accuracy")
+    many = [f"mnist alpha=0.{i} fedavg" for i in range(40)]
+    assert len(named(*many)) < 150
+    assert named(*many) != named(*many[:-1])

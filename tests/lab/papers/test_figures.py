@@ -96,6 +96,36 @@ def test_a_cdf_is_of_the_clients_where_they_are_kept_and_of_the_quantiles_elsewh
     assert drawn["b"].left == pytest.approx([20, 70 - 200**0.5])
     assert (drawn["a, printed mean"].x.tolist(), drawn["a, printed mean"].y.tolist()) == ([33], [0])
     assert (chart.x, chart.y) == ("test accuracy %", "share of clients")
+    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one: b. The share")
+    [chart] = figures.charts(outcome(tmp_path, {"kind": "cdf", "each": "clients"}, kept, *cells[2:]), "f")
+    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one. The share")
+
+
+def test_a_run_that_ended_early_is_in_no_curve_and_no_cdf(tmp_path: Path) -> None:
+    def curves(lr: float, seed: int) -> dict[str, Any]:
+        return {"test/accuracy": [lr, lr + 0.1, lr + 0.2], "clients": {"0": 0.1, "1": 0.3}}
+
+    found = outcome(tmp_path, {"kind": "curves"}, curves, cell("a", of(0.1)))
+    early = next(iter(found.results))
+    for tested in ([1, 2], []):
+        results = {
+            **found.results,
+            early: {**found.results[early], "tested": tested, "curves": {"test/accuracy": [0.5] * len(tested)}},
+        }
+        [chart] = figures.charts(replace(found, results=results), "f")
+        assert lines(chart)["a (1 of 2 seeds)"].y == pytest.approx([10, 20, 30])
+        of_clients = replace(found.table, figures=({"kind": "cdf", "each": "clients"},))
+        [chart] = figures.charts(replace(found, table=of_clients, results=results), "f")
+        assert lines(chart)["a (1 of 2 seeds)"].x == pytest.approx([10, 30])
+
+
+def test_a_strip_of_one_seed_has_no_whiskers(tmp_path: Path) -> None:
+    spec = {"kind": "strip", "each": "utility/client/*", "column": "utility"}
+    found = outcome(tmp_path, spec, two, *pair("a", 0.5))
+    one = next(iter(found.results))
+    [chart] = figures.charts(replace(found, results={one: found.results[one]}), "f")
+    [*_, (name, _, _, low, high)] = csv.reader(io.StringIO(to_csv(chart)))
+    assert (name, low, high) == ("mean over clients", "", "")
 
 
 def two(lr: float, seed: int) -> dict[str, Any]:
@@ -134,6 +164,7 @@ def test_moves_go_from_the_start_to_each_setting(tmp_path: Path) -> None:
     assert drawn["a, the way"].y == pytest.approx([4.5, 1.5])
     assert (drawn["a"].x[0], drawn["a"].y[0], drawn["a"].hollow) == (pytest.approx(25), pytest.approx(1.5), False)
     assert drawn["a, none"].hollow
+    assert drawn["a, the way"].bare  # it has no marker that could hide those at its ends
 
 
 def test_a_strip_has_every_client_and_the_mean(tmp_path: Path) -> None:
@@ -141,7 +172,8 @@ def test_a_strip_has_every_client_and_the_mean(tmp_path: Path) -> None:
     [chart] = figures.charts(outcome(tmp_path, spec, two, *pair("a", 0.5), *pair("b", 0.1)), "f")
     drawn = lines(chart)
     assert drawn["one client in one run"].y.tolist() == [1, -2, 1, -3] * 2
-    assert drawn["one client in one run"].x.tolist() == [0] * 4 + [1] * 4
+    # two runs of two clients in either place, beside each other in the order of the clients
+    assert drawn["one client in one run"].x.tolist() == pytest.approx([-0.25, 0.05] * 2 + [0.75, 1.05] * 2)
     assert drawn["mean over clients"].y == pytest.approx([4.5, 0.5])
     rows = list(csv.reader(io.StringIO(to_csv(chart))))
     assert [row[1] for row in rows[1:]] == ["a"] * 4 + ["b"] * 4 + ["a", "b"]
@@ -219,8 +251,9 @@ def test_bars_of_one_column_among_several_are_called_after_it(tmp_path: Path) ->
     assert chart.x == "local accuracy"
 
 
-def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side() -> None:
-    roles = {"clients": {"profiles": {"name": "uniform", "roles": ["buyer", "seller"]}}}
+@pytest.mark.parametrize(("name", "key"), [("roles", "roles"), ("listed", "role")])
+def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side(name: str, key: str) -> None:
+    roles = {"clients": {"profiles": {"name": name, key: ["buyer", "seller"]}}}
     given = [Variant("", {**of(lr).sections, **(roles if lr == 0.5 else {})}) for lr in (0.5, 0.25)]
     cells = [cell(name, variant) for name, variant in zip("ab", given, strict=True)]
 

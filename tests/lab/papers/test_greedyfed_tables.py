@@ -135,6 +135,8 @@ def test_small_says_what_it_leaves_out() -> None:
     assert with_seeds(small, None, 5).changes[0] == "3 seeds instead of 5"
     assert with_seeds(small, 1, 5).changes[0] == "1 seed instead of 5"
     assert with_seeds(small, 5, 5).changes == small.changes
+    computed = find_table("ipfl", "table8", "smoke")  # which is the same for every seed
+    assert with_seeds(computed, 2, 3).changes == computed.changes
     assert {j.key for j in expand(small, 3)[0]} < {j.key for j in expand(paper("table1"), 5)[0]}
 
 

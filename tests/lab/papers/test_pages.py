@@ -237,6 +237,9 @@ def test_a_verdict_that_is_older_than_its_runs_says_so(pages: ModuleType, ipfl_o
     assert "Ten are ahead..\n" in made(pages, results)["ipfl.md"].text
     path.write_text(text + "runs = 1\n")
     assert "Ten are ahead.. (Written when 1 run was finished; 7 are now.)\n" in made(pages, results)["ipfl.md"].text
+    path.write_text(text + "runs = 8\n")  # the eighth run would come, and nothing would say that the verdict is older
+    with pytest.raises(UserError, match="runs is 8, and 7 runs were finished: say how many the verdict knows"):
+        made(pages, results)
 
 
 def test_results_that_no_table_reads_are_named(pages: ModuleType, ipfl_only: None, results: Path) -> None:
@@ -269,6 +272,36 @@ def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp
         path.write_text(text)
         with pytest.raises(UserError, match=said):
             pages._computed(table, tmp_path)
+
+
+def test_a_verdict_on_a_computed_table_is_held_against_what_is_printed(pages: ModuleType) -> None:
+    table = find_table("gtflat", "example1", "paper")
+    kept = pages.Kept(pages.TableOutcome(table, 1, (), (), results={}, failures={}, played=0), table)
+    ours = {"groups": ["omega, the weights"], "rows": ["integers"]}
+    pages._hold_computed("here", ours | {"verdict": "confirmed"}, kept)
+    with pytest.raises(UserError, match=r"here: 'confirmed', and .*u\[2\], s=\(1, 0, 1\): -0.43 against the printed"):
+        pages._hold_computed("here", {"verdict": "confirmed"}, kept)
+    pages._hold_computed("here", {"verdict": "partly"}, kept)
+    with pytest.raises(UserError, match="none of its numbers is printed"):
+        pages._hold_computed("here", {"verdict": "confirmed", "rows": []}, kept)
+    pages._hold_computed("here", {"verdict": "not confirmed"}, kept)
+    with pytest.raises(UserError, match="'not confirmed', and every number is the printed one"):
+        pages._hold_computed("here", ours | {"verdict": "not confirmed"}, kept)
+    with pytest.raises(UserError, match="pairs are compared over seeds, and this table is computed"):
+        pages._hold_computed("here", ours | {"verdict": "confirmed", "pairs": [["integers", "closed form"]]}, kept)
+    first = pages.Kept(pages.replace(kept.outcome, table=pages.replace(table, cells=table.cells[:1])), table)
+    with pytest.raises(UserError, match=r"omega\[0\], integers: no number against the printed 0.08"):
+        pages._hold_computed("here", ours | {"verdict": "confirmed"}, first)
+
+
+def test_a_printed_zero_at_the_end_is_a_digit(pages: ModuleType) -> None:
+    table = find_table("gtflat", "example1", "paper")
+    first = pages.replace(table.cells[0], computed=0.54)
+    assert (first.setting, first.published.mean, first.published.decimals) == ("X, the final state, X[0,1]", 0.5, 2)
+    outcome = pages.TableOutcome(pages.replace(table, cells=(first,)), 1, (), (), {}, {}, 0)
+    entry = {"verdict": "confirmed", "columns": ["X[0,1]"], "rows": ["integers"]}
+    with pytest.raises(UserError, match=r"0.54 against the printed 0.50"):
+        pages._hold_computed("here", entry, pages.Kept(outcome, table))
 
 
 def test_the_index_has_a_line_for_every_table_and_says_why_it_was_not_run(

@@ -107,6 +107,13 @@ def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path
         {"audit": {"rounds": 0, "the ledger verifies": {}}},
         {"audit": {"rounds": 0, "graph": {"holds": 1, "said": ""}}},
         {"trades": 7}, {"trades": {"clients": [0]}}, {"trades": {"clients": [0], "money": [[0]], "imports": [[0, 1]]}},
+        {"trades": {"clients": [], "money": [], "imports": []}},
+        {"trades": {"clients": [0, 0], "money": [[0, 0]] * 2, "imports": [[0, 0]] * 2}},
+        {"clients": {"0": 57.0}}, {"clients": {"0": -0.5}},
+        *({"curves": {name: [0.1, 57.0, 0.3]}} for name in (
+            "test/accuracy", "client/test_accuracy", "client/test_accuracy_min", "client/3/test_accuracy",
+            "client/best_accuracy",
+        )),
     ],
 )  # fmt: skip
 def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object]) -> None:
@@ -117,6 +124,28 @@ def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object])
     assert again.played == 1
     path.write_text("[" * 100_000)
     assert Store(tmp_path / "jobs").read(job) is None
+
+
+@pytest.mark.parametrize("name", ["test/top5_accuracy", "client/test_inaccuracy", "test/accuracy_gain", "test/mse"])
+def test_a_metric_of_the_users_own_may_have_any_value(tmp_path: Path, name: str) -> None:
+    [job] = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).jobs
+    path = Store(tmp_path / "jobs").path(job)
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"curves": found["curves"] | {name: [57.0, -3.0, 99.0]}}))
+    assert run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).played == 0
+
+
+def test_a_run_that_is_only_compared_with_has_a_name_of_its_own() -> None:
+    given = sections()
+    tried = Variant("lr=0.1", {**given, "train": {"lr": 0.1}}, against=given)
+    jobs, _ = expand(table(cell("GTFedAvg", tried)), 1)
+    assert [job.label for job in jobs] == [
+        "digits, iid: GTFedAvg lr=0.1, seed 0",
+        "digits, iid: GTFedAvg (what it is compared with), seed 0",
+    ]
+    assert expand(table(cell("FedAvg", Variant("", given)), cell("GTFedAvg", tried)), 1)[0][0].label == (
+        "digits, iid: FedAvg, seed 0"
+    )
 
 
 def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def _unknown(paper: str) -> list[str]:
     return [] if paper in PAPERS else [f"reproduce {paper}: no such paper{nearest(paper, PAPERS)}"]
 
 
-def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> PaperTable:
+def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: Sequence[Path] = ()) -> PaperTable:
     """Return a paper's table at a scale by a recipe.
 
     Args:
@@ -35,6 +35,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> Pap
         table: one of its tables, such as "table2".
         scale: "smoke", "small" or "paper" (see :mod:`hanse.lab.papers.tables`).
         recipe: "paper", as the text says, or "authors", as the authors' public code does.
+        kept: folders of results that a table which is computed from other tables' runs looks into first; then those
+            that its file names.
 
     Raises:
         UserError: one of these does not exist, with the nearest name that does. All mistakes are told at once, except
@@ -51,7 +53,7 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> Pap
         lines.append(f"--recipe {recipe}: no such recipe{nearest(recipe, RECIPES)}")
     if lines or chosen is None or by is None:
         raise UserError(*lines)
-    return PAPERS[paper].tables[table](chosen, by)
+    return PAPERS[paper].tables[table](chosen, by, kept)
 
 
 SHIPPED = ("digits", "fedsoft_linear", "instructions")  # sources that come with hanse or are drawn by it

@@ -10,6 +10,7 @@ same place are compared.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -171,7 +172,8 @@ def _left_out(ours: Collection[Place], theirs: Collection[Place], told: Names) -
     for axis, kind in enumerate(_AXES):
         here, there = (dict.fromkeys(place[axis] for place in places) for places in (ours, theirs))
         gone, new = (
-            [told.get(name, name) for name in one if name not in other] for one, other in ((there, here), (here, there))
+            [told.get(name, name) for name in _once([n for n in one if n not in other], one, told)]
+            for one, other in ((there, here), (here, there))
         )
         lines += [f"without the {kind}{'s' if len(gone) > 1 else ''} {_list(gone)}"] if gone else []
         lines += [f"with the {kind}{'s' if len(new) > 1 else ''} {_list(new)}, not in the full table"] if new else []
@@ -184,6 +186,19 @@ def _left_out(ours: Collection[Place], theirs: Collection[Place], told: Names) -
     return lines
 
 
+def _once(missing: Sequence[str], every: Collection[str], told: Names) -> list[str]:
+    """Return names that only one table has, a block of several numbered groups by its own name if all of it is missing.
+
+    Args:
+        missing: the names.
+        every: all names of the table that has them.
+        told: how names are told; a number behind a name that is told otherwise is no part of it.
+    """
+    block = {name: re.sub(r" \(\d+\)$", "", name) if name in told else name for name in every}
+    whole = {block[name] for name in missing} - {block[name] for name in every if name not in missing}
+    return [name for name in missing if name == block[name] or block[name] not in whole]
+
+
 def _list(names: Sequence[str]) -> str:
     """Return names one after another, apart by semicolons where a name has a comma of its own."""
     return ("; " if any("," in name for name in names) else ", ").join(names)
@@ -192,7 +207,8 @@ def _list(names: Sequence[str]) -> str:
 def _holes(ours: Collection[Place], theirs: Collection[Place], told: Names) -> list[str]:
     """Return lines on the cells that are missing although their group, column and row are there.
 
-    Columns of a group that lack the same rows share a line, and so do groups whose columns lack the same.
+    Columns of a group that lack the same rows share a line, and so do groups whose columns lack the same. A
+    numbered group names its columns itself (:func:`_told`).
     """
     here, there = (dict.fromkeys(place[:3] for place in places) for places in (ours, theirs))
     known = [{place[axis] for place in here} for axis in range(3)]
@@ -206,11 +222,13 @@ def _holes(ours: Collection[Place], theirs: Collection[Place], told: Names) -> l
     same: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for (group, rows), columns in alike.items():
         same.setdefault((tuple(columns), rows), []).append(group)
-    return [
-        f"{_list([told.get(g, g) for g in groups])}: without {'; '.join(rows)} in "
-        f"{', '.join(told.get(column, column) for column in places)}"
-        for (places, rows), groups in same.items()
-    ]
+    of = {group: {place[1] for place in there if place[0] == group} for group in known[0]}
+    lines = []
+    for (places, rows), groups in same.items():
+        named = all(g in told and of[g] == set(places) for g in groups)
+        where = "" if named else f" in {', '.join(told.get(column, column) for column in places)}"
+        lines.append(f"{_list([told.get(g, g) for g in groups])}: without {'; '.join(rows)}{where}")
+    return lines
 
 
 def _by_row(places: Collection[Place]) -> dict[str, list[str]]:

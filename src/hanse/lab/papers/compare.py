@@ -385,7 +385,9 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
         if row not in last.values():
             continue
         metric = outcome.table.metric
-        done = [d for d in finished(outcome, row) if None not in d["curves"].get(metric, [None])]
+        there = [d for d in finished(outcome, row) if row.cell.at in d["tested"]]  # a run may have ended before it
+        there = [d for d in there if None not in d["curves"].get(metric, [None])]
+        done = [d for d in there if d["tested"] == there[0]["tested"]]
         if done:
             y = np.array([d["curves"][metric] for d in done]) * outcome.table.factor
             y = best_so_far(y) if row.cell.measure == "best" else y

@@ -10,12 +10,13 @@ paper's numbers. ``kind`` is one of:
 * "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
 * "cdf": the share of clients that have at most a number, one line for each algorithm. ``each`` names the number:
   "clients", the accuracy at the last test, or a figure such as "utility/client/*". Where the runs have not kept it
-  client by client, the columns called q10, q25, ... stand for it.
+  client by client, the columns called q10, q25, ... stand for it. ``printed = false`` leaves out the paper's means.
 * "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
   table does not have.
 * "moves": how algorithms move from the setting ``start`` to another, in columns called "SETTING: x" and "SETTING: y".
 * "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
-* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``.
+* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``, without the rows
+  ``hide``.
 * "fit": the numbers against the setting ``x`` of their experiments, with the curve p1/sqrt(x) + p2 fitted to them.
   ``printed_at [n]`` are the x of the published numbers, ``printed_fit`` the published p1 and p2.
 * "trades": who paid whom over the run, as a graph with the clients coloured by role.
@@ -43,9 +44,11 @@ OVER_SEEDS = (
 )
 CAPTIONS = {
     **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
+    "bars": "Means over the seeds, with whiskers of one standard deviation; with a single seed there are none.",
     "cdf": f"The share of the clients (0 to 1) that have at most this number. {OVER_SEEDS}",
-    "strip": "A grey mark is one client in one run. " + OVER_SEEDS,
+    "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
     "trades": "An arrow points from the client that paid to the one that was paid; the wider it is, the more was paid. "
+    "A colour and a mark are a role. "
     "Beside a client stands what it was paid less what it paid, in tokens over the whole run (a table's balance is "
     "that of one round), as a mean over the seeds.",
     "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
@@ -89,7 +92,8 @@ def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | 
     title = f"{spec.get('title', outcome.table.title)} ({name})"
     table = outcome.table
     title += f"; {table.paper}, recipe {table.recipe}, scale {table.scale}"  # a picture is shown without its page, too
-    return Chart(slug(suffix), "Reproduction", title, CAPTIONS.get(spec["kind"], ""), marks, **more)
+    caption = more.pop("caption", CAPTIONS.get(spec["kind"], ""))
+    return Chart(slug(suffix), "Reproduction", title, caption, marks, **more)
 
 
 def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:
@@ -137,7 +141,8 @@ def _dot(
 def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
     """Return lines as the marks of a chart, with the meaning of hollow markers if there are any."""
     named = hollow if any(line.hollow for line in lines) else ""
-    return Lines(tuple(lines), whole=whole, hollow=named, **more)
+    # a title names the paper's algorithms; of a picture that has one alone its name stands there all the same
+    return Lines(tuple(lines), whole=whole, hollow=named, named=True, **more)
 
 
 # ---- over rounds, and over clients
@@ -173,20 +178,27 @@ def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Fl
 
 def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "cdf" of a group, with the paper's means on the x axis."""
-    lines = []
+    lines: list[Line] = []
+    rough: dict[str, str] = {}  # by algorithm, from how many quantiles its line is drawn
     for look, algorithm in enumerate(_algorithms(here)):
-        found = _by_client(outcome, here, algorithm, spec) or _by_quantile(here, algorithm)
+        found = _by_client(outcome, here, algorithm, spec)
+        if found is None and (found := _by_quantile(here, algorithm)) is not None:
+            rough[algorithm] = f"Drawn from {len(found[0])} quantiles of the clients, not from every one"
         if found is not None:
             mean, sd, share = found
             left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
             name = _named(outcome, here, algorithm)
             lines.append(Line(name, mean, share, look=look, left=left, right=right))
         row = here.get(("mean", algorithm))
-        if found is not None and row is not None and row.cell.published is not None:
+        shown = found is not None and spec.get("printed", True)
+        if shown and row is not None and row.cell.published is not None:
             lines.append(_dot(f"{algorithm}, printed mean", row.cell.published.mean, 0.0, look, hollow=True))
     if lines:
         marks = _lines(lines, hollow="hollow, below: the paper's mean")
-        yield _chart(outcome, here, spec, marks, x=_unit(outcome, spec, "x"), y="share of clients")
+        whole = sum(not line.dots for line in lines) == len(rough) and len(set(rough.values())) == 1
+        said = list(rough.values())[:1] if whole else [f"{said}: {name}" for name, said in rough.items()]
+        caption = " ".join([*(f"{line}." for line in said), CAPTIONS["cdf"]])
+        yield _chart(outcome, here, spec, marks, x=_unit(outcome, spec, "x"), y="share of clients", caption=caption)
 
 
 def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) -> tuple[Floats, Floats, Floats] | None:
@@ -209,7 +221,7 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
     """Return a run's number of each client at the cell's round, ``[n]``, in the table's unit."""
     at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
     if spec.get("each") == "clients":
-        values = list(run.get("clients", {}).values()) if row.cell.at == run["tested"][-1] else []
+        values = list(run.get("clients", {}).values()) if run["tested"][-1:] == [row.cell.at] else []
     else:
         pattern = re.escape(spec.get("each", "")).replace(r"\*", r"\d+")
         named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
@@ -235,12 +247,13 @@ def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     places, values, means, sds = [], [], [], []
     for place, algorithm in enumerate(algorithms):
         row = here[spec["column"], algorithm]
-        each = np.concatenate([_each(outcome, row, run, spec) for run in finished(outcome, row)])
-        places.append(np.full(len(each), float(place)))
-        values.append(each)
+        for run in finished(outcome, row):
+            each = _each(outcome, row, run, spec)
+            places.append(place + np.linspace(-0.25, 0.05, len(each)))
+            values.append(each)
         mean, sd = _known(row) or (0.0, 0.0)
         means.append(mean)
-        sds.append(sd)
+        sds.append(sd or np.nan)  # one seed has none: a whisker of no length would claim certainty
     if not algorithms:
         return
     y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
@@ -285,7 +298,9 @@ def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
             ends = [known for cell in cells if (known := _known(cell)) is not None]
             if len(ends) == 4:
                 (x, dx), (y, dy), (to_x, to_dx), (to_y, to_dy) = ends
-                way = Line(f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True)
+                way = Line(
+                    f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True, bare=True
+                )
                 begun = _dot(f"{algorithm}, {spec['start']}", x, y, look, (dx, dy), hollow=True)
                 lines += [way, begun, _dot(_named(outcome, here, algorithm), to_x, to_y, look, (to_dx, to_dy))]
         if lines:
@@ -297,7 +312,8 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "bars" of a group: a series for each column of ours, then one for each column that is published."""
     asked = list(spec.get("columns", dict.fromkeys(c for c, _ in here)))
     columns = [c for c in asked if any(_known(row) for (column, _), row in here.items() if column == c)]
-    labels = [a for a in _algorithms(here) if any(_known(here.get((c, a))) for c in columns)]
+    drawn = [a for a in _algorithms(here) if a not in spec.get("hide", ())]
+    labels = [a for a in drawn if any(_known(here.get((c, a))) for c in columns)]
     nothing = (np.nan, np.nan)
     series = []
     for look, column in enumerate(columns):
@@ -369,11 +385,14 @@ def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     first = next(iter(runs.values()))
     clients = first["trades"]["clients"]
     money = np.mean([run["trades"]["money"] for run in runs.values() if run["trades"]["clients"] == clients], axis=0)
-    told = first["given"].get("clients", {}).get("profiles", {}).get("roles", [])
+    profiles = first["given"].get("clients", {}).get("profiles", {})
+    told = profiles.get("role", profiles.get("roles", []))  # of "listed" profiles, and of "roles"
     kinds = tuple(told[c] if c < len(told) else "client" for c in clients)
     notes = tuple(f"{net:+.1f}" for net in money.sum(axis=0) - money.sum(axis=1))
     marks = Graph(tuple(str(c + 1) for c in clients), kinds, money, notes, "tokens")
-    yield _chart(outcome, here, spec, marks)
+    caption = f"{CAPTIONS['trades']} The widest arrow is {money.max():.1f} tokens. "
+    caption += f"Of the runs {len(runs)} of {outcome.seeds} are finished." if len(runs) < outcome.seeds else ""
+    yield _chart(outcome, here, spec, marks, caption=caption.strip())
 
 
 def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:

@@ -83,7 +83,9 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
     for seed in range(seeds):
         for cell in table.cells:
             for variant in cell.variants:
-                sides = [variant] if variant.against is None else [variant, Variant("", variant.against)]
+                # where the row that it is compared with is in the table, the run has that row's name
+                base = [] if variant.against is None else [Variant("(what it is compared with)", variant.against)]
+                sides = [variant, *base]
                 pair = [job_of(cell, side, seed) for side in sides]
                 for found in pair:
                     if checked and found.key not in jobs:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from hanse.base.files import write_whole
 from hanse.lab.papers.changes import changed, unfinished
 from hanse.lab.papers.compare import Order, Row, VariantScore, cpu_hours, orders, rows
 from hanse.lab.papers.figures import charts
 from hanse.lab.papers.runner import TableOutcome, audits
-from hanse.lab.papers.tables import PaperTable, Printed
+from hanse.lab.papers.tables import SCALES, PaperTable, Printed
 from hanse.reports.chart import Chart, to_csv
 
 
@@ -178,8 +182,8 @@ CLEAR = (
 _FEW_COSTS = 6  # so many are told one by one
 
 
-def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
-    """Return the lines on audits and on time."""
+def _tail(outcome: TableOutcome, full: PaperTable, *, hours_at: Collection[str] = SCALES) -> list[str]:
+    """Return the lines on audits and on time; how long all would take is said at the scales ``hours_at``."""
     known = _costs(outcome)
     told = sorted(known, key=known.__getitem__)[:: len(known) - 1] if len(known) > _FEW_COSTS else list(known)
     costs = [f"{name} {known[name]:.1f}" for name in told]
@@ -187,7 +191,7 @@ def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     span = "" if len(told) == len(known) else f", the least and the most of {len(known)}"
     lines = [f"Milliseconds of processor time a round{span}: {'; '.join(costs)}."] if costs else []
     unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
-    if hours > 0:
+    if hours > 0 and outcome.table.scale in hours_at:
         full_size = outcome.table.scale == "paper"
         rough = "" if full_size else f", measured on rounds of scale {outcome.table.scale}, which are cheaper"
         about = "about" if full_size else "more than"
@@ -213,22 +217,23 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
     """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
     table, found = outcome.table, rows(outcome)
     unit = "units as the columns say" if table.unit == "as named" else table.unit
+    below = ", below it the paper's" if any(row.cell.published is not None for row in found) else ""
     console.print(
-        f"[bold]{table.title}[/bold] ({table.paper} {table.name}), {unit}: ours (seeds: {outcome.seeds}), below it the "
-        "paper's"
+        f"[bold]{table.title}[/bold] ({table.paper} {table.name}), {unit}: ours "
+        f"({f'seeds: {outcome.seeds}' if outcome.jobs else 'computed, without a seed'}){below}"
     )
     differing = changed(table, full)
     console.print(_announced(table, differing), markup=False, highlight=False)
     for line in differing:
         console.print(f"- {line}", markup=False, highlight=False)
     for group, columns, algorithms, here in _blocks(found):
-        shown = RichTable("", title=group, title_justify="left")
-        for column in columns:
-            shown.add_column(column, overflow="fold")  # a narrow terminal breaks a number, and does not cut it
-        for algorithm in algorithms:
-            cells = [here.get((column, algorithm)) for column in columns]
-            shown.add_row(algorithm, *(_both(row, outcome.seeds) for row in cells))
-        console.print(shown)
+        printed = {name: any(here[at].cell.published is not None for at in here if at[0] == name) for name in columns}
+        cells = {
+            name: [_cell(here.get((name, row)), outcome.seeds, printed=printed[name]) for row in algorithms]
+            for name in columns
+        }
+        for shown in _fitting(group, algorithms, cells, console.width):
+            console.print(shown)
     agreed = _agreed(found)
     for order in agreed:
         console.print(_said(order), markup=False, highlight=False)
@@ -238,13 +243,55 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
         console.print(line, markup=False, highlight=False, style="dim")
 
 
-def _both(row: Row | None, seeds: int) -> str:
+def _cell(row: Row | None, seeds: int, *, printed: bool) -> Text:
+    """Return a cell's lines: ours, the paper's where the column has any (``printed``), the setting that was best."""
     if row is None:
-        return ""
-    ours, theirs = (_figures(score).replace(" ", "") for score in (row.best, row.cell.published))
-    name = f"\n[dim italic]{row.best.variant}[/]" if row.best.variant else ""
+        return Text()
+    ours, theirs = (_figures(score).replace(" ± ", "±") for score in (row.best, row.cell.published))
     few = f" ({said})" if (said := row.best.few(seeds)) else ""
-    return f"[bold]{ours}[/]{few}\n[dim]{theirs}[/]{name}"
+    lines = [Text.assemble((ours, "bold"), few)]
+    lines += [Text(theirs, "dim")] if printed else []
+    lines += [Text(row.best.variant, "dim italic")] if row.best.variant else []
+    return Text("\n").join(lines)
+
+
+_BORDER = 3  # a column's line and its two spaces
+
+
+def _fitting(
+    group: str, algorithms: Sequence[str], cells: Mapping[str, Sequence[Text]], width: int
+) -> Iterator[RichTable]:
+    """Yield a group as tables one below the other, each as wide as the terminal allows, so that no name is cut and no
+    number is broken; headings may take several lines.
+
+    Args:
+        group: the name above it; "(more)" stands behind it from the second table on.
+        algorithms: the names of the rows.
+        cells: of each column the cells, one a row.
+        width: how many characters a line of the terminal has.
+    """
+    names = max(cell_len(name) for name in algorithms) + _BORDER + 1
+    least = {
+        name: max(cell_len(word) for word in (*name.split(), *(line for c in lines for line in c.plain.split("\n"))))
+        for name, lines in cells.items()
+    }
+    pieces: list[list[str]] = [[]]
+    for name in cells:
+        if pieces[-1] and names + sum(least[n] + _BORDER for n in (*pieces[-1], name)) > width:
+            pieces.append([])
+        pieces[-1].append(name)
+    for number, piece in enumerate(pieces):
+        shown = RichTable("", title=group if number == 0 else f"{group} (more)", title_justify="left")
+        wide = {name: least[name] for name in piece}
+        spare = width - names - sum(wide.values()) - _BORDER * len(piece)
+        for _ in range(spare):  # to the headings that lack most
+            neediest = max(piece, key=lambda name: cell_len(name) - wide[name])
+            wide[neediest] += cell_len(neediest) > wide[neediest]
+        for name in piece:  # a terminal too narrow for one column breaks a number, and does not cut it
+            shown.add_column(name, overflow="fold", width=None if spare < 0 else wide[name])
+        for position, algorithm in enumerate(algorithms):
+            shown.add_row(algorithm, *(cells[name][position] for name in piece))
+        yield shown
 
 
 def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | None = None) -> str:
@@ -257,7 +304,7 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
     differing = changed(whole or table, full)
     lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
     lines += [*(f"- {line}" for line in differing), ""] if differing else []
-    missing = unfinished(table, whole) if whole is not None else []
+    missing = unfinished(_with_numbers(table, found), whole) if whole is not None else []
     lines += ["Not run yet:", "", *(f"- {line}" for line in missing), ""] if missing else []
     lines += [_read_as(outcome, found), ""]
     for group, columns, algorithms, here in _blocks(found):
@@ -283,20 +330,38 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
     lines += [f"- {_said(order)}" for order in agreed]
     lines += [f"- {CLEAR}"] if any(swap.clear for order in agreed for swap in order.swaps) else []
     lines += [""]
-    lines += [f"{line}" for line in _tail(outcome, full)]
+    # a page tells the hours of what is not whole once, from all of its runs
+    lines += _tail(outcome, full, hours_at=("paper",) if whole else SCALES)
     lines += ["", *(f"- {note}" for note in table.notes), ""]
     if outcome.failures:
         lines += ["Failed:", "", *(f"- {label}: {why}" for label, why in outcome.failures.items()), ""]
     return "\n".join(lines)
 
 
+def _with_numbers(table: PaperTable, found: Sequence[Row]) -> PaperTable:
+    """Return the table with only those variants of its cells that have a number."""
+    known = {row.cell.place: {score.variant for score in row.variants if score.mean is not None} for row in found}
+    cells = (
+        replace(cell, variants=tuple(v for v in cell.variants if v.name in known.get(cell.place, ())))
+        for cell in table.cells
+    )
+    return replace(table, cells=tuple(cells))
+
+
+_LONGEST = 100  # characters of a file's name that say what a table was cut down to
+
+
 def stem_of(table: PaperTable) -> str:
     """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale, and
-    what it was cut down to, so that a part of a table does not overwrite the whole.
+    what it was cut down to, so that a part of a table does not overwrite the whole. What is too long for a file's name
+    ends in a hash of it.
     """
     recipe = ("authors",) if table.recipe == "authors" else ()
-    part = (f"only-{re.sub(r'[^a-z0-9.=]+', '-', '-or-'.join(table.only).lower()).strip('-')}",) if table.only else ()
-    return "-".join((table.name, *recipe, table.scale, *part))
+    asked = "-or-".join(table.only).lower()
+    part = re.sub(r"[^a-z0-9.=]+", "-", asked.replace("%", "-percent-").replace("&", "-and-")).strip("-")
+    if len(part) > _LONGEST:
+        part = f"{part[:_LONGEST]}-{hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()}"
+    return "-".join((table.name, *recipe, table.scale, *((f"only-{part}",) if table.only else ())))
 
 
 def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list[Path]:

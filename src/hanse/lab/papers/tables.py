@@ -51,7 +51,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
 from hanse.base.errors import UserError, nearest
 from hanse.data.sources import is_here
@@ -70,10 +71,12 @@ class Printed:
     Attributes:
         mean: the number.
         sd: the deviation that is printed beside it; None if there is none.
+        decimals: how many decimals the number is printed with: 2 of 66.00.
     """
 
     mean: float
     sd: float | None = None
+    decimals: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -191,12 +194,13 @@ class Paper:
     Attributes:
         name: its name on the command line.
         citation: title, authors and year.
-        tables: for each table's name the function that builds it at a scale by a recipe.
+        tables: for each table's name the function that builds it; it takes a scale, and may be given a recipe and
+            folders of results, as :func:`build_table`.
     """
 
     name: str
     citation: str
-    tables: Mapping[str, Callable[[Scale, Recipe], PaperTable]]
+    tables: Mapping[str, Callable[..., PaperTable]]
 
 
 def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
@@ -250,7 +254,8 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
 
 def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTable:
-    """Return the table with another number of seeds, which stands among its changes if the paper has a different one.
+    """Return the table with another number of seeds, which stands among its changes if the paper has a different one;
+    not where all is computed, which is the same for every seed.
 
     Args:
         table: the table.
@@ -258,7 +263,8 @@ def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTab
         published: how many the paper has.
     """
     seeds = table.seeds if seeds is None else seeds
-    said = () if seeds == published else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
+    same = seeds == published or not any(cell.variants for cell in table.cells)
+    said = () if same else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
     return replace(table, seeds=seeds, changes=(*said, *table.changes))
 
 
@@ -293,7 +299,22 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
 @cache
 def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
-    return tomllib.loads((files(__package__) / paper / f"{name}.toml").read_text())
+    text = (files(__package__) / paper / f"{name}.toml").read_text()
+    found = tomllib.loads(text)
+    if "published" in found:
+        found["published"] = tomllib.loads(text, parse_float=_Written)["published"]
+    return found
+
+
+class _Written(float):
+    """A number that knows with how many decimals it is written: 66.00 says more than 66."""
+
+    decimals: int
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.decimals = len(text.partition(".")[2])
+        return made
 
 
 def differences(paper: str) -> list[dict[str, Any]]:
@@ -370,7 +391,13 @@ def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
 
 
 def build_table(
-    paper: str, name: str, scale: Scale, recipe: Recipe = "paper", *, computed: Mapping[str, Computed]
+    paper: str,
+    name: str,
+    scale: Scale,
+    recipe: Recipe = "paper",
+    kept: Sequence[Path] = (),
+    *,
+    computed: Mapping[str, Computed],
 ) -> PaperTable:
     """Return a table at a scale by a recipe.
 
@@ -381,6 +408,8 @@ def build_table(
         name: the table's name.
         scale: the scale.
         recipe: the recipe.
+        kept: folders of results, which a computed table that reads other tables' runs looks into before those of its
+            own ``values.kept``.
         computed: the functions that the table may name as ``computed``.
 
     Raises:
@@ -393,7 +422,9 @@ def build_table(
     groups = [group for group in every if _stands(group, scale, recipe)]
     cells = tuple(cell for group in _numbered(groups) for cell in _cells(document, group, scale))
     if "computed" in document:
-        found = computed[document["computed"]](cells, document.get("values", {}))
+        values = document.get("values", {})
+        given = {"kept": [*kept, *values["kept"]]} if "kept" in values else {}
+        found = computed[document["computed"]](cells, values | given)
         numbers: Sequence[float | None] = found or [None] * len(cells)
         cells = tuple(
             replace(cell, computed=number, variants=(), at=0) for cell, number in zip(cells, numbers, strict=False)
@@ -602,4 +633,6 @@ def _published(number: Any, over: float) -> Printed | None:
     """Return a published number as the file writes it (a number, ``[mean, sd]`` or "-"), divided by ``over``."""
     if number == "-":
         return None
-    return Printed(*(float(x) / over for x in (number if isinstance(number, list) else [number])))
+    both = number if isinstance(number, list) else [number]
+    mean, *sd = (float(x) / over for x in both)
+    return Printed(mean, sd[0] if sd else None, decimals=getattr(both[0], "decimals", 0))
