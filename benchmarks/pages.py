@@ -16,9 +16,10 @@ hand in ``benchmarks/results/PAPER/verdicts.toml``, as ``[[verdicts]]``:
 * ``table``, ``claim`` (the paper's, in our words), ``recipe``, ``scale``, ``verdict`` (see ``VERDICTS``), ``because``;
 * ``pairs``: rows [A, B] whose difference A - B stands beside it for every setting, with its 95 % interval over seeds;
   "printed" as B is the paper's number; ``between = "columns"``: columns instead, for every group and row;
-* ``expects``: "above" or "below", the side of 0 that the claim puts all differences on: a verdict "confirmed" without
-  it, or with an interval that is not on that side (one seed has none), is refused, and so are "not confirmed" with all
-  intervals on that side and "partly" with all on the other;
+* ``expects``: "above" or "below", the side of 0 that the claim puts all differences on, or "none" where it puts them on
+  no side; every decided verdict with pairs needs it. A verdict "confirmed" with "none", or with an interval that is not
+  on that side (one seed has none), is refused, and so are "not confirmed" with all intervals on that side and "partly"
+  with all on the other;
 * ``groups``, ``columns``, ``rows``: the only ones that are compared, or of a computed table held against what is
   printed, with the digits that are printed ("confirmed": all are so; "not confirmed": not all); ``hours``: what a run
   takes, where we know better.
@@ -229,7 +230,7 @@ def verdicts(paper: str, results: Path) -> list[Verdict]:
         ("scale", SCALES),
         ("verdict", VERDICTS),
         ("between", ("rows", "columns")),
-        ("expects", ("above", "below")),
+        ("expects", ("above", "below", "none")),
     )
     wrong = [
         f"{path.parent.name}/{path.name}: {key} '{value}': there is no such {key}{nearest(str(value), allowed)}"
@@ -660,12 +661,16 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
 def _hold(where: str, entry: Verdict, pairs: Sequence[tuple[str, Difference | Shares]]) -> None:
     """Hold a verdict against its numbers. Raises UserError for those that do not say so: "confirmed" with an interval
     that is not on the side that the claim expects, "not confirmed" with all of them there, and "partly" with all of
-    them on the other side.
+    them on the other side; and for a decided one that does not say what it expects.
     """
     verdict, expects = entry["verdict"], entry.get("expects")
-    if verdict == "confirmed" and expects is None:
+    if verdict == "confirmed" and expects in (None, "none"):
         raise UserError(f"{where}: 'confirmed' needs expects; allowed: above, below")
-    if verdict in OPEN or expects is None:
+    if verdict in OPEN:
+        return
+    if expects is None:
+        raise UserError(f"{where}: '{verdict}' with pairs needs expects; allowed: above, below, none")
+    if expects == "none":
         return
     other = "below" if expects == "above" else "above"
     against = {

@@ -85,7 +85,7 @@ def test_seeds_beyond_the_tables_own_are_found(results: Path) -> None:
 
 
 def test_a_verdict_stands_beside_its_paired_interval(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    text = VERDICT.format(verdict="not confirmed", other="50 iterations")
+    text = VERDICT.format(verdict="not confirmed", other="50 iterations") + 'expects = "below"\n'
     (results / "ipfl" / "verdicts.toml").write_text(text)
     page = made(pages, results)["ipfl.md"].text
     d = 100 * (np.array(ROWS["10 iterations"]) - np.array(ROWS["50 iterations"]))
@@ -117,6 +117,9 @@ def test_a_verdict_confirmed_is_held_against_its_intervals(pages: ModuleType, ip
     path = results / "ipfl" / "verdicts.toml"
     confirmed = VERDICT.format(verdict="confirmed", other="50 iterations")  # ten are ahead in every seed
     path.write_text(confirmed)
+    with pytest.raises(UserError, match="'confirmed' needs expects; allowed: above, below"):
+        made(pages, results)
+    path.write_text(confirmed + 'expects = "none"\n')
     with pytest.raises(UserError, match="'confirmed' needs expects; allowed: above, below"):
         made(pages, results)
     path.write_text(confirmed + 'expects = "below"\n')
@@ -194,6 +197,9 @@ def test_a_verdict_that_all_its_intervals_contradict_is_refused(
 ) -> None:
     path = results / "ipfl" / "verdicts.toml"
     text = VERDICT.format(verdict=verdict, other="50 iterations")
+    path.write_text(text)
+    with pytest.raises(UserError, match=f"'{verdict}' with pairs needs expects; allowed: above, below, none"):
+        made(pages, results)
     path.write_text(text + f'expects = "{expects}"\n')
     with pytest.raises(UserError, match=f"'{verdict}' with expects = '{expects}', against CIFAR-10 Cluster"):
         made(pages, results)
@@ -232,7 +238,7 @@ def test_a_verdict_that_is_not_as_what_is_kept_is_refused(pages: ModuleType, ipf
 
 def test_a_verdict_that_is_older_than_its_runs_says_so(pages: ModuleType, ipfl_only: None, results: Path) -> None:
     path = results / "ipfl" / "verdicts.toml"
-    text = VERDICT.format(verdict="partly", other="50 iterations")
+    text = VERDICT.format(verdict="partly", other="50 iterations") + 'expects = "above"\n'
     path.write_text(text + "runs = 7\n")
     assert "Ten are ahead..\n" in made(pages, results)["ipfl.md"].text
     path.write_text(text + "runs = 1\n")
