@@ -5,10 +5,16 @@ import select
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
+
+
+def pytest_runtest_setup() -> None:
+    """Start each test with the same global seed, so that it draws the same numbers alone and after any others."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture
