@@ -651,8 +651,10 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
     word = entry["verdict"].capitalize()
     lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{word}**.{because}{since}", ""]
     if pairs:
-        exact_test = any(isinstance(said, Shares) for _, said in pairs)
-        lines += [f"| difference | {'seeds of both, exact test' if exact_test else 'mean over seeds, 95 % interval'} |"]
+        shares = [isinstance(said, Shares) for _, said in pairs]
+        heads = ["mean over seeds, 95 % interval"] * (not all(shares))
+        heads += [f"{'of shares: ' * bool(heads)}seeds of both, exact test"] * any(shares)
+        lines += [f"| difference | {'; '.join(heads)} |"]
         lines += ["|---|---|"]
         lines += [f"| {what} | {said} |" for what, said in pairs] + [""]
     return lines

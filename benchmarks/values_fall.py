@@ -24,8 +24,9 @@ SEATINGS = (1, 2, 3, 5, 10, 20)
 
 
 def play(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return mean values by how often a client sat so far, among the clients that sat at least 5 times, and how many
-    clients sat after the round-robin.
+    """Return mean values by how often a client sat so far, among the clients that sat at least 5 times (further seats
+    have fewer clients: ``seated``), how values go with seats, with and without the first one, and how many clients sat
+    after the round-robin.
     """
     place = {"data": "mnist", "column": "clamped", "conduct": "clean", "rounds": run["rounds"], "seed": run["seed"]}
     with tempfile.TemporaryDirectory() as folder:
@@ -34,7 +35,10 @@ def play(run: Mapping[str, Any]) -> dict[str, Any]:
     clients, values, rounds = seats.client, seats.value, seats.round
     own = {int(c): values[clients == c] for c in np.unique(clients)}
     often = [series for series in own.values() if len(series) >= 5]
-    falls = [stats.spearmanr(np.arange(len(series)), series).statistic for series in often]
+    falls, later = (
+        [float(stats.spearmanr(np.arange(len(series) - first), series[first:]).statistic) for series in often]
+        for first in (0, 1)  # with the first seat, which is in the round-robin, and without it
+    )
     by_seating = {
         str(k): fmean(float(s[k - 1]) for s in often if len(s) >= k)
         for k in SEATINGS
@@ -42,7 +46,9 @@ def play(run: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         **run, "clients": len(often), "by_seating": by_seating, "spearman": fmean(falls) if falls else 0.0,
-        "falling": sum(bool(f < 0) for f in falls), "seated_later": len(np.unique(clients[rounds >= 100])),
+        "seated": {str(k): sum(len(series) >= k for series in often) for k in SEATINGS},
+        "falling": sum(f < 0 for f in falls), "falling_later": sum(f < 0 for f in later),
+        "spearman_later": fmean(later) if later else 0.0, "seated_later": len(np.unique(clients[rounds >= 100])),
     }  # fmt: skip
 
 
@@ -58,7 +64,8 @@ def main() -> None:
         means = ", ".join(f"{k}: {v:.4f}" for k, v in line["by_seating"].items())
         print(
             f"seed {line['seed']}: {line['clients']} clients sat 5 times or more, values fall for {line['falling']} "
-            f"(mean rank correlation {line['spearman']:.2f}); mean value at seating {means}; "
+            f"(mean rank correlation {line['spearman']:.2f}), without the first seat for {line['falling_later']} "
+            f"({line['spearman_later']:.2f}); mean value at seating {means}; "
             f"{line['seated_later']} clients sat after the round-robin"
         )
 
