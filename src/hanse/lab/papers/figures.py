@@ -46,8 +46,8 @@ CAPTIONS = {
     **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
     "bars": "Means over the seeds, with whiskers of one standard deviation; with a single seed there are none.",
     "cdf": "The share of the clients (0 to 1) that are below this number: the k-th of n clients, by their numbers, "
-    "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one standard "
-    "deviation to the left and right; with a single seed there is none.",
+    "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one "
+    "standard deviation to the left and right; with a single seed there is none.",
     "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
     "trades": "An arrow points from the client that paid to the one that was paid; the wider it is, the more was paid. "
     "A colour and a mark are a role. "
