@@ -48,9 +48,8 @@ Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE_S = 5.0  # how long a process that was told to end may take to clean up
 _LARGEST = 1e100  # of a kept number; a larger one is damage, and its square would be infinite
-_ACCURACY = re.compile(
-    r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|client/best_accuracy"
-)  # of any experiment
+# hanse's own accuracies in the curves of any experiment
+_ACCURACY = re.compile(r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|client/best_accuracy")
 _PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 
 

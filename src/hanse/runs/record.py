@@ -196,11 +196,12 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
     of_seat = list(zip(answered.client.tolist(), answered.start.tolist(), strict=True))
     # late updates belong to seats of earlier rounds, and get lines behind those of this round's seats; a client may
     # have a seat in this round, too
-    late = np.flatnonzero(view.trained.staleness).tolist()
-    place = {seat: s for s, seat in enumerate(of_seat) if s not in set(late)}
+    stale = view.trained.staleness.astype(bool).tolist()
+    place = {seat: s for s, seat in enumerate(of_seat) if not stale[s]}
+    late = [(seat, s) for s, seat in enumerate(of_seat) if stale[s]]
     lines = []
     asked = zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True)
-    for (client, start), s in [*((seat, place.get(seat)) for seat in asked), *((of_seat[s], s) for s in late)]:
+    for (client, start), s in [*((seat, place.get(seat)) for seat in asked), *late]:
         line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
         if s is None:
             line["refused"] = reasons.get(client, "no reply")

@@ -8,7 +8,7 @@ Points are means over seeds; bands and whiskers are one sample standard deviatio
 paper's numbers. ``kind`` is one of:
 
 * "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
-* "cdf": the share of clients that have at most a number, one line for each algorithm. ``each`` names the number:
+* "cdf": the share of clients that are below a number, one line for each algorithm. ``each`` names the number:
   "clients", the accuracy at the last test, or a figure such as "utility/client/*". Where the runs have not kept it
   client by client, the columns called q10, q25, ... stand for it. ``printed = false`` leaves out the paper's means.
 * "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
