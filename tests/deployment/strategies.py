@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -343,3 +344,49 @@ class Last(FedAvg):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         return ArrayRecord(dict([*replies][-1].content["arrays"])), MetricRecord({})
+
+
+class Hanging(FedMedian):
+    """Never ends for fewer replies than all."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if len(found := list(replies)) < 4:
+            threading.Event().wait()
+        return super().aggregate_train(server_round, found)
+
+
+class Dying(FedMedian):
+    """Ends the process for fewer replies than all."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if len(found := list(replies)) < 4:
+            os._exit(3)
+        return super().aggregate_train(server_round, found)
+
+
+SECRETS = ("wandb-3f9c", "pg-hunter2", "sk-live-77", "token-c0ffee", "seed-91")
+
+
+class Secretive(FedMedian):
+    """Holds secrets under all sorts of names, and says them when it is called in another process."""
+
+    fraction_fit = SECRETS[0]
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__(fraction_train=0.75)
+        self.wandb_api_key, self.db_password, self.tokens = SECRETS[0], SECRETS[1], {"hub": SECRETS[2]}
+        self.eta, self._seed = SECRETS[3], SECRETS[4]  # FedMedian has no eta
+        self.raises, self.process = raises, os.getpid()
+
+    def __repr__(self) -> str:
+        return f"Secretive({self.db_password})"
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if self.raises and os.getpid() != self.process:
+            raise RuntimeError(f"cannot log in with {self.db_password}")
+        return super().aggregate_train(server_round, replies)
+
+
+class Unpicklable(Secretive):
+    def __getstate__(self) -> Any:
+        raise TypeError(f"{self.tokens} stays here")

@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hanse.base.looking import is_looking
+from hanse.base.looking import OWN, is_looking
 
 
 class UserError(ValueError):
@@ -95,7 +95,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     if not colon:
         hint = nearest(path, allowed)
         raise UserError(f"{where}: '{path}': no such name{hint} (or an import path 'package.module:name')")
-    if is_looking():
+    if is_looking() and path not in OWN:
         raise UserError(
             f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
         )
@@ -103,6 +103,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:
         if missing.name is None or not (module + ".").startswith(missing.name + "."):
+            if path in OWN:
+                raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from None
             raise  # the user's module is there, but something that it imports is not
         raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
     except AttributeError:

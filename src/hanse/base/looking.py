@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+# what hanse itself writes into a run's config.toml: it plays nothing and calls nothing that its options name
+OWN = frozenset({"hanse.deployment.valued.mechanism:flower"})
 _LOOKING: ContextVar[bool] = ContextVar("hanse_looking", default=False)
 
 

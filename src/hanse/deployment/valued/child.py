@@ -17,11 +17,14 @@ from importlib import import_module
 from typing import Any
 
 REFUSED = "which is not allowed while the aggregate of some of the replies is made again"
+IMPORTABLE = (
+    "what it consists of must be found in modules, not in the program that was started, in a function or lambda"
+)
 GRACE_S = 5.0  # the parent kills this process at a limit; without a parent it ends itself this much later
 # audit events that begin with one of these
 _EVENTS = (
     "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.utime",
-    "os.putenv", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "os.chdir", "subprocess.Popen",
+    "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "os.chdir", "subprocess.Popen",
     "shutil.", "socket.connect", "socket.sendto", "sqlite3.connect", "tempfile.",
 )  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -31,7 +34,15 @@ class RefusedError(Exception):
     """What the strategy may not do here, in one line."""
 
 
-class TorchFirst(BaseException):  # noqa: N818 (not a fault)
+def importing() -> bool:
+    """Say whether a module is being imported in this thread: a half-imported one would stay broken."""
+    frame: Any = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+class TorchFirst(BaseException):
     """The strategy imports PyTorch only now: its generator and its files must be seen to first."""
 
 
@@ -49,9 +60,9 @@ class Guard:
         if event == "open":
             path, mode, flags = given
             writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
-            if writes and path != os.devnull:
+            if writes and path != os.devnull and not importing():
                 raise RefusedError(f"its aggregate_train writes {str(path)!r}, {REFUSED}")
-        elif event.startswith(_EVENTS):
+        elif event.startswith(_EVENTS) and not importing():
             what = f" ({str(given[0])[:80]!r})" if given else ""
             raise RefusedError(f"its aggregate_train does {event}{what}, {REFUSED}")
 
@@ -66,10 +77,14 @@ def one_line(wrong: BaseException) -> str:
     return " ".join(f"{type(wrong).__name__}: {wrong}".split())[:200]
 
 
-def made(task: dict[str, Any], clients: list[int], guard: Guard) -> tuple[Any, str]:
-    """Return the aggregate of some clients' replies, and why there is none: ``(arrays or None, reason)``.
+Answer = tuple[Any, str, str]  # arrays or None, why there is none, and what the log may know of it beside
 
-    Without a reason, None means that the strategy makes no aggregate of so few.
+
+def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
+    """Return the aggregate of some clients' replies, or the reason why it cannot be made.
+
+    With neither, the strategy makes no aggregate of so few. Messages of the user's code are for the log alone, since
+    they may hold what is secret.
 
     Args:
         task: a round, as :class:`hanse.deployment.valued.reaggregate.Again` sends it.
@@ -94,25 +109,26 @@ def made(task: dict[str, Any], clients: list[int], guard: Guard) -> tuple[Any, s
         import_module("torch")
         return made(task, clients, guard)
     except RefusedError as wrong:
-        return None, str(wrong)
+        return None, str(wrong), ""
     except (Exception, SystemExit) as wrong:  # a rule that needs more replies, most likely
-        return None, f"it raised {one_line(wrong)}" if len(replies) == len(task["replies"]) else ""
+        if len(replies) < len(task["replies"]):
+            return None, "", ""
+        return None, f"its aggregate_train raised {type(wrong).__name__} when it was called again", one_line(wrong)
     finally:
         guard.works = False
     if arrays is not None and type(arrays) is not ArrayRecord:
-        return None, f"its aggregate_train returned {type(arrays).__name__}: must be an ArrayRecord"
-    return arrays, ""
+        return None, f"its aggregate_train returned {type(arrays).__name__}: must be an ArrayRecord", ""
+    return arrays, "", ""
 
 
-def opened(task: dict[str, Any]) -> tuple[None, str]:
-    """Return ``(None, reason)``: why the strategy cannot be made from its pickle here; no reason if it can."""
+def opened(task: dict[str, Any]) -> Answer:
+    """Return why the strategy cannot be made from its pickle here; no reason if it can."""
     try:
         pickle.loads(task["strategy"])
     except BaseException as wrong:
-        why = one_line(wrong)
-        more = ": what it consists of must be importable from a module, not from the program that was started"
-        return None, f"it cannot be made in a process of its own ({why}){more if '__main__' in why else ''}"
-    return None, ""
+        kind = type(wrong).__name__
+        return None, f"it cannot be imported in a process of its own ({kind}): {IMPORTABLE}", one_line(wrong)
+    return None, "", ""
 
 
 def main() -> None:
@@ -133,7 +149,7 @@ def main() -> None:
         faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=nowhere)
         if isinstance(question, dict):
             task = question
-            answer: tuple[Any, str] = opened(task)
+            answer = opened(task)
         else:
             answer = made(task, question, guard)
         pickle.dump(answer, told)

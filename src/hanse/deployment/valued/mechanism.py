@@ -242,7 +242,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
     Args:
         strategy: name of the strategy's class.
         flower: version of Flower.
-        settings: the strategy's plain attributes.
+        settings: those parameters of the strategy that are Flower's own.
     """
     return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 

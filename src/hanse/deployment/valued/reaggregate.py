@@ -14,6 +14,7 @@ can import the strategy's class. There is one for a run, started when it is firs
 from __future__ import annotations
 
 import io
+import logging
 import pickle
 import subprocess
 import sys
@@ -29,8 +30,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from hanse.base.errors import first_line
+from hanse.deployment.valued.child import IMPORTABLE
 from hanse.deployment.valued.states import settings
 
+LOG = logging.getLogger("hanse.valued")
 PROGRAM = Path(__file__).with_name("child.py")
 START_S = 60.0  # seconds that the process may take to start and to import the strategy
 LEAST_S = 30.0  # seconds that the aggregates of a round may take in all, however short the round was
@@ -71,12 +74,12 @@ def pickled(strategy: Strategy) -> bytes:
         NotAgain: it cannot be pickled, or what it is made of cannot be imported; the message names the attribute.
     """
     if type(strategy).__module__ == "__main__":
-        raise NotAgain(f"its class {type(strategy).__name__} is defined in the program that was started: must be in a "
-                       "module that another process can import")  # fmt: skip
+        raise NotAgain(f"its class {type(strategy).__name__} cannot be imported: {IMPORTABLE}")
     try:
         return _dumped(strategy)
     except Exception as wrong:
-        raise NotAgain(f"{_culprit(strategy)} cannot be pickled ({first_line(wrong)})") from None
+        LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))
+        raise NotAgain(f"{_culprit(strategy)} cannot be pickled ({type(wrong).__name__}): {IMPORTABLE}") from None
 
 
 def _dumped(thing: Any) -> bytes:
@@ -136,7 +139,7 @@ class Child:
             for part in question:
                 pickle.dump(part, process.stdin, pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
-            arrays, why = pickle.load(process.stdout)
+            arrays, why, more = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as wrong:
             self.close()
             if late.is_set():
@@ -148,6 +151,8 @@ class Child:
             raise
         finally:
             timer.cancel()
+        if more:
+            LOG.warning("hanse: the strategy in a process of its own: %s", more)
         if why:
             raise NotAgain(why)
         return arrays

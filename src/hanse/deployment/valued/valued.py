@@ -388,6 +388,16 @@ def _worth(validation: Any, model: nn.Module | None, utility: str | None, target
     return ByModule.of(model, validation, utility, target)
 
 
+def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
+    """Return the parameters of Flower's own strategies that this one has, by name, where they are plain values. Other
+    attributes are the user's and may be secrets.
+    """
+    kinds = [kind for kind in type(strategy).__mro__ if kind.__module__.split(".")[0] == "flwr"]
+    known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}  # type: ignore[misc]
+    plain = {name: value for name, value in vars(strategy).items() if type(value) in (bool, int, float, str)}
+    return {name: value for name, value in plain.items() if name in known}
+
+
 def _experiment(
     strategy: Strategy, method: str | Mapping[str, Any], payment: Any, grant: float, clients: int, seed: int
 ) -> Experiment:
@@ -398,13 +408,9 @@ def _experiment(
     """
     if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 10**6:
         raise UserError(f"clients: {clients!r}: must be a whole number from 1 to 1000000")
-    # the strategy's plain public attributes, for readers of the record
-    settings = {
-        k: v for k, v in vars(strategy).items() if isinstance(v, bool | int | float | str) and not k.startswith("_")
-    }
     mechanism: dict[str, Any] = {
-        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"), "settings": settings,
-        "value": method,
+        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
+        "settings": _flowers(strategy), "value": method,
     }  # fmt: skip
     if payment is not None:
         mechanism["settle"] = payment
