@@ -33,8 +33,9 @@ NEEDED = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "pull-object", "push-object", "confirm-message-received",
 )  # fmt: skip
-MOST = "16m"  # the most bytes of one request, as nginx writes it; Flower cuts arrays into pieces of 5 MiB
-CONNECTIONS = 256  # from one address at once: at least so many are allowed, as a node holds up to four
+MOST = "8m"  # the most bytes of a pushed object, as nginx writes it: Flower cuts arrays into pieces of 5 MiB
+CONNECTIONS = 32  # requests from one address at once: at least so many; a node has up to six, and tries again after 503
+PUSHES = 8  # of these, objects at once, which the SuperLink parses before it sees who sent them; a node pushes two
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # where nginx may lie without being on the PATH
 TEMPLATE = Path(__file__).parent / "nginx.conf.j2"
 
@@ -200,7 +201,8 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
         folder: gets ``nginx.conf``, and is where nginx keeps its own files.
         listen: ``HOST:PORT`` where nodes of other machines connect.
         superlink: ``HOST:PORT`` of the SuperLink.
-        nodes: how many nodes may connect from one address; it gets eight connections for each, at least 256.
+        nodes: how many nodes may connect from one address; for each it gets eight requests at once, two of them
+            pushed objects, at least 32 and 8.
 
     Raises:
         UserError: nginx is not installed, or ``listen`` has another form.
@@ -214,7 +216,9 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     private_folder(folder)
     page = Template(TEMPLATE.read_text(), undefined=StrictUndefined, keep_trailing_newline=True)
     connections = max(CONNECTIONS, 8 * nodes)
-    said = page.render(listen=listen, superlink=superlink, needed=NEEDED, most=MOST, connections=connections)
+    pushes, root = max(PUSHES, 2 * nodes), os.geteuid() == 0
+    given = {"listen": listen, "superlink": superlink, "needed": NEEDED, "most": MOST}
+    said = page.render(**given, connections=connections, pushes=pushes, root=root)
     (folder / "nginx.conf").write_text(said)
     return [command, "-p", str(folder), "-c", "nginx.conf"]
 
