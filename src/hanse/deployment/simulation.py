@@ -59,7 +59,7 @@ def run_simulated(
         UserError: the experiment cannot be played on a network, Ray is not installed, or ``out`` is taken.
     """
     if find_spec("ray") is None:
-        raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
+        raise UserError("federation.engine: 'ray': needs Ray; pip install '.[ray]' in a clone of hanse")
     if experiment.behaviour:
         raise UserError("behaviour: the ray engine has no simulated behaviours; federation.engine = 'local' has them")
     refuse_on_a_network(experiment, experiment.mechanism.built)

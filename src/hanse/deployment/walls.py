@@ -129,7 +129,7 @@ def command(name: str) -> list[str]:
         UserError: Flower is not installed beside this Python.
     """
     if not (Path(sys.executable).parent / name).exists():
-        raise UserError(f"{name}: is not installed; 'pip install hanse[flower]'")
+        raise UserError(f"{name}: is not installed; pip install '.[flower]' in a clone of hanse")
     return [sys.executable, "-m", "hanse.deployment.walls", name]
 
 

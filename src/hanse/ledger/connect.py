@@ -64,7 +64,8 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
     try:
         engine = _sqlite(url, read_only) if url.get_backend_name() == "sqlite" else _postgresql(url, read_only)
     except (ModuleNotFoundError, NoSuchModuleError) as missing:
-        raise UserError(f"ledger.url: {url.drivername}: {missing}; 'pip install hanse[postgres]'") from None
+        needed = "pip install '.[postgres]' in a clone of hanse"
+        raise UserError(f"ledger.url: {url.drivername}: {missing}; {needed}") from None
     try:
         with session(engine, url, writing=not read_only) as connection:
             _settle_schema(connection, url, read_only)

@@ -23,7 +23,8 @@ from hanse.base.errors import UserError, first_line, library
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
-EXTRA = "which is not installed: pip install 'hanse[llm]'"  # what messages say of a library of the extra
+# what messages say of a library of the extra
+EXTRA = "which is not installed: pip install '.[llm]' in a clone of hanse"
 
 BYTES = "bytes"
 
