@@ -390,3 +390,11 @@ class Secretive(FedMedian):
 class Unpicklable(Secretive):
     def __getstate__(self) -> Any:
         raise TypeError(f"{self.tokens} stays here")
+
+
+class Slow(FedMedian):
+    """Takes 50 ms; of benchmarks/flower_again.py."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        time.sleep(0.05)
+        return super().aggregate_train(server_round, replies)
