@@ -131,10 +131,10 @@ def verify(
         hanse ledger verify runs/exp --receipts receipts
     """
     from hanse.core.book import LedgerError
-    from hanse.ledger import verify as verifying
-    from hanse.ledger.place import heads_said, place_of, rounds_written
+    from hanse.ledger.place import place_of, rounds_written, verify_run
     from hanse.ledger.receipts import read_receipts
     from hanse.ledger.store import Ledger
+    from hanse.ledger.verify import Verdict
     from hanse.runs.record import recorded_markets
     from hanse.runs.replay import first_wrong
 
@@ -143,13 +143,13 @@ def verify(
     url, book = place_of(folder, ledger_url)
     try:
         with Ledger.open(url, book=book, read_only=True) as ledger:
-            verdict = verifying.verify(ledger, told, heads_said(folder, ledger))
+            verdict = verify_run(folder, ledger, told)
             if verdict.ok:
                 history = ((record.round, record.transaction) for record in ledger.history())
                 markets, wrong = first_wrong(recorded_markets(folder), history, rounds_written(folder, ledger))
                 verdict = replace(verdict, wrong=wrong)
     except LedgerError as damaged:  # gone, or too damaged to be opened
-        verdict = verifying.Verdict(0, 0, 0, "", str(damaged))
+        verdict = Verdict(0, 0, 0, "", str(damaged))
     if as_json:
         said = {"ok": verdict.ok, **asdict(verdict), "receipts": len(told), "markets": markets}
         print(json.dumps(said, indent=1))

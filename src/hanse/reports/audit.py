@@ -250,11 +250,11 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
 
 def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
     """Return whether the ledger's chain of hashes is whole, its sum 0, and its postings the recorded payments."""
-    from hanse.ledger.place import reading, rounds_written
+    from hanse.ledger.place import reading, rounds_written, verify_run
 
     name = "conservation"
     with reading(folder, ledger_url) as ledger:
-        verdict = ledger.verify()
+        verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return Check(name, False, f"the ledger does not verify: {verdict.wrong}")
         held = sum(ledger.balances().values())

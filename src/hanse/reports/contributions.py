@@ -93,7 +93,7 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     """Return the errors ``[n, C]`` of the summed values from the sampling of coalitions.
 
     ``group_of [N]`` is each client's group (-1: none), ``count`` the number of groups. NaN for a group none of whose
-    values has an error.
+    values has an error; infinite from the first round on whose file was lost, if it had the error of the draw.
     """
     seats = run.seats
     ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
@@ -102,7 +102,13 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     group = group_of[seats.client[some]]
     np.add.at(squares, (group, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
     known[group] = True
-    return np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
+    errors = np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
+    # without the file of a round the error of the draw cannot be known, and this one alone would be taken for the whole
+    valued = np.unique(seats.round[np.isfinite(seats.value) & (seats.round <= ends[-1])]).tolist()
+    lost = [round for round in valued if round in run.lost]
+    if lost and (run.without_block or len(lost) == len(valued)):
+        errors[:, np.searchsorted(ends, lost[0]) :] = np.inf
+    return errors
 
 
 def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
@@ -149,13 +155,19 @@ def how_sure(errors: Errors, before: str) -> str:
     return f"{EXACT}." if errors.exact else f"{before} {shown(errors)}."
 
 
-def without_values(run: RunRecord) -> list[str]:
-    """Return a sentence for each reason why rounds of a run have no values; nothing if no reason is recorded.
+def gaps_of(run: RunRecord) -> list[str]:
+    """Return a sentence for each gap in a run: a reason why rounds have no values, and the files that are lost.
 
     Args:
         run: the run.
     """
-    return [
+    lost = [
+        f"{why[:1].upper()}{why[1:]}: what it said of round {round} is left out, and no interval that needs it is given."
+        for round, why in list(run.lost.items())[:_MOST_LOST]
+    ]
+    if (more := len(run.lost) - len(lost)) > 0:
+        lost.append(f"So are the files of {more} other rounds.")
+    return lost + [
         f"{'Round' if len(rounds) == 1 else 'Rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted from 0) "
         f"{'has' if len(rounds) == 1 else 'have'} no values and {'is' if len(rounds) == 1 else 'are'} left out of all "
         f"sums of values: {why}."
@@ -188,6 +200,7 @@ def _stretches(numbers: Iterable[int]) -> list[list[int]]:
 
 ROUNDING = 1e-9  # a difference below this part of the largest sum is rounding, as of 0.1 + 0.2 and 0.3
 MOST_SPANS = 3  # stretches of places that are written out
+_MOST_LOST = 5  # files that are named
 _MOST_STRETCHES = 6  # of rounds without values
 
 

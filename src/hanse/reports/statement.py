@@ -36,7 +36,7 @@ from hanse.ledger.export import tokens
 from hanse.ledger.place import reading, wrong_in
 from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, without_values
+from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, gaps_of
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
 from hanse.runs.record import RunRecord, load_run
@@ -580,7 +580,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
     mine = some & (seats.client == client)
     valued, updates = np.unique(seats.client[some], return_counts=True)
     if not mine.any():
-        return Contributed(rounds=rounds, valued=len(valued), gaps=tuple(without_values(run)))
+        return Contributed(rounds=rounds, valued=len(valued), gaps=tuple(gaps_of(run)))
     totals = np.bincount(seats.client[some], weights=seats.value[some])[valued]
     own = float(totals[np.searchsorted(valued, client)])
     above = float(np.maximum(totals, 0.0).sum())
@@ -602,7 +602,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         share_interval=_interval(everybody, client) if measure.share_out else None,
         measure=measure.name,
         measured=measure.sentence,
-        gaps=tuple(without_values(run)),
+        gaps=tuple(gaps_of(run)),
     )
 
 

@@ -21,12 +21,12 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +61,12 @@ if TYPE_CHECKING:
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
+HASH = "rounds/hash"  # in a round's line of metrics.jsonl: of its file in rounds/
 SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
 LINES = (METRICS, SEATS)
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
+LARGEST = 1 << 32  # bytes of a round's file: one that claims more is not read
 CHUNK = 1 << 20  # bytes of a growing file that are read at a time
 REMEMBER = 64  # bytes before the place reached, to see whether they are still the same
 END = 1 << 16  # bytes in which a file's last line is looked for
@@ -121,8 +123,10 @@ class RoundRecord:
         """Return what is written of the round, as bytes. Nothing of it changes with what the next round does."""
         view, arrays, archive = self.played.view, dict[str, Any](self.arrays), io.BytesIO()
         np.savez(archive, **arrays)  # in memory: it goes back and forth in its file
-        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self.metrics]))}
-        return PackedRound(view.round, archive.getvalue(), lines, tuple(view.posted))
+        blob = archive.getvalue()
+        metrics = {**self.metrics, HASH: _hash_of(io.BytesIO(blob))}
+        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [metrics]))}
+        return PackedRound(view.round, blob, lines, tuple(view.posted))
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,35 @@ def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
 def round_file(folder: Path, round: int) -> Path:
     """Return where a run directory keeps the arrays of a round (counted from 0)."""
     return folder / ROUNDS / f"{round:05d}.npz"
+
+
+def _hash_of(file: IO[bytes]) -> str:
+    """Return the hash of a round's file: BLAKE2b of its bytes in 40 hexadecimal digits."""
+    return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+def lost_rounds(folder: Path, metrics: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the rounds whose arrays are missing or not those that were written, each with a phrase that says why.
+
+    Runs of an older hanse have no hashes of their files; only missing ones are found in them.
+
+    Args:
+        folder: the run directory.
+        metrics: its lines of ``metrics.jsonl``, each of which has the hash of its round's file.
+    """
+    found = {}
+    for line in metrics:
+        file, said = round_file(folder, line["round"]), line.get(HASH)
+        where = f"{ROUNDS}/{file.name}"
+        try:
+            with opened(file) as blob:
+                if os.fstat(blob.fileno()).st_size > LARGEST or (said is not None and _hash_of(blob) != said):
+                    found[int(line["round"])] = f"{where} is not the file that was written"
+        except FileNotFoundError:
+            found[int(line["round"])] = f"{where} is missing"
+        except OSError as wrong:
+            found[int(line["round"])] = f"{where} cannot be read ({wrong.strerror or wrong})"
+    return found
 
 
 def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -750,6 +783,13 @@ class RunRecord:
         """
         return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
 
+    @cached_property
+    def lost(self) -> Mapping[int, str]:
+        """The rounds whose arrays are missing or were changed, each with a phrase that says why. See
+        :func:`lost_rounds`.
+        """
+        return lost_rounds(self.path, self.metrics)
+
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round.
 
@@ -758,15 +798,14 @@ class RunRecord:
             only: read those with these names alone; empty: all.
 
         Returns:
-            Arrays by name; empty if the round has no file. Their axes are ``[S]`` by seat, ``[n]`` by the clients that
+            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]`` by seat, ``[n]`` by the clients that
             were
             tested or refused, or ``[N]`` by client.
 
         Raises:
             UserError: the file is broken.
         """
-        file = round_file(self.path, round)
-        return read_arrays(file, only) if file.exists() else {}
+        return {} if round in self.lost else read_arrays(round_file(self.path, round), only)
 
     def own_tests(self, round: int) -> OwnTests | None:
         """Return what clients found on their own test shares after a round; None if nobody tested.

@@ -40,7 +40,7 @@ from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.names import MEMBERS
-from hanse.runs.record import LINES, ROUNDS, SHAPE, PackedRound, round_file
+from hanse.runs.record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, played_lines, round_file
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
@@ -243,6 +243,8 @@ class RunDir:
             for record in (path / ROUNDS).glob("*.npz"):
                 if record.stem.isdigit() and int(record.stem) >= folder._kept:
                     record.unlink()
+            lost = lost_rounds(path, played_lines(path, METRICS))
+            said += [f"warning: round {round}: {why}; what it said cannot be made again" for round, why in lost.items()]
             if note is not None:
                 write_data(path, folder._kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
