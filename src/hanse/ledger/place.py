@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, json_lines, opened, read_json, read_toml, run_folder, table
@@ -205,7 +205,7 @@ def latest_claim(folder: Path) -> Claim | None:
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
         lengths = notes["lengths"]
-        lines, journal = lengths["metrics.jsonl"], lengths.get(JOURNAL)
+        lines, journal = lengths["metrics.jsonl"], lengths.get("transactions.jsonl")
         return Claim(notes["round"], book["count"], book["head"], pending, book["floor"], lines, journal)
     return None
 

@@ -162,7 +162,7 @@ def gaps_of(run: RunRecord) -> list[str]:
         run: the run.
     """
     lost = [
-        f"{why[:1].upper()}{why[1:]}: what it said of round {round} is left out, and no interval that needs it is given."
+        f"{why}: what it said of round {round} is left out, and no interval that needs it is given."
         for round, why in list(run.lost.items())[:_MOST_LOST]
     ]
     if (more := len(run.lost) - len(lost)) > 0:

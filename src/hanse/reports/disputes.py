@@ -95,7 +95,12 @@ def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = N
     return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
 
 
-_NAMES = {"count": "number of transactions in its round", "head": "head of the chain", "balance": "balance (units)", "escrow": "escrow (units)"}
+_NAMES = {
+    "count": "number of transactions until its round ended",
+    "head": "head of the chain",
+    "balance": "balance (units)",
+    "escrow": "escrow (units)",
+}
 
 
 def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:

@@ -29,8 +29,8 @@ from hanse.reports.contributions import (
     contribution,
     contribution_charts,
     estimate_charts,
-    how_sure,
     gaps_of,
+    how_sure,
 )
 from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
 from hanse.reports.honesty import honesty_charts

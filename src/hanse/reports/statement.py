@@ -36,7 +36,7 @@ from hanse.ledger.export import tokens
 from hanse.ledger.place import reading, wrong_in
 from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, gaps_of
+from hanse.reports.contributions import SURE, Errors, Standings, errors_of, gaps_of, in_words, standings
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
 from hanse.runs.record import RunRecord, load_run

@@ -21,12 +21,12 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,22 +156,27 @@ def round_file(folder: Path, round: int) -> Path:
     return folder / ROUNDS / f"{round:05d}.npz"
 
 
-def _hash_of(file: IO[bytes]) -> str:
+def _hash_of(file: BinaryIO | io.BytesIO) -> str:
     """Return the hash of a round's file: BLAKE2b of its bytes in 40 hexadecimal digits."""
-    return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+    hasher = hashlib.blake2b(digest_size=20)
+    while chunk := file.read(CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
 
 
-def lost_rounds(folder: Path, metrics: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+def lost_rounds(folder: Path) -> dict[int, str]:
     """Return the rounds whose arrays are missing or not those that were written, each with a phrase that says why.
 
     Runs of an older hanse have no hashes of their files; only missing ones are found in them.
 
     Args:
-        folder: the run directory.
-        metrics: its lines of ``metrics.jsonl``, each of which has the hash of its round's file.
+        folder: the run directory. Each line of its ``metrics.jsonl`` has the hash of its round's file.
+
+    Raises:
+        UserError: a line of ``metrics.jsonl`` is damaged.
     """
     found = {}
-    for line in metrics:
+    for line in json_lines(folder / METRICS, ("round",)):
         file, said = round_file(folder, line["round"]), line.get(HASH)
         where = f"{ROUNDS}/{file.name}"
         try:
@@ -788,7 +793,8 @@ class RunRecord:
         """The rounds whose arrays are missing or were changed, each with a phrase that says why. See
         :func:`lost_rounds`.
         """
-        return lost_rounds(self.path, self.metrics)
+        last = self.metrics[-1]["round"]
+        return {round: why for round, why in lost_rounds(self.path).items() if round <= last}
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round.
@@ -798,14 +804,14 @@ class RunRecord:
             only: read those with these names alone; empty: all.
 
         Returns:
-            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]`` by seat, ``[n]`` by the clients that
-            were
-            tested or refused, or ``[N]`` by client.
+            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]``
+            by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
 
         Raises:
             UserError: the file is broken.
         """
-        return {} if round in self.lost else read_arrays(round_file(self.path, round), only)
+        file = round_file(self.path, round)
+        return {} if round in self.lost or not file.exists() else read_arrays(file, only)
 
     def own_tests(self, round: int) -> OwnTests | None:
         """Return what clients found on their own test shares after a round; None if nobody tested.
@@ -972,7 +978,7 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
     # reports make arrays by client, so a number from a stranger's file must not decide how much memory they take
     if isinstance(registered, int) and registered > CLIENTS:
         raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
-    metrics = list(json_lines(path / METRICS, ("round",)))
+    metrics = [_without_hash(line) for line in json_lines(path / METRICS, ("round",))]
     if not metrics:
         raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
     rounds = [line["round"] for line in metrics]
@@ -1016,9 +1022,15 @@ def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     """
     try:
         counts = ("round",) if name == METRICS else ("round", "client")
-        return list(json_lines(folder / name, counts, remedy="bring back a backup of the run"))
+        lines = json_lines(folder / name, counts, remedy="bring back a backup of the run")
+        return [_without_hash(line) for line in lines]
     except UserError as wrong:
         raise MachineError(*wrong.lines) from None
+
+
+def _without_hash(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's line without the hash of its file, as it was before it was written."""
+    return {key: value for key, value in line.items() if key != HASH}
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
