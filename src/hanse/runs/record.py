@@ -124,7 +124,7 @@ class RoundRecord:
         view, arrays, archive = self.played.view, dict[str, Any](self.arrays), io.BytesIO()
         np.savez(archive, **arrays)  # in memory: it goes back and forth in its file
         blob = archive.getvalue()
-        metrics = {**self.metrics, HASH: _hash_of(io.BytesIO(blob))}
+        metrics = {**self.metrics, HASH: file_hash(io.BytesIO(blob))}
         lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [metrics]))}
         return PackedRound(view.round, blob, lines, tuple(view.posted))
 
@@ -156,7 +156,7 @@ def round_file(folder: Path, round: int) -> Path:
     return folder / ROUNDS / f"{round:05d}.npz"
 
 
-def _hash_of(file: BinaryIO | io.BytesIO) -> str:
+def file_hash(file: BinaryIO | io.BytesIO) -> str:
     """Return the hash of a round's file: BLAKE2b of its bytes in 40 hexadecimal digits."""
     hasher = hashlib.blake2b(digest_size=20)
     while chunk := file.read(CHUNK):
@@ -181,7 +181,7 @@ def lost_rounds(folder: Path) -> dict[int, str]:
         where = f"{ROUNDS}/{file.name}"
         try:
             with opened(file) as blob:
-                if os.fstat(blob.fileno()).st_size > LARGEST or (said is not None and _hash_of(blob) != said):
+                if os.fstat(blob.fileno()).st_size > LARGEST or (said is not None and file_hash(blob) != said):
                     found[int(line["round"])] = f"{where} is not the file that was written"
         except FileNotFoundError:
             found[int(line["round"])] = f"{where} is missing"
