@@ -17,7 +17,7 @@ from hanse.cli.entry import app
 from hanse.data import build
 from hanse.federation.behaviour import FreeRider
 from hanse.reports.chart import Bars
-from hanse.reports.contributions import contribution_charts, errors_of, gaps_of
+from hanse.reports.contributions import contribution_charts, errors_of, without_values
 from hanse.reports.groups import group_runs, kinds_of
 from hanse.reports.report import summary
 from hanse.reports.statement import Fit, Models, contributed, statement, verdict_of
@@ -145,7 +145,7 @@ def test_exact_values_are_called_exact_and_have_no_interval_of_no_width(tmp_path
 def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> None:
     lines = [metric(r, **({"gap": "it <raised>"} if r in (0, 1, 2, 4) else {"gap": 3})) for r in range(6)]
     run = load_run(write_run(tmp_path / "a", lines))
-    assert gaps_of(run) == [
+    assert without_values(run) == [
         "Rounds 0 to 2 and 4 (of 6, counted from 0) have no values and are left out of all sums of values: it <raised>."
     ]
     page = render(statement(tmp_path / "a", 0))

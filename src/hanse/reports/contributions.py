@@ -155,19 +155,27 @@ def how_sure(errors: Errors, before: str) -> str:
     return f"{EXACT}." if errors.exact else f"{before} {shown(errors)}."
 
 
-def gaps_of(run: RunRecord) -> list[str]:
-    """Return a sentence for each gap in a run: a reason why rounds have no values, and the files that are lost.
+def lost_files(run: RunRecord) -> list[str]:
+    """Return a sentence for each round's file that is missing or was changed, the first few by name.
 
     Args:
         run: the run.
     """
-    lost = [
+    told = [
         f"{why}: what it said of round {round} is left out, and no interval that needs it is given."
         for round, why in list(run.lost.items())[:_MOST_LOST]
     ]
-    if (more := len(run.lost) - len(lost)) > 0:
-        lost.append(f"So are the files of {more} other rounds.")
-    return lost + [
+    more = len(run.lost) - len(told)
+    return [*told, f"The same holds for {more} more rounds."] if more > 0 else told
+
+
+def without_values(run: RunRecord) -> list[str]:
+    """Return a sentence for each reason why rounds of a run have no values; nothing if no reason is recorded.
+
+    Args:
+        run: the run.
+    """
+    return [
         f"{'Round' if len(rounds) == 1 else 'Rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted from 0) "
         f"{'has' if len(rounds) == 1 else 'have'} no values and {'is' if len(rounds) == 1 else 'are'} left out of all "
         f"sums of values: {why}."

@@ -29,8 +29,9 @@ from hanse.reports.contributions import (
     contribution,
     contribution_charts,
     estimate_charts,
-    gaps_of,
     how_sure,
+    lost_files,
+    without_values,
 )
 from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
 from hanse.reports.honesty import honesty_charts
@@ -311,7 +312,7 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
         if len(run.metrics) < run.rounds_planned
     ]
     counted = {run.path for group in groups for run in group.runs}
-    told += [f"{run.name}: {line}" for run in runs for line in gaps_of(run)]
+    told += [f"{run.name}: {line}" for run in runs for line in (*lost_files(run), *without_values(run))]
     told += [
         f"{run.name} repeats another run (same experiment, same seeds), so that it does not count in means and curves."
         for run in runs
