@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forging import restamped
 from typer.testing import CliRunner
 
 import hanse
@@ -59,6 +60,7 @@ def change(folder: Path, **arrays: object) -> None:
     for name, function in arrays.items():
         kept[name] = function(kept[name])  # type: ignore[operator]
     np.savez(file, **kept)
+    restamped(folder)
 
 
 def failed(folder: Path) -> dict[str, str]:

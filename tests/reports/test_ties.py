@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forging import restamped
 from PIL import Image
 from reports_cases import metric, seat, write_run
 
@@ -367,5 +368,7 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path, monkeypat
     with np.load(run.path / "rounds" / "00001.npz") as stored:
         arrays = dict(stored)
     np.savez(run.path / "rounds" / "00001.npz", **{**arrays, "value_of_30": np.zeros((2, 5))})
+    restamped(run.path)
+    [read] = load_runs([run.path])
     with pytest.raises(UserError, match=r"00001\.npz: its values of 30 models are not numbers by client"):
         load_runs([run.path])[0].smaller_budgets()

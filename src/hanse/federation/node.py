@@ -44,7 +44,7 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.ledger.receipts import Receipt, load_key, write_receipts
+from hanse.ledger.receipts import Receipt, contradiction, load_key, write_receipts
 
 # the question after training in which a market lets a client see how good its update is
 BEST = "own model"
@@ -344,7 +344,8 @@ class Node:
             lines: the receipts as JSON, one on each line.
 
         Raises:
-            WireError: they are no receipts, or another client's.
+            WireError: they are no receipts, another client's, or contradict those that are kept. The participant reads
+                it in its log, the server in the refusal.
         """
         try:
             told = [Receipt.read(line.encode()).unsigned() for line in lines.splitlines()]
@@ -357,6 +358,9 @@ class Node:
         file = folder / f"client-{client}.jsonl"
         file.touch(0o600)
         file.chmod(0o600)  # also one that is there already
+        if why := contradiction(file, told):
+            logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)
+            raise WireError(f"not kept: {why}")
         write_receipts(folder, told, {client: load_key(key)} if key.exists() else None)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:

@@ -10,7 +10,7 @@ holds the rows of the last checkpoint against them, in any run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, run_folder
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, Transaction
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
+from hanse.ledger.place import reading, rounds_written, verify_run
 from hanse.runs.reading import last_state
-from hanse.runs.record import MarketRound, recorded_markets, rounds_of
-from hanse.runs.replay import unlike_books, unlike_rows, wrong_balance, wrong_delivery, wrong_payments
+from hanse.runs.record import MarketRound, lost_rounds, recorded_markets, rounds_of
+from hanse.runs.replay import against_rules, unlike_books, unlike_rows, wrong_balance, wrong_delivery, wrong_payments
+from hanse.runs.replay_tokens import replay_tokens
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
@@ -119,7 +121,9 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
 
     The properties are: the graph is the one that iPFL's Algorithm 2 gives for what was declared, and is locally optimal
     (eq. 9); payments are the prices; nobody loses, by what was declared and by what is true; what is paid is what is
-    received; who did not pay got nothing; and the ledger has exactly these payments.
+    received; who did not pay got nothing; and the ledger has exactly these payments. Of PI-FL's and TIFF's auctions
+    every posting is computed anew. In any run with books, grants and kinds of payments are checked, and whether the
+    files of the rounds are those that were written.
 
     Args:
         folder: the run directory.
@@ -129,11 +133,13 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         UserError: there is no run, it has neither a market nor such models, or it cannot be read.
     """
     made = _made_rows(run_folder(folder))
-    if made is not None and next(recorded_markets(run_folder(folder)), None) is None:
-        return Audit(0, (made,), ())
+    records, models = _records(folder), () if made is None else (made,)
+    if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
+        return Audit(0, (records, *_books(folder, (), ledger_url), *models), ())
     rounds = load_market(folder)
     clients = _sums(rounds)
     checks = (
+        records,
         _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
         _all("local optimality", "nobody imports a model too many or too few, iPFL eq. (9)", rounds, _optimal),
@@ -148,9 +154,9 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         ),
         _all("budget balance", "all that was paid was received", rounds, wrong_balance),
         _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
-        _books(folder, rounds, ledger_url),
+        *_books(folder, rounds, ledger_url),
         _isolated(clients),
-        *(() if made is None else (made,)),
+        *models,
     )
     return Audit(len(rounds), checks, clients)
 
@@ -248,23 +254,39 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
 
 
-def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
-    """Return whether the ledger's chain of hashes is whole, its sum 0, and its postings the recorded payments."""
-    from hanse.ledger.place import reading, rounds_written
+def _records(folder: Path) -> Check:
+    """Return whether the file of every round is there and is the one that was written."""
+    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
+    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
-    name = "conservation"
+
+def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> list[Check]:
+    """Return whether the ledger's chain of hashes is whole and its sum 0, and whether its postings are those that the
+    run's settings and records give: grants, kinds, a market's payments, an auction's. Nothing if nobody pays.
+    """
+    if not (folder / "ledger.json").exists():
+        return []
     with reading(folder, ledger_url) as ledger:
-        verdict = ledger.verify()
+
+        def history() -> Iterator[tuple[int, Transaction]]:
+            return ((record.round, record.transaction) for record in ledger.history())
+
+        verdict, through = verify_run(folder, ledger), rounds_written(folder, ledger)
         if verdict.wrong is not None:
-            return Check(name, False, f"the ledger does not verify: {verdict.wrong}")
-        held = sum(ledger.balances().values())
-        if held:
-            return Check(name, False, f"all accounts together hold {held} units, not 0")
-        history = ((record.round, record.transaction) for record in ledger.history())
-        unlike = unlike_books(rounds, history, rounds_written(folder, ledger))
-    if unlike:
-        return Check(name, False, unlike)
-    return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
+            return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
+        unlike, odd = unlike_books(rounds, history(), through), against_rules(folder, history())
+        lost = bool(lost_rounds(folder))
+        auctions, differs = (0, "") if lost else replay_tokens(folder, history(), through)
+    said = f"{verdict.transactions} transactions; the books and the records agree to the unit"
+    grants = "one grant a client, of the size that was set, and only kinds of payments that the rule posts"
+    found = [Check("conservation", not unlike, unlike or said), Check("grants and kinds", not odd, odd or grants)]
+    if auctions is None or rounds:
+        return found
+    if auctions == 0 and not differs:
+        why = "a round's file is lost" if lost else "the records hold too little, as those of an older hanse do"
+        return [*found, Check("auctions", False, f"not computed anew: {why}")]
+    return [*found, Check("auctions", not differs, differs or f"all postings of {auctions} rounds follow from records")]
 
 
 def _isolated(clients: Sequence[ClientSums]) -> Check:

@@ -16,10 +16,9 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
 from hanse.core.entry import GENESIS
 from hanse.core.entry import client as account_of
-from hanse.ledger.place import heads_said, place_of, reading
+from hanse.ledger.place import place_of, reading, verify_run
 from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read_receipts
 from hanse.ledger.store import Ledger, Record
-from hanse.ledger.verify import verify
 from hanse.runs.record import MARKET, market_of, rounds_of
 
 
@@ -90,13 +89,18 @@ def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = N
     if not mine:
         raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
     with reading(folder, ledger_url) as ledger:
-        wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
+        wrong = verify_run(folder, ledger).wrong or ""
         disputes = list(_walked(ledger, mine))
         records, against = _records(folder, ledger, client)
     return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
 
 
-_NAMES = {"head": "head of the chain", "balance": "balance (units)", "escrow": "escrow (units)"}
+_NAMES = {
+    "count": "number of transactions until its round ended",
+    "head": "head of the chain",
+    "balance": "balance (units)",
+    "escrow": "escrow (units)",
+}
 
 
 def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:

@@ -36,7 +36,16 @@ from hanse.ledger.export import tokens
 from hanse.ledger.place import reading, wrong_in
 from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, without_values
+from hanse.reports.contributions import (
+    SURE,
+    Errors,
+    Standings,
+    errors_of,
+    in_words,
+    lost_files,
+    standings,
+    without_values,
+)
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
 from hanse.runs.record import RunRecord, load_run
@@ -66,6 +75,7 @@ class Statement:
         models: where its models went, and what it got of others.
         told: sentences that the mechanism's parts have for participants, and one on what the experiment makes this
             client do, if it does anything.
+        lost: sentences on files of rounds that are missing or were changed.
     """
 
     run: str
@@ -83,6 +93,7 @@ class Statement:
     money: Money | None
     models: Models
     told: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -151,6 +162,7 @@ def statement(
         money=money,
         models=models,
         told=run.about.told_to(client),
+        lost=tuple(lost_files(run)),
     )
 
 
@@ -289,6 +301,9 @@ def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     """
     tests = _tests(run, client)
     named = None if alone is None else _checked(run, load_run(alone))
+    after = [int(m["round"]) for m in run.metrics if m.get("client/test_loss") is not None and m["round"] in run.lost]
+    if after and (not tests or after[-1] > tests[-1].round):
+        return Fit(how=f"its test after round {after[-1]} is lost: {run.lost[after[-1]]}")
     if not tests:
         return Fit(how=_why_untested(run))
     known = next((t.samples for t in reversed(tests) if t.samples), run.members.get(client, {}).get("tests"))
