@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hanse.base.looking import OWN, is_looking
+from hanse.base.looking import OWN, is_looking, own_things
 
 
 class UserError(ValueError):
@@ -80,7 +80,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     """Return the callable that ``"package.module:name"`` names.
 
     To import a module is to run it. In a command that only looks at somebody's run, import paths are therefore refused
-    unless the user trusts the run's files (:mod:`hanse.base.looking`).
+    unless the user trusts the run's files, and at a node that was told one in a message they mean what the
+    participant's own app has listed (:mod:`hanse.base.looking`).
 
     Args:
         path: the import path. A word without a colon is taken for a misspelt built-in name.
@@ -95,6 +96,14 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     if not colon:
         hint = nearest(path, allowed)
         raise UserError(f"{where}: '{path}': no such name{hint} (or an import path 'package.module:name')")
+    own = own_things()
+    if own is not None:
+        if path not in own:
+            raise UserError(
+                f"{where}: '{path}': is an import path, and a node follows none that comes in a message; its own app "
+                "may list what it means: client_app(..., own=[...])"
+            )
+        return own[path]
     if is_looking() and path not in OWN:
         raise UserError(
             f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"

@@ -12,10 +12,11 @@ import dataclasses
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, write_whole
+from hanse.base.looking import from_message
 from hanse.core.history import NEVER
 from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
@@ -37,7 +39,7 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
-from hanse.learning.job import Engine
+from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
@@ -259,9 +261,11 @@ class Node:
         policy: what the participant decides for itself; None for :class:`hanse.federation.policy.Loyal`.
         behaviours: what it does to requests and replies, for experiments.
         loop: its own training loop; without one it trains by the experiment's, if that has one.
+        own: what import paths in ``job`` may mean (models, losses, metrics, loops), by path; no other is followed.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
+        UserError: ``job`` names what cannot be made here.
 
     Examples:
         >>> import torch
@@ -282,28 +286,23 @@ class Node:
         policy: Any = None,
         behaviours: Sequence[Behaviour] = (),
         loop: Loop | None = None,
+        own: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
-        own = _Own.of(data, job.client, job.num_clients)
-        model, train, text = dict(job.model), dict(job.train), is_text(data.train)
-        objective = build_objective(train.pop("loss", None), own.num_classes, text=text)
-        problem, _ = build_problem(
-            model.pop("name"), own.sample_shape, own.num_classes, job.seed, objective=objective, **model
-        )
-        if problem.unsent != job.unsent:
-            raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
-        text = text or problem.judge is not None
-        problem = dataclasses.replace(problem, metrics=build_metrics(job.metrics, own.num_classes, text=text))
-        if (named := train.pop("loop", None)) is not None and loop is None:
-            loop = Loop.of(named, "train.loop")
+        mine = _Own.of(data, job.client, job.num_clients)
+        train = dict(job.train)
+        with from_message(own):
+            problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
+            if (named := train.pop("loop", None)) is not None and loop is None:
+                loop = Loop.of(named, "train.loop")
         recipe = Recipe(**train)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
         self.federation = LocalFederation(
-            own, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
+            mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
             policy=Loyal() if policy is None else policy, secret=own_secret(folder),
         )  # fmt: skip
 
@@ -446,6 +445,17 @@ class Node:
         row = mixed(weights[None], task.mixture)[0] if weights.any() else task.model
         kept = {"row": row.numpy(), "weights": weights, "round": np.array(round)}
         private_arrays(self.folder / "personal.npz", kept)
+
+
+def _problem(job: Assignment, loss: Any, data: FederatedData, text: bool) -> Problem:
+    """Return what a client trains and tests: the model, loss and metrics of its assignment."""
+    model, classes = dict(job.model), data.num_classes
+    objective = build_objective(loss, classes, text=text)
+    problem, _ = build_problem(model.pop("name"), data.sample_shape, classes, job.seed, objective=objective, **model)
+    if problem.unsent != job.unsent:
+        raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
+    metrics = build_metrics(job.metrics, classes, text=text or problem.judge is not None)
+    return dataclasses.replace(problem, metrics=metrics)
 
 
 def _safe(name: str) -> str:
