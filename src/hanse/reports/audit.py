@@ -151,7 +151,7 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     if made is not None and next(recorded_markets(run_folder(folder)), None) is None:
         return _audit_of(0, [made], ())
     rounds = load_market(folder)
-    run, clients = load_run(folder), _sums(rounds)
+    run, clients = load_run(folder), client_sums(rounds)
     lines = {int(line["round"]): line for line in run.metrics}
     found: list[Check | Fact | None] = [
         _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
@@ -171,8 +171,7 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
         _books(folder, rounds, ledger_url),
         made,
-        _without_trade(run, clients),
-        _cheats(run, clients),
+        *who_traded(run, clients),
     ]
     return _audit_of(len(rounds), found, clients)
 
@@ -209,8 +208,8 @@ def _made_rows(folder: Path) -> Check | Fact | None:
     return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
 
 
-def _sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
-    """Return each client's sums over the markets."""
+def client_sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
+    """Return each client's sums over some markets, by its number."""
     who = np.unique(np.concatenate([r.clients for r in rounds]))
     utility, bought, sold = np.zeros((3, len(who)))
     traded, withheld = np.zeros((2, len(who)), np.int64)
@@ -338,31 +337,28 @@ def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) 
     return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
 
 
-def _known_cheats(run: RunRecord) -> dict[int, str]:
-    """Return the clients that the experiment's file makes cheat, with what they are called."""
-    conducts = [conduct for conduct in run.about.conducts if conduct.cheats]
-    return {client: conduct.label or "cheats" for conduct in conducts for client in conduct.clients}
-
-
-def _without_trade(run: RunRecord, clients: Sequence[ClientSums]) -> Fact:
-    """Return who traded nothing, and which of them the experiment's file makes cheat."""
-    alone, cheats = [c.client for c in clients if not c.rounds_traded], _known_cheats(run)
-    if not alone:
-        return Fact("no trade", "nobody: every client bought or sold in some round")
-    told = ", ".join(f"{run.client_label(c)}{f' ({cheats[c]})' if c in cheats else ''}" for c in alone)
-    return Fact("no trade", f"client{'s' if len(alone) > 1 else ''} {told} bought and sold nothing in any round")
-
-
-def _cheats(run: RunRecord, clients: Sequence[ClientSums]) -> Fact:
-    """Return what those who cheat by the experiment's file earned, beside the others' utilities.
+def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fact]:
+    """Return who traded nothing, and what those earned whom the experiment's file makes cheat.
 
     Whoever cheats without the file saying so is not in the records.
+
+    Args:
+        run: the run.
+        clients: its clients' sums over all markets.
     """
-    cheats, utilities = _known_cheats(run), [c.utility for c in clients]
-    told = [
-        f"client {run.client_label(c.client)} ({cheats[c.client]}) was paid {c.sold:.3f} and paid {c.bought:.3f} tokens"
-        f"; its utility of {c.utility:.3f} is number {1 + sum(u > c.utility for u in utilities)} of {len(clients)}"
+    conducts = [conduct for conduct in run.about.conducts if conduct.cheats]
+    cheats = {client: conduct.label or "cheats" for conduct in conducts for client in conduct.clients}
+    named = {c.client: run.client_label(c.client) for c in clients}
+    named |= {c: f"{name} ({cheats[c]})" for c, name in named.items() if c in cheats}
+    alone = [named[c.client] for c in clients if not c.rounds_traded]
+    nothing = f"client{'s' if len(alone) > 1 else ''} {', '.join(alone)} bought and sold nothing in any round"
+    earned = [
+        f"client {named[c.client]} was paid {c.sold:.3f} and paid {c.bought:.3f} tokens; its utility of "
+        f"{c.utility:.3f} is number {1 + sum(other.utility > c.utility for other in clients)} of {len(clients)}"
         for c in clients
         if c.client in cheats
     ]
-    return Fact("known cheats", "; ".join(told) or "none of these clients, by the experiment's file")
+    return (
+        Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round"),
+        Fact("known cheats", "; ".join(earned) or "none of these clients, by the experiment's file"),
+    )
