@@ -17,6 +17,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
+from hanse.learning.intervals import difference, wilson
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.groups import group_runs
@@ -234,7 +235,7 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
         own = load_run(market).arrays(3)
         assert found.last == own["test_accuracy"][c]
         p, q, n = found.last, found.alone_accuracy, found.samples
-        assert found.error == pytest.approx(((p * (1 - p) + q * (1 - q)) / n) ** 0.5)
+        assert found.difference_interval == pytest.approx(difference(p, wilson(p, n), q, wilson(q, n)))
     with pytest.raises(UserError, match="its mechanism is 'ipfl'"):
         statement(market, 1, alone=market)
     (place / "config.toml").write_text((place / "config.toml").read_text().replace("lr = 0.05", "lr = 0.06"))

@@ -228,4 +228,6 @@ def _tested(task: port.Test, result: port.Tested) -> str | None:
         return f"{len(result.metrics) + len(result.gaps)} metrics; at most {METRICS}"
     if result.without_block is not None and len(result.without_block) > BLOCKS:
         return f"a metric without {len(result.without_block)} blocks; at most {BLOCKS}"
+    if result.interval is not None and len(result.interval) != 2:
+        return f"an interval of {len(result.interval)} numbers; must be 2"
     return None
