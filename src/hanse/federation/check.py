@@ -150,7 +150,7 @@ def _tensors(task: port.Task) -> int:
     if isinstance(task, port.Ask):
         return 0
     if isinstance(task, port.Test):
-        return 8 * BLOCKS
+        return 8 * (BLOCKS + 2)  # a figure without each block, and the ends of its interval
     if isinstance(task, port.Gradient):
         return task.models.numel() * task.models.element_size()
     return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
