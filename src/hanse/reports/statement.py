@@ -1073,17 +1073,13 @@ class JoiningVerdict:
     reasons: tuple[str, ...]
 
 
-# headlines where nothing is known of the model
-_TOKENS_ONLY: dict[Answer, str] = {
-    "yes": "In tokens joining paid; whether its model is better is not known",
-    "no": "In tokens joining did not pay; whether its model is better is not known",
-    "even": "In tokens joining made no difference; whether its model is better is not known",
+# what the tokens, or the market's own count of them, say where the model says nothing
+_ECONOMY: dict[Answer, str] = {
+    "yes": "joining paid",
+    "no": "joining did not pay",
+    "even": "joining made no difference",
 }
-# headlines where the model is neither better nor worse
-_MODEL_EVEN: dict[Answer, str] = {
-    "yes": "In tokens joining paid; its model is not clearly better or worse",
-    "no": "In tokens joining did not pay; its model is not clearly better or worse",
-}
+_UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not clearly better or worse"
 _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
@@ -1121,9 +1117,22 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
         answer = "no"
     else:
         answer = "even" if signs else "unknown"
-    model = judged[0][0]
-    headlines = _HEADLINES | (_TOKENS_ONLY if model is None else _MODEL_EVEN if model == 0 else {})
-    return JoiningVerdict(answer, headlines[answer], tuple(reasons))
+    return JoiningVerdict(answer, _headline(answer, judged[0][0], judged[1][0], money, models), tuple(reasons))
+
+
+def _headline(answer: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
+    """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market."""
+    undecided = economy is not None and answer in _ECONOMY and (model is None or (model == 0 and answer != "even"))
+    if not undecided:
+        return _HEADLINES[answer]
+    rest = f"{_ECONOMY[answer]}; {_UNKNOWN if model is None else _EVEN}"
+    if models.utility is None:
+        return f"In tokens {rest}"
+    if money is None:
+        return f"By the market's own count {rest}"
+    more, less = ("received", "paid") if money.net > 0 else ("paid", "received")
+    moved = f"It {more} {tokens(abs(money.net))} tokens more than it {less}"
+    return f"{moved if money.net else 'It paid as many tokens as it received'}; by the market's own count {rest}"
 
 
 def _model(fit: Fit) -> tuple[int | None, str]:
@@ -1201,21 +1210,18 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
 
     A market's utility has its payments in it already, so the two are not added up.
     """
-    if models.utility is not None:
-        u = models.utility
-        told = (
-            f"By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
-        )
-        told += "less the cost of sharing its own" + (" and its net payments." if money is not None else ".")
-        return (u > 0) - (u < 0), told
-    if money is None:
-        return None, "Nobody pays in this run."
-    net = money.net
-    told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, which "
-    told += f"makes {'+' if net >= 0 else ''}{tokens(net)}."
-    if money.escrow:
-        told += f" Of its tokens {tokens(money.escrow)} are held in escrow."
-    return (net > 0) - (net < 0), told
+    told, net = "Nobody pays in this run.", 0
+    if money is not None:
+        net = money.net
+        told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, "
+        told += f"which makes {'+' if net >= 0 else ''}{tokens(net)}."
+        told += f" Of its tokens {tokens(money.escrow)} are held in escrow." if money.escrow else ""
+    if models.utility is None:
+        return (None if money is None else (net > 0) - (net < 0)), told
+    u = models.utility
+    told += f" By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
+    told += "less the cost of sharing its own" + (" and that net payment." if money is not None else ".")
+    return (u > 0) - (u < 0), told
 
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:
@@ -1232,11 +1238,8 @@ def _rate(fit: Fit, money: Money | None, models: Models) -> str:
     if worth * points >= 0:
         return ""
     per, step = abs(worth / points), "point" if reading.percent else "0.01"
-    return (
-        f"It paid {per:.3g} tokens for each {step} of {reading.title}."
-        if points > 0
-        else f"It earned {per:.3g} tokens for each {step} of {reading.title} that it gave up."
-    )
+    what = f"{per:.3g} tokens{' of utility' if models.utility is not None else ''} for each {step} of {reading.title}"
+    return f"It paid {what}." if points > 0 else f"It earned {what} that it gave up."
 
 
 # ---- the same experiment with every client by itself
