@@ -349,7 +349,7 @@ def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fac
     conducts = [conduct for conduct in run.about.conducts if conduct.cheats]
     cheats = {client: conduct.label or "cheats" for conduct in conducts for client in conduct.clients}
     named = {c.client: run.client_label(c.client) for c in clients}
-    named |= {c: f"{name} ({cheats[c]})" for c, name in named.items() if c in cheats}
+    named |= {c: f"{name} (of the {cheats[c]})" for c, name in named.items() if c in cheats}
     alone = [named[c.client] for c in clients if not c.rounds_traded]
     nothing = f"client{'s' if len(alone) > 1 else ''} {', '.join(alone)} bought and sold nothing in any round"
     earned = [

@@ -277,16 +277,18 @@ def audits(outcome: TableOutcome) -> list[str]:
         name: [f"{label}: {kept[label][name]['said']}" for label in has[name] if not kept[label][name]["holds"]]
         for name in names
     }
-    sound = [
-        name + ("" if len(has[name]) == len(kept) else f" (checked in {len(has[name])})")
-        for name in names
-        if not broken[name]
+    sound: dict[int, list[str]] = {}  # by how many runs have the check
+    for name in (name for name in names if not broken[name]):
+        sound.setdefault(len(has[name]), []).append(name)
+    told = [
+        f"in {'all of them' if count == len(kept) else f'the {count} that have it'}: {', '.join(checks)}"
+        for count, checks in sound.items()
     ]
     markets = sum(outcome.results[job.key]["audit"]["rounds"] for job in books)
     replayed = f", {markets} markets replayed" if markets else ""
     audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
     return [
-        f"{audited} audited{replayed}; in all of them: {', '.join(sound)}",
+        "; ".join([f"{audited} audited{replayed}", *told]),
         *(
             f"{name}: not in {len(where)} of {len(has[name])} runs ({where[0]})"
             for name, where in broken.items()
@@ -321,10 +323,8 @@ def _left_out(outcome: TableOutcome) -> list[str]:
     left = {label: most for label, most in worst.items() if most > LEAST}
     if not worst:
         return []
+    said = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
     if not left:
-        return [f"imports that would have paid (market/eq9, tested rounds): none left out in {len(worst)} runs"]
+        return [said]
     label = max(left, key=lambda name: left[name])
-    return [
-        f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs, the "
-        f"most by {left[label]:.3g} tokens ({label})"
-    ]
+    return [f"{said}, the most by {left[label]:.3g} tokens ({label})"]
