@@ -182,8 +182,8 @@ def test_an_attacker_that_earns_is_named_whoever_is_alone(runs: dict[str, Path])
     assert attacker.sold > 0
     place = 1 + sum(c.utility > attacker.utility for c in audit.clients)
     assert said == (
-        f"client 3 (of the attackers) was paid {attacker.sold:.3f} and paid {attacker.bought:.3f} tokens; its utility of "
-        f"{attacker.utility:.3f} is number {place} of 5"
+        f"client 3 (of the attackers) was paid {attacker.sold:.3f} and paid {attacker.bought:.3f} tokens; its "
+        f"utility of {attacker.utility:.3f} is number {place} of 5"
     )
     shown = CliRunner().invoke(app, ["audit", str(runs["attacked"])], env={"COLUMNS": "400"})
     assert said in shown.stdout
