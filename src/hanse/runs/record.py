@@ -457,6 +457,7 @@ class OwnTests:
         main: the run's main metric; NaN: the client has none.
         gaps: why a client has none; empty: it has.
         without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
+        interval: ``[n, 2]``, the 95 % interval of the main metric; NaN: not known.
     """
 
     clients: Ints
@@ -467,6 +468,7 @@ class OwnTests:
     main: Floats
     gaps: Sequence[str]
     without: Floats | None
+    interval: Floats
 
 
 # the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
@@ -820,7 +822,7 @@ class RunRecord:
             UserError: the arrays do not fit each other.
         """
         key = f"test_{self.main.key}"
-        record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block"))
+        record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block", "test_interval"))
         if "test_accuracy" not in record:
             return None
         count = len(record["test_accuracy"])
@@ -829,11 +831,14 @@ class RunRecord:
         loss, samples = record.get("test_loss", unknown), record.get("test_samples")
         error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
         gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
+        interval = record.get("test_interval", np.full((count, 2), np.nan))
         each = (clients, loss, samples, error, main, gaps, None if without is None else without[:, 0])
-        if any(array is not None and array.shape != (count,) for array in each):
+        if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
         told = [str(gap) for gap in gaps.tolist()]
-        return OwnTests(clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without)
+        return OwnTests(
+            clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without, interval
+        )
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
