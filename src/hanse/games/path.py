@@ -1,6 +1,6 @@
 """Path values: what every step was worth to the model, from a few gradients along the way that the model really went.
 
-A round moves a model from ``w`` to ``w + D`` with ``D = sum_i s_i``, where ``s_i = q_i d_i`` is player i's weighted step.
+A round moves a model from ``w`` to ``w + D``, ``D = sum_i s_i``, where ``s_i = q_i d_i`` is player i's weighted step.
 In the *increment game* a coalition is worth what its members' steps do while the others' steps are missing:
 
     v(S) = U(w + sum_{i in S} s_i) - U(w)
@@ -73,7 +73,7 @@ class PathIntegral:
     def along(self, steps: Tensor) -> Floats:
         """Return ``[n, G]``, how much each of ``steps [n, P]`` went along each mean gradient; 0 for a step of zero."""
         width = max(1, steps.shape[1])
-        parts = steps.split(max(1, _AT_ONCE // width))
+        parts = torch.split(steps, max(1, _AT_ONCE // width))
         return np.concatenate([(part.double() @ self.gradients.T).cpu().numpy() for part in parts])
 
 
@@ -156,9 +156,9 @@ def values(
     """Return the path value of every step: the Aumann-Shapley value of the increment game.
 
     Args:
-        gradient: takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the gradient ``[P]`` of
-            the utility there; or several gradients ``[G, P]``, the utility's first and then, for intervals, that of the
-            utility without each block of its samples.
+        gradient: takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the gradient ``[P]``
+            of the utility there; or several gradients ``[G, P]``, the utility's first and then, for intervals, that of
+            the utility without each block of its samples.
         steps: ``[n, P]``, each player's weighted step ``q_i d_i``: its weight times how far it moved the model.
         points: see :func:`integrate`.
         start: ``[P]``, the model before; None: zeros, so that ``gradient`` is given how far the model has moved.
@@ -192,6 +192,23 @@ def values(
         raise ValueError("gradient returned numbers that are not finite on the path; allowed: finite numbers")
     worth = found.along(moves)
     return PathValues(worth[:, 0], found.residual, worth[:, 1:], found.points, found.evaluated)
+
+
+def beyond(steps: Tensor, known: Tensor) -> Tensor:
+    """Return what of ``steps [n, P]`` is orthogonal to the steps ``known [m, P]``: 0 for any combination of these.
+
+    Examples:
+        >>> beyond(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]])).tolist()
+        [[0.0, 4.0]]
+    """
+    if not len(known):
+        return steps
+    _, sizes, directions = torch.linalg.svd(known.double(), full_matrices=False)
+    # directions that are only rounding say nothing
+    directions = directions[sizes > max(known.shape) * torch.finfo(known.dtype).eps * sizes[0]]
+    wide = steps.double()
+    new: Tensor = wide - (wide @ directions.T) @ directions
+    return new.to(steps.dtype)
 
 
 def increment_game(utility: Callable[[Any], float], steps: Any, start: Any = None) -> Callable[[Coalition], float]:
@@ -229,5 +246,5 @@ def _mean(gradient: Callable[[Tensor], Any], start: Tensor, step: Tensor, points
         if found.ndim != 2 or found.shape[1] != len(start):
             raise ValueError(f"gradient has shape {tuple(found.shape)}; allowed: ({len(start)},) or (G, {len(start)})")
         mean = mass * found if mean is None else mean.add_(found, alpha=mass)
-    assert mean is not None
+    assert isinstance(mean, Tensor)
     return mean
