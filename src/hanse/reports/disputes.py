@@ -19,7 +19,7 @@ from hanse.core.entry import client as account_of
 from hanse.ledger.place import place_of, reading, verify_run
 from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read_receipts
 from hanse.ledger.store import Ledger, Record
-from hanse.runs.record import MARKET, market_of, rounds_of
+from hanse.runs.record import MARKET, lost_rounds, market_of, rounds_of
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,11 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
     """
     account = account_of(client)
     balance, moved = _by_round(ledger.history(account), account)
-    checked, found = 0, []
-    latest = 0
+    lost, checked, latest = lost_rounds(folder), 0, 0
+    found = [Dispute(f"record of round {number}", "file", "as it was written", why) for number, why in lost.items()]
     for number, file in rounds_of(folder):
+        if number in lost:
+            continue
         latest = balance.get(number, latest)  # a round that moved nothing leaves the balance of the one before
         record = read_arrays(file, (*MARKET, "balances"))
         market = market_of(number, file, record)

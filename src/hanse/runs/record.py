@@ -917,6 +917,8 @@ class RunRecord:
                 other.
         """
         present, came = {}, {}
+        for number, why in self.lost.items():
+            raise UserError(f"{self.path}: has not the whole order of arrival: round {number}: {why}")
         for line in self.metrics:
             number, file = line["round"], round_file(self.path, line["round"])
             stored = self.arrays(number, only=("present", "answered", "staleness"))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.files import read_toml, table
+from hanse.base.files import json_lines, read_toml, table
 from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -29,7 +29,15 @@ from hanse.ledger.store import Ledger
 from hanse.runs.config import ClientsSection
 from hanse.runs.names import MEMBERS, read_members
 from hanse.runs.older import built_in_parts
-from hanse.runs.record import Arrays, MarketRound, is_number, lost_rounds, recorded_markets, row_hash
+from hanse.runs.record import (
+    METRICS,
+    Arrays,
+    MarketRound,
+    is_number,
+    lost_rounds,
+    recorded_markets,
+    row_hash,
+)
 from hanse.runs.replay_tokens import replay_tokens
 
 
@@ -120,7 +128,8 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
     Each client gets one grant, of the size in ``config.toml``, before anything else moves its account. All else is of
-    the kinds that the rule says it posts; for a rule of the user's own that names none, kinds are not checked.
+    the kinds that the rule says it posts; for a rule of the user's own that names none, kinds are not checked. Nothing
+    is dated after the run's last settlement, which bears the number of the round that would have been next.
 
     Args:
         folder: the run directory.
@@ -128,9 +137,11 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     """
     config = read_toml(folder / "config.toml")
     units, clients, kinds = _grant(config), _registered(folder, config), _kinds(folder, config)
-    opened = set[str]()
+    opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
+        if round_ > last:
+            return f"{where}: is dated after the run, whose last settlement is of round {last}"
         if transaction.kind == "grant":
             to = transaction.postings[-1][0]
             number = to.partition("/")[2]

@@ -172,8 +172,6 @@ def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Seque
     settled = replay.settled(accuracies, posted)
     kept = np.zeros_like(bids)
     kept[seats["client"][seats["bidder"]], seats["tier"][seats["bidder"]]] = True
-    if (kept & ~bids).any():
-        raise ValueError("a client pays for a seat for which it did not bid")
     units = replay.rule.units
     replay.played(seats, accuracies)
     return [*settled, *moved_bids(bids, units, "bid"), *moved_bids(bids & ~kept, units, "return")]

@@ -40,7 +40,7 @@ from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.names import MEMBERS
-from hanse.runs.record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
+from hanse.runs.record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, played_lines, round_file
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
@@ -394,11 +394,9 @@ def _lost(path: Path) -> list[str]:
     """Return a line for each round of which the arrays are gone or were changed. Raises MachineError if the metrics are
     damaged.
     """
-    try:
-        found = lost_rounds(path) if (path / METRICS).exists() else {}
-    except UserError as wrong:
-        raise MachineError(*wrong.lines) from None
-    return [f"warning: round {round}: {why}; what it said is lost" for round, why in found.items()]
+    if not (path / METRICS).exists() or not played_lines(path, METRICS):
+        return []
+    return [f"warning: round {round}: {why}; what it said is lost" for round, why in lost_rounds(path).items()]
 
 
 @cache  # a process that plays many runs looks once: reading what is installed takes as long as a round
