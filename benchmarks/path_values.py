@@ -26,9 +26,7 @@ def valued(view: View, **options: object) -> Values:
 
 
 def main() -> None:
-    print(
-        "| alpha, round | increment game: path, 1, 2, 3, 5 points | mixture, 3n, 5n, 10n models | average game: mixture |"
-    )
+    print("| alpha, round | increment game: path, 1, 2, 3, 5 points | mixture, 3n, 5n, 10n | average game: mixture |")
     print("|---|---|---|---|")
     for alpha in ALPHAS:
         experiment = hanse.Experiment(
