@@ -36,10 +36,10 @@ def audit(
     ledger_url: LedgerUrl = None,
     trust: Trust = False,
 ) -> None:
-    """Check a run of a market: did everyone gain, do the books hold, who was isolated, and does a lie pay?
+    """Check a run that pays: do the books and records hold, and of a market, did everyone gain, and does a lie pay?
 
-    Every round is replayed from its record: the prices, who was delivered what, and what the ledger moved. It needs
-    nothing but the run directory, and prints a line for each check and a row for each client. It exits with 1 if a
+    Every round is replayed from its record: a market's prices, who was delivered what, an auction's settlement, and
+    what the ledger moved. It needs nothing but the run directory, and prints a line for each check and a row for each client. It exits with 1 if a
     check fails.
 
     With --client the run is played again for each lie that this client might have told (a false size, cost or
