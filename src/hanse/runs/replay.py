@@ -24,7 +24,7 @@ from hanse.core.table import Table
 from hanse.core.telling import read_about
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
-from hanse.ledger.place import rounds_written
+from hanse.ledger.place import is_settled, rounds_written
 from hanse.ledger.store import Ledger
 from hanse.runs.config import ClientsSection
 from hanse.runs.names import MEMBERS, read_members
@@ -250,5 +250,5 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
     markets, unlike = first_wrong(recorded_markets(folder), history(), through)
     if unlike is not None:
         return Replayed(markets, None, unlike)
-    auctions, differs = replay_tokens(folder, history(), through)
+    auctions, differs = replay_tokens(folder, history(), through, is_settled(folder, ledger))
     return Replayed(markets, auctions, differs or None)
