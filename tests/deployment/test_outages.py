@@ -87,12 +87,15 @@ def stages(see: Callable[[str], None], patch: pytest.MonkeyPatch) -> Iterator[An
             event.remove(Engine, "commit", commit)
 
 
-def same(run: hanse.Run, whole: hanse.Run, folder: Path, undisturbed: Path, url: str) -> None:
-    """Check that a run that went on is the one that nothing disturbed: models, books, receipts."""
+def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None) -> None:
+    """Check that a run that went on is the one that nothing disturbed: models, books, receipts of the nodes in the
+    folder.
+    """
     assert run.path is not None
+    assert whole.path is not None
     assert torch.equal(run.table.rows, whole.table.rows)
     assert run.book == whole.book
-    mine, theirs = kept(folder), kept(undisturbed)
+    mine, theirs = kept(folder), kept(whole.path.parent)
     for c, receipts in theirs.items():
         assert [(r.round, r.head, r.balance, r.postings) for r in mine[c]] == [
             (r.round, r.head, r.balance, r.postings) for r in receipts
@@ -102,43 +105,47 @@ def same(run: hanse.Run, whole: hanse.Run, folder: Path, undisturbed: Path, url:
         assert ledger.verify([r for receipts in mine.values() for r in receipts]).ok
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
+    """A run that nothing disturbed; where its books are does not change it."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run_with(grid_of(books(), folder), books(), folder / "run")
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
 def test_a_server_with_books_elsewhere_that_dies_between_checkpoint_and_letters_goes_on(
-    rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rounds: int, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'books.db'}"
-    exp = books(ledger={"url": url})
-    whole = run_with(grid_of(exp, tmp_path / "whole"), exp, tmp_path / "whole" / "run")
-    add = Letters.add
+    exp, folder, add = books(ledger={"url": url}), tmp_path / "nodes", Letters.add
 
     def dies(self: Letters, lines: Any, told: int) -> None:
         if told == rounds:
             raise DiesError
         add(self, lines, told)
 
-    folder = tmp_path / "again"
-    with monkeypatch.context() as patch, pytest.raises(DiesError):
-        patch.setattr(Letters, "add", dies)
+    monkeypatch.setattr(Letters, "add", dies)
+    with pytest.raises(DiesError):
         run_with(grid_of(exp, folder), exp, folder / "run")
+    monkeypatch.undo()
     again = run_with(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder, tmp_path / "whole", url)
+    same(again, whole, folder, url)
 
 
 def test_receipts_of_the_last_settlement_survive_a_death_before_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exp = books()
-    whole = run_with(grid_of(exp, tmp_path / "whole"), exp, tmp_path / "whole" / "run")
-    folder = tmp_path / "again"
+    exp, folder = books(), tmp_path / "nodes"
 
     def dies(*_: Any) -> None:
         raise DiesError
 
-    with monkeypatch.context() as patch, pytest.raises(DiesError):
-        patch.setattr(RunBooks, "receipts", dies)
+    monkeypatch.setattr(RunBooks, "receipts", dies)
+    with pytest.raises(DiesError):
         run_with(grid_of(exp, folder), exp, folder / "run")
+    monkeypatch.undo()
     again = run_with(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder, tmp_path / "whole", f"sqlite:///{folder / 'run' / 'ledger.db'}")
+    same(again, whole, folder)
 
 
 def test_without_its_letters_a_federation_makes_all_receipts_again(tmp_path: Path) -> None:
@@ -200,12 +207,12 @@ def moments(seen: list[str]) -> list[int]:
 
 @pytest.mark.slow
 def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+    cluster: Cluster, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     exp, seen = books(ledger={"url": cluster.url}), list[str]()
-    whole = run_with(grid_of(exp, tmp_path / "count"), exp, tmp_path / "count" / "run")
-    with stages(seen.append, monkeypatch) as meddle:  # the schema is there now, as it is for all that follow
-        run_with(grid_of(exp, tmp_path / "whole", meddle=meddle), exp, tmp_path / "whole" / "run")
+    Ledger.open(cluster.url).close()  # the schema is made once, and all runs then say the same to the database
+    with stages(seen.append, monkeypatch) as meddle:
+        run_with(grid_of(exp, tmp_path / "seen", meddle=meddle), exp, tmp_path / "seen" / "run")
     chosen = moments(seen)
     assert len(set(chosen)) == 14
     assert {seen[i] for i in chosen} >= {"a request", "a statement", "a commit", "a letter", "behind the checkpoint"}
@@ -219,25 +226,26 @@ def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round
                     cluster.turn(here=False)
 
             with stages(goes, monkeypatch) as meddle:
-                went_through = _ends(lambda: run_with(grid_of(exp, folder, meddle=meddle), exp, folder / "run"))
+                said = ends(grid_of(exp, folder, meddle=meddle), exp, folder / "run")
             assert told[: moment + 1] == seen[: moment + 1]
             assert not cluster.here
-            assert went_through == (moment > chosen[-2])  # the books have all of it then
-            _ends(lambda: run_with(grid_of(exp, folder), exp, folder / "run"))  # it is still away
+            assert (said == "") == (moment == chosen[-1])  # the books have all of it then
+            said += ends(grid_of(exp, folder), exp, folder / "run")  # it is still away
+            assert said.endswith("rounds of the run are kept; mend that, then 'hanse network run DIR'")
+            assert "resume" not in said
             cluster.turn(here=True)
             again = run_with(grid_of(exp, folder), exp, folder / "run")
-            same(again, whole, folder, tmp_path / "whole", cluster.url)
+            same(again, whole, folder, cluster.url)
         cluster.turn(here=True)
 
 
-def _ends(play: Callable[[], Any]) -> bool:
-    """Say whether a run comes to its end; if not, it must say how it goes on."""
+def ends(grid: Any, exp: hanse.Experiment, out: Path) -> str:
+    """Play, and return what ended the run before its time; empty if nothing did."""
     try:
-        play()
+        run_with(grid, exp, out)
     except MachineError as wrong:
-        assert "rounds of the run are kept; mend that, then 'hanse network run DIR'" in str(wrong)
-        return False
-    return True
+        return str(wrong)
+    return ""
 
 
 KILLED = """
@@ -259,15 +267,16 @@ run_with(grid_of(exp, folder), exp, folder / "run")
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(
+    cluster: Cluster, whole: hanse.Run, tmp_path: Path
+) -> None:
     cluster.turn(here=True)
     exp, folder = books(ledger={"url": cluster.url}), tmp_path / "killed"
-    whole = run_with(grid_of(exp, tmp_path / "whole"), exp, tmp_path / "whole" / "run")
     words = [sys.executable, "-c", KILLED, str(HERE), str(HERE.parent), cluster.url, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     again = run_with(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder, tmp_path / "whole", cluster.url)
+    same(again, whole, folder, cluster.url)
 
 
 # ---- what is advised
@@ -298,7 +307,9 @@ def test_a_networks_run_is_not_resumed_as_a_simulation(project: Path) -> None:
                 f"{run}: is the run of a federation on a network, whose data are with its participants; "
                 f"'hanse network run {project}' goes on with it"
             )
-    with pytest.raises(UserError, match=f"holds the run of a federation on a network, which 'hanse network run {project}'"):
+    with pytest.raises(
+        UserError, match=f"holds the run of a federation on a network, which 'hanse network run {project}'"
+    ):
         hanse.run(books(), out=run, overwrite=True)
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != "lock"} == {
         p: b for p, b in before.items() if p.name != "members.json"
