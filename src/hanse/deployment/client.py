@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hanse.base.errors import UserError
 from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.deployment.members import NAME
 from hanse.deployment.message import from_records, to_records
+from hanse.deployment.processes import end_with_parent
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello
@@ -60,6 +62,7 @@ def client_app(
     Raises:
         UserError: ``train`` cannot be imported or called in this way.
     """
+    end_with_parent(sys.argv)  # a message's process must not outlive its node
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
     home = Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
     # by node id: a warm process answers message after message, and a simulation's worker serves many nodes
