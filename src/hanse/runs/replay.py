@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.files import json_lines, read_toml, table
+from hanse.base.files import MEMBERS, json_lines, read_toml, table
 from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -27,7 +27,7 @@ from hanse.games.market_checks import critical_prices
 from hanse.ledger.place import is_settled, rounds_written
 from hanse.ledger.store import Ledger
 from hanse.runs.config import ClientsSection
-from hanse.runs.names import MEMBERS, read_members
+from hanse.runs.names import read_members
 from hanse.runs.older import built_in_parts
 from hanse.runs.record import (
     METRICS,
