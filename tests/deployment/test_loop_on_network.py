@@ -53,7 +53,7 @@ def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[
             folder=folder / f"node{i}",
             train=own if i in of else None,
             own=paths_of(exp),
-        )  # fmt: skip
+        )
         for i in range(N)
     }
     sets = (data.server_validation, data.server_test)
