@@ -366,25 +366,18 @@ class Loopback:
         """Return the variables that lead a node to the warm process, which is started if it is not running."""
         if not self.warm:
             return {}
-        from hanse.deployment.warm import SOCKET, link
+        from hanse.deployment.warm import comes_up, leading, starting
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
             # not in the federation's folder: the path of a Unix socket has at most about a hundred characters
             where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
             said.write_text(json.dumps(str(where)))
-            command = [sys.executable, "-m", "hanse.deployment.warm", str(where)]
-            command += [word for name in self.imports for word in ("--import", name)]
-            self.processes.start("keeper", command, self.env("keeper"), self.app)
-            end = time.monotonic() + 120
-            while not where.exists() and self.processes.pid("keeper") is not None and time.monotonic() < end:
-                time.sleep(0.05)
-            if not where.exists():
+            self.processes.start("keeper", starting(where, self.imports), self.env("keeper"), self.app)
+            if not comes_up(where, lambda: self.processes.pid("keeper") is not None):
                 said_last = self.processes.log("keeper").strip().splitlines()[-1:]
                 raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
-        where = Path(json.loads(said.read_text()))
-        commands = link(self.folder / "warm")
-        return {SOCKET: str(where), "PATH": f"{commands}:{self.env()['PATH']}"}
+        return leading(Path(json.loads(said.read_text())), self.folder / "warm", self.env()["PATH"])
 
     def _key(self, i: int) -> Path:
         """Return the path of a trial node's private key."""
