@@ -349,7 +349,10 @@ def _main() -> None:
         err.print("hanse: stopped")
         sys.exit(1)
     except KeyboardInterrupt:
-        err.print("hanse: stopped at once; 'hanse resume DIR' goes on from the last checkpoint")
+        goes_on = "'hanse resume DIR' goes on from the last checkpoint"
+        if sys.argv[1:2] == ["network"]:
+            goes_on = "what the SuperLink plays goes on without this command; 'hanse network down DIR' ends it"
+        err.print(f"hanse: stopped at once; {goes_on}")
         sys.exit(1)
     except Exception as wrong:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
