@@ -176,7 +176,8 @@ def resume(
 
     The rounds that follow are, bit for bit, those that an uninterrupted run would have had. Data that have changed
     since are refused, unless --other-data allows them. A run of a mechanism that pays cannot be prolonged once its last
-    round was settled.
+    round was settled. The run of a federation on a network is not for this command: 'hanse network run' goes on with
+    it.
 
     Examples:
         hanse resume runs/exp
