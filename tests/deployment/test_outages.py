@@ -28,6 +28,7 @@ from hanse.base.errors import MachineError, UserError
 from hanse.core.book import LedgerError
 from hanse.data.fingerprint import compare_data
 from hanse.deployment.receipts import Letters
+from hanse.ledger import archive
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.runs import checkpoint
@@ -160,6 +161,17 @@ def test_without_its_letters_a_federation_makes_all_receipts_again(tmp_path: Pat
     with open_ledger(tmp_path / "run") as ledger:
         assert ledger.verify(before[2]).ok
         assert ledger.head() == run.book.head
+
+
+def test_a_participant_verifies_an_archive_of_the_run_and_does_not_play_it(whole: hanse.Run, tmp_path: Path) -> None:
+    assert whole.path is not None
+    archive.backup(whole.path, tmp_path / "run.tar.gz")
+    again = tmp_path / "again"
+    archive.restore(tmp_path / "run.tar.gz", again)
+    with open_ledger(again) as ledger:
+        assert ledger.verify(kept(whole.path.parent)[2]).ok
+    with pytest.raises(UserError, match="'hanse network run DIR' goes on with it"):
+        hanse.resume(again)
 
 
 # ---- a real PostgreSQL that goes away

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.deployment import walls
+from hanse.deployment import walls, warm
 from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
 from hanse.deployment.loopback import Loopback, flwr
 
@@ -107,10 +107,40 @@ def test_a_participant_joins_with_a_key_and_a_ca_that_are_there(
     assert "--ca: " in str(result.exception)
     ca.touch()
     key.touch()
+    refused = CliRunner().invoke(app, [*join, "--import", "colorsys"])
+    assert str(refused.exception) == "--import colorsys: needs --warm: a module for the process that answers messages"
     assert CliRunner().invoke(app, [*join, "--node-config", "partition-id=1"]).exit_code == 0
     words = ["--superlink", "fed.example.org:9092", "--root-certificates", str(ca), "--auth-supernode-private-key"]
     words += [str(key), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
     assert started == [("flower-supernode", words, 0o077)]
+
+
+@pytest.mark.slow
+def test_a_participants_messages_are_answered_by_a_warm_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", warm.SOCKET, "FLWR_TELEMETRY_ENABLED"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is taken back
+    found: list[subprocess.CompletedProcess[str]] = []
+
+    def answers(name: str, words: list[str]) -> None:
+        """A message comes in."""
+        found.append(subprocess.run([warm.COMMAND, "--help"], capture_output=True, text=True, check=False))
+
+    before = os.umask(0o022)
+    monkeypatch.setattr(walls, "run", answers)
+    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
+    ca.touch()
+    key.touch()
+    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
+    try:
+        assert CliRunner().invoke(app, [*join, "--warm", "--import", "colorsys"]).exit_code == 0
+    finally:
+        os.umask(before)
+    [message] = found
+    assert "--runtime-api-address" in message.stdout
+    assert message.stderr == ""  # a cold start would say so
+    assert not Path(os.environ[warm.SOCKET]).parent.exists()
 
 
 def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tmp_path: Path) -> None:

@@ -233,7 +233,9 @@ def restore(
     ] = None,
     most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
 ) -> None:
-    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'.
+    """Unpack a backup into a new run directory and verify its ledger, to look at it or to go on with it.
+
+    'hanse resume DIR' goes on; 'hanse network run' does where it is a federation's and DIR its project's run.
 
     The books become a file in that directory, or go to --ledger-url. What the archive says of other databases is not
     believed: config.toml is changed, and a line says so. An archive that would unpack to more than --most bytes is
