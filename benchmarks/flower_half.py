@@ -14,12 +14,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
 
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app, play
 
 import hanse
 from hanse.data import build
-from hanse.deployment.server import play
-from hanse.flower import ClientData, client_app
+from hanse.flower import ClientData
 
 N = 10
 

@@ -52,5 +52,5 @@ def __getattr__(name: str) -> Any:
     if name == "valued":
         from hanse.base.errors import library
 
-        library("flwr", "hanse.valued: needs Flower; pip install 'hanse[flower]'")
+        library("flwr", "hanse.valued: needs Flower; pip install '.[flower]' in a clone of hanse")
     return getattr(import_module(_HOMES[name]), name)

@@ -6,7 +6,7 @@
 * For a Flower app that stays as it is: ``strategy`` plays a mechanism over its client app, whose messages ``Keys``
   describes, and ``speaks`` is the line in that client app with which it answers what a mechanism asks beside training.
 
-Needs the extra ``flower`` (``pip install 'hanse[flower]'``).
+Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 """
 
 from hanse.deployment.client import client_app, instructions

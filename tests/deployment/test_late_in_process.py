@@ -13,16 +13,15 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app, play
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.members import give
 from hanse.deployment.message import from_records, to_records
-from hanse.deployment.server import play
 from hanse.federation.codec import Message as Packed
-from hanse.flower import ClientData, client_app
+from hanse.flower import ClientData
 from hanse.rounds.arrivals import STILL
 
 N = 5

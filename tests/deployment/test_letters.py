@@ -11,14 +11,13 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, play
 from test_flower_in_process import N, experiment, grid_of
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.receipts import Letters
-from hanse.deployment.server import play
 from hanse.federation.codec import WireError
 from hanse.federation.node import Node
 from hanse.ledger.place import open_ledger

@@ -14,16 +14,16 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import user_loops
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app, play
 from test_flower_in_process import N
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.deployment.server import play
+from hanse.deployment.client import paths_of
 from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, Node
-from hanse.flower import ClientData, client_app
+from hanse.flower import ClientData
 from hanse.learning.models import build_problem
 
 
@@ -49,7 +49,10 @@ def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[
     data = build(exp.data)
     apps = {
         100 + i: client_app(
-            lambda c, i=i: ClientData.of(data, i), folder=folder / f"node{i}", train=own if i in of else None
+            lambda c, i=i: ClientData.of(data, i),
+            folder=folder / f"node{i}",
+            train=own if i in of else None,
+            own=paths_of(exp),
         )
         for i in range(N)
     }
@@ -129,6 +132,7 @@ def test_a_node_with_other_frozen_parameters_does_not_train(tmp_path: Path) -> N
     assert problem.unsent != build_problem("user_loops:tuned_plainly", (64,), 10, 1, send="trainable")[0].unsent
     assert build_problem("user_loops:tuned_plainly", (64,), 10, 0)[0].unsent == ""
     job = Assignment("run", 0, N, 0, model, {"lr": 0.05}, unsent=problem.unsent)
-    Node(ClientData.of(data, 0), job, tmp_path)
+    mine = {"user_loops:tuned_plainly": user_loops.tuned_plainly}
+    Node(ClientData.of(data, 0), job, tmp_path, own=mine)
     with pytest.raises(WireError, match="the frozen parameters here are not those that the server has"):
-        Node(ClientData.of(data, 0), replace(job, seed=1), tmp_path)
+        Node(ClientData.of(data, 0), replace(job, seed=1), tmp_path, own=mine)

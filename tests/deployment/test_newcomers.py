@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app, play
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 
 import hanse
@@ -25,7 +25,6 @@ from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.link import FlowerFederation
 from hanse.deployment.members import Hello, Members, Orders, give
-from hanse.deployment.server import play
 
 SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
 
@@ -89,9 +88,7 @@ def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
     data = build(exp.data)
     return InProcessGrid(
         {
-            100 + i: hanse.flower.client_app(
-                lambda c, i=i: hanse.flower.ClientData.of(data, i), folder=folder / f"n{i}"
-            )
+            100 + i: client_app(lambda c, i=i: hanse.flower.ClientData.of(data, i), folder=folder / f"n{i}")
             for i in range(N + 1)
         },
         **more,

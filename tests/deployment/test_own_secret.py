@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app
 from test_flower_in_process import N, experiment, over_flower
 
 import hanse
@@ -22,7 +22,6 @@ from hanse.core.recipe import Recipe
 from hanse.data import build
 from hanse.federation.behaviour import Me, Noisy
 from hanse.federation.node import SECRET, ClientData, own_secret
-from hanse.flower import client_app
 
 P = 20_000
 NOISY = Noisy(sigma=0.5, levels="same")

@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import random
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,23 +17,16 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-    FedMedian,
-    FedXgbBagging,
-    Krum,
-    Strategy,
-)
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedXgbBagging, Strategy
 from recorded import RecordedGrid, evaluated, failed, first_arrays, trained
+from strategies import STRATEGIES, First, Locked, Outside, Saving, SavingMedian, Shared, Timed
 from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
-from hanse.deployment.valued.reaggregate import NotAgain, copied
+from hanse.deployment.valued.reaggregate import NotAgain, pickled
 from hanse.deployment.valued.valued import LISTENED
 from hanse.deployment.valued.worth import ByClients
 from hanse.reports.report import warnings
@@ -44,73 +36,6 @@ from hanse.runs.record import load_run
 from hanse.web.live_run import progress_of
 
 ROUNDS = 3
-
-
-class Own(FedAvg):
-    """A user's own: half-way to the median, with a memory, a draw and a file."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        super().__init__()
-        self.kept: dict[str, Any] = {"rounds": [], "noise": []}
-        self.folder = folder
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
-        noise = float(np.random.standard_normal())  # noqa: NPY002
-        self.kept["rounds"].append(server_round)
-        self.kept["noise"].append(noise)
-        return ArrayRecord({k: Array(np.tanh(a.numpy()) + 0.01 * noise) for k, a in arrays.items()}), metrics
-
-
-class Saving(FedAvg):
-    """As in Flower's documentation: the average is saved after each round."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
-        np.savez(self.folder / f"round-{server_round}.npz", *arrays.to_numpy_ndarrays())
-        torch.save(arrays.to_torch_state_dict(), str(self.folder / f"round-{server_round}.pt"))
-        with (self.folder / "log.txt").open("a") as log:
-            log.write(f"{server_round}\n")
-        return arrays, metrics
-
-
-class SavingMedian(FedMedian):
-    """A rule that is no average, and writes."""
-
-    def __init__(self, folder: Path, how: str) -> None:
-        super().__init__()
-        self.folder, self.how = folder, how
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        if self.how == "torch":
-            torch.save(server_round, str(self.folder / "last.pt"))
-        elif self.how == "text":
-            with (self.folder / "log.txt").open("a") as log:
-                log.write(f"{server_round}\n")
-        else:
-            (self.folder / f"round {server_round}").mkdir()
-        return arrays, metrics
-
-
-def noisy(strategy: Strategy) -> Strategy:
-    return DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
-
-
-STRATEGIES: dict[str, Callable[[], Strategy]] = {
-    "fedavg": FedAvg,
-    "fedadam": FedAdam,
-    "krum": lambda: Krum(num_malicious_nodes=1),
-    "median": FedMedian,
-    "dp": lambda: noisy(FedAvg()),
-    "own": Own,
-}
 
 
 def evaluate(arrays: ArrayRecord) -> dict[str, float]:
@@ -468,59 +393,17 @@ def test_an_evaluation_that_fails_later_is_a_gap_and_training_goes_on(tmp_path: 
     assert others == ["validation: raised RuntimeError: CUDA out of memory"] * 2
 
 
-class Locked(FedMedian):
-    def __init__(self) -> None:
-        super().__init__()
-        import threading
-
-        self.lock = threading.Lock()
-
-
-class Shared(FedMedian):
-    seen: list[int] = []  # noqa: RUF012 (that is the mistake)
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        self.seen.append(server_round)
-        return super().aggregate_train(server_round, replies)
-
-
-class Outside(FedMedian):
-    """Its state is a variable of its module."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
-        return ArrayRecord({k: Array(a.numpy() + next(COUNTER)) for k, a in arrays.items()}), metrics
-
-
-COUNTER = itertools.count()
-
-
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
-        (Locked, "its attribute 'lock' cannot be copied"),
-        (Shared, "would share Shared.seen of the class with it"),
-        (Outside, "would share 'COUNTER' of its module with it"),
+        (Locked, "its attribute 'lock' cannot be pickled"),
+        (Outside, "it has state that a copy does not carry"),
     ],
 )
 def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said: str, tmp_path: Path) -> None:
-    Shared.seen.clear()
     watched(strategy(), tmp_path / "run", validation=evaluate)
     assert all(said in str(gap) for gap in gaps(tmp_path / "run"))
-    assert Shared.seen in ([], [1, 2, 3])
     assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
-
-
-BEGUN = time.perf_counter()
-
-
-class Timed(FedMedian):
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
-        passed = 1e3 * (time.perf_counter() - BEGUN)  # of a day's seconds float32 would not see the next call
-        return ArrayRecord({k: Array(a.numpy() + passed) for k, a in arrays.items()}), metrics
 
 
 def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> None:
@@ -528,13 +411,19 @@ def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> No
     assert all("it has state that a copy does not carry" in str(gap) for gap in gaps(tmp_path / "run"))
 
 
-def test_a_function_that_remembers_is_shared_and_one_that_makes_metrics_is_not_called() -> None:
-    history: list[int] = []
-    strategy = FedMedian(train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": float(len(history))}))
-    copied(strategy)
-    strategy.hook = lambda: history.append(1)  # type: ignore[attr-defined]
-    with pytest.raises(NotAgain, match="'history' of the function <lambda>"):
-        copied(strategy)
+def test_state_of_a_class_stays_as_it_is_while_other_aggregates_are_made(tmp_path: Path) -> None:
+    Shared.seen.clear()
+    watched(Shared(), tmp_path / "run")
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    assert Shared.seen == [1, 2, 3]
+
+
+def test_a_lambda_is_no_part_of_a_pickle_unless_it_makes_metrics() -> None:
+    strategy = FedMedian(train_metrics_aggr_fn=lambda contents, key: MetricRecord({}))
+    pickled(strategy)
+    strategy.hook = lambda: None  # type: ignore[attr-defined]
+    with pytest.raises(NotAgain, match="its attribute 'hook' cannot be pickled"):
+        pickled(strategy)
 
 
 def test_clients_that_fail_leave_or_come_are_named_and_the_others_valued(tmp_path: Path) -> None:
@@ -590,14 +479,6 @@ def test_statements_and_the_live_page_count_the_clients_that_came_and_not_those_
     assert (far["clients"], far["rounds"], far["state"]) == (4, ROUNDS, "finished")
     models = statement(tmp_path / "run", 0).models
     assert (models.reached, models.deliveries) == (3, 3 * ROUNDS)
-
-
-class First(FedAvg):
-    """Takes the first reply's arrays of the right shape, whoever weighs what."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        found = [r.content["arrays"] for r in replies if list(r.content["arrays"]["b"].shape) == [3]]
-        return found[0].copy(), MetricRecord({"replies": len(found)})
 
 
 def test_replies_without_weights_and_of_other_shapes_are_named(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import http.client
+import http.server
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -168,6 +170,94 @@ def test_the_gate_serves_its_own_user_alone(
 
 
 # ---- with real processes
+
+
+class Counts(http.server.BaseHTTPRequestHandler):
+    """A SuperLink that answers how many bytes it was sent."""
+
+    def do_POST(self) -> None:
+        said = str(len(self.rfile.read(int(self.headers["Content-Length"])))).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the port of an nginx as 'hanse network up' starts it, and the process id of its worker."""
+    if walls.nginx() is None:
+        (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
+    certs = tmp_path / "certs"
+    make_certificates(certs, "harvest")
+    make_outside(certs, ["localhost"])
+    behind = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counts)
+    shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    shown.load_cert_chain(certs / "server.crt", certs / "server.key")
+    behind.socket = shown.wrap_socket(behind.socket, server_side=True)
+    threading.Thread(target=behind.serve_forever, daemon=True).start()
+    [port] = free_ports(1)
+    command = walls.configure(tmp_path / "proxy", f"127.0.0.1:{port}", f"127.0.0.1:{behind.server_port}")
+    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        assert walls.wait_for(f"https://127.0.0.1:{port}/", 403, lambda: started.poll() is None) is None
+        yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
+    finally:
+        started.terminate()
+        started.wait()
+        behind.shutdown()
+        behind.server_close()
+
+
+def _post(port: int, name: str, body: bytes) -> tuple[int, bytes]:
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=ssl._create_unverified_context())
+    try:
+        made.request("POST", f"/v1/fleet/{name}", body)
+        answer = made.getresponse()
+        return answer.status, answer.read()
+    finally:
+        made.close()
+
+
+def _memory(process: int) -> int:
+    """Return the bytes that a process holds in memory."""
+    said = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.findall(r"VmRSS:\s+(\d+) kB", said)[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[int, int]) -> None:
+    port, worker = proxy
+    large = 5 * 1024**2 + 5000  # a piece of an array, as Flower cuts them
+    assert _post(port, "push-object", bytes(large)) == (200, str(large).encode())
+    assert [_post(port, name, bytes(large))[0] for name in ("push-messages", "pull-object")] == [413, 413]
+    before, held = _memory(worker), list[socket.socket]()
+    anybody = ssl._create_unverified_context()
+    try:
+        for _ in range(walls.PUSHES):
+            held.append(anybody.wrap_socket(socket.create_connection(("127.0.0.1", port))))
+            held[-1].sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n")
+            held[-1].sendall(bytes(6_000_000))
+        until("a ninth is refused", lambda: _post(port, "push-object", b"x")[0] == 503)
+        assert _post(port, "pull-messages", b"x") == (200, b"1")  # other requests pass
+        # the last pieces may still be in the kernel's buffers; in nginx's memory it was all of them, 48 MB
+        assert _memory(worker) - before < 8_000_000
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_the_proxy_waits_for_nobody_who_sends_a_byte_every_twenty_seconds(tmp_path: Path) -> None:
+    if walls.nginx() is None:
+        pytest.skip("needs nginx")
+    walls.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000", nodes=100)
+    said = (tmp_path / "proxy" / "nginx.conf").read_text()
+    assert re.findall(r"client_body_timeout (\d+)s", said) == ["15"]
+    assert re.findall(r"client_body_buffer_size (\w+);", said) == ["64k"]
+    assert re.findall(r"limit_conn (\w+ \d+)", said) == ["address 800", "address 800", "pushes 200"]
 
 
 @pytest.fixture

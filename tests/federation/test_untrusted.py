@@ -159,6 +159,7 @@ def test_an_update_of_another_type_or_range_is_refused(changes: dict[str, Any], 
         (TEST, replace(TESTED, metrics={"auc": math.inf}), "Tested.metrics.auc: inf"),
         (TEST, replace(TESTED, gaps={str(n): "" for n in range(65)}), "65 metrics; at most 64"),
         (TEST, replace(TESTED, without_block=torch.zeros(21, dtype=torch.float64)), "without 21 blocks; at most 20"),
+        (TEST, replace(TESTED, interval=torch.zeros(3, dtype=torch.float64)), "an interval of 3 numbers; must be 2"),
         (TEST, replace(TESTED, weights=torch.ones(2, dtype=torch.float64)), "weights of its own that nobody asked for"),
     ],
 )
@@ -271,7 +272,7 @@ def test_what_a_reply_expands_to_is_bounded_by_what_was_asked(header: str, reaso
 
 def test_the_room_of_a_reply_is_that_of_a_sound_one() -> None:
     tasks = (TRAIN, TAUGHT, Score("q", MODELS), Nearest("q", MODELS), Gradient("q", MODELS), Ask("q", {}, MODELS), TEST)
-    assert room(Request(1, tasks)) == Room(12 + (12 + 32) + 32 + 32 + 24 + 20 * 8, (1 << 18) + 512 * 10)
+    assert room(Request(1, tasks)) == Room(12 + (12 + 32) + 32 + 32 + 24 + 22 * 8, (1 << 18) + 512 * 10)
     sound = Reply(1, (SOUND, replace(SCORED, loss=torch.zeros(2, dtype=torch.float64))))
     assert unpack_reply(pack(sound), room(Request(1, (TRAIN, Score("q", MODELS))))).results[0].seat == 0
 

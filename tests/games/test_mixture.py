@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from hanse.games import shapley
 from hanse.games.least_core import least_core
 from hanse.games.mixture import Fit, design, fit, mixture, shares_settled, top_settled
-from hanse.games.mixture_kernel import kernel_interactions, kernel_values
+from hanse.games.mixture_kernel import (
+    kernel_interactions,
+    kernel_values,
+    sum_kernel_interactions,
+    sum_kernel_values,
+)
 from hanse.games.semivalues import Semivalue, semivalue_from_table
 
 TABLES = sorted((GOLDEN / "games").glob("*.npz"))
@@ -79,15 +84,19 @@ def test_closed_forms_are_the_semivalues_and_interactions_of_the_kernel(n: int, 
     q = np.exp(spread * draw.normal(size=n))
     q, u = np.maximum(q / q.sum(), 1e-6 / n), 1 + draw.normal(size=(2, n))
     q = q / q.sum()
-    worth = [(u[:, c] @ q[list(c)] / q[list(c)].sum()) ** 4 if c else np.zeros(2) for _, c in subsets(n)]
+    averages = [(u[:, c] @ q[list(c)] / q[list(c)].sum()) ** 4 if c else np.zeros(2) for _, c in subsets(n)]
+    sums = [(0.3 + u[:, c] @ q[list(c)]) ** 4 if c else np.zeros(2) for _, c in subsets(n)]
     for measure in (Semivalue.shapley(n), Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
-        values, both = kernel_values(u, q, measure), kernel_interactions(u, q, measure)
-        for game in range(2):
-            v = np.array([one[game] for one in worth])
-            exact = semivalue_from_table(v, measure.weights(n - 1))
-            assert np.abs(values[:, game] - exact).max() < 1e-8 * np.abs(exact).max()
-            pairs = interactions_from_table(v, measure.weights(n - 2))
-            assert np.abs(both[:, :, game] - pairs).max() < 1e-8 * np.abs(pairs).max()
+        for worth, values, both in (
+            (averages, kernel_values(u, q, measure), kernel_interactions(u, q, measure)),
+            (sums, sum_kernel_values(u, q, 0.3, measure), sum_kernel_interactions(u, q, 0.3, measure)),
+        ):
+            for game in range(2):
+                v = np.array([one[game] for one in worth])
+                exact = semivalue_from_table(v, measure.weights(n - 1))
+                assert np.abs(values[:, game] - exact).max() < 1e-8 * np.abs(exact).max()
+                pairs = interactions_from_table(v, measure.weights(n - 2))
+                assert np.abs(both[:, :, game] - pairs).max() < 1e-8 * np.abs(pairs).max()
 
 
 def test_semivalues_weigh_coalitions_as_their_formulas_say() -> None:

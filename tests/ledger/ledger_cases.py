@@ -24,10 +24,10 @@ def fee(i: int, units: int) -> Transaction:
 def history(rounds: int, clients: int, seed: int = 0) -> list[tuple[int, list[Transaction]]]:
     """Rounds of valid transactions of many forms, a list a round."""
     draw = random.Random(seed)
-    book = Book()
+    book, size = Book(), draw.randint(1, 5) * TOKEN
     told = []
     for number in range(rounds):
-        new = [grant(i, draw.randint(1, 5) * TOKEN) for i in range(clients)] if number == 0 else []
+        new = [grant(i, size) for i in range(clients)] if number == 0 else []
         for k in range(draw.randint(1, 6) if number else 0):
             candidate = one(draw, clients, f"step/{k}")
             try:

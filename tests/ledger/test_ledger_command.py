@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from alembic import command as alembic
 from alembic.config import Config
@@ -24,7 +25,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli import entry as cli
 from hanse.core.book import Book, LedgerError
-from hanse.core.entry import Transaction, client
+from hanse.core.entry import TOKEN, Transaction, client
 from hanse.ledger import archive, connect
 from hanse.ledger.export import tokens
 from hanse.ledger.place import heads_said, open_ledger
@@ -33,6 +34,7 @@ from hanse.ledger.store import Ledger
 from hanse.ledger.tables import metadata
 
 TOLD = history(7, 4, seed=6)
+GRANTED = TOLD[0][1][0].postings[1][1] / TOKEN
 HERE = Path(__file__).parent
 Hanse = Callable[..., tuple[int, str, str]]
 
@@ -54,7 +56,12 @@ def checkpoint(folder: Path, book: Book, number: int, pending: Sequence[tuple[in
 def folder(tmp_path: Path) -> Path:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.toml").write_text('[mechanism]\nname = "pifl"\n')
+    (run / "config.toml").write_text(
+        f'[data]\nclients = 4\n[mechanism]\nname = "fedavg"\nsettle = "mine:Rule"\n[clients]\ngrant = {GRANTED}\n'
+    )
+    (run / "rounds").mkdir()
+    for n in range(7):
+        np.savez(run / "rounds" / f"{n:05d}.npz")
     (run / "ledger.json").write_text('{"book": "b1"}\n')
     with Ledger.open(run / "ledger.db", book="b1") as ledger:
         play(ledger, TOLD)

@@ -166,6 +166,6 @@ def test_bits_that_do_not_exist_and_without_the_extra(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(errors.importlib, "import_module", absent)
     with pytest.raises(
-        UserError, match=r"model.name: 'lora': needs peft, which is not installed: pip install 'hanse\["
+        UserError, match=r"model.name: 'lora': needs peft, which is not installed: pip install '\.\[llm\]'"
     ):
         build_problem("lora", (T,), TOKENS, 0, **OPTIONS)

@@ -14,14 +14,13 @@ sys.path.append(str(Path(__file__).parents[1] / "deployment"))
 
 from deployed import clients, final, kinds, metrics, network, plan
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, client_app, play
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data.instructions.sources import INSTRUCTION, client_reports
 from hanse.data.samples import Samples
-from hanse.deployment.server import play
-from hanse.flower import ClientData, client_app, instructions
+from hanse.flower import ClientData, instructions
 from hanse.lab.papers.catalogue import find_table
 from hanse.learning.sequences import is_text
 

@@ -207,7 +207,7 @@ def test_offline_is_one_line(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load("tfns")
     assert len(wrong.value.lines) == 1
     monkeypatch.setattr(errors.importlib, "import_module", absent)
-    with pytest.raises(UserError, match=r"needs datasets, which is not installed: pip install 'hanse\[llm\]'"):
+    with pytest.raises(UserError, match=r"needs datasets, which is not installed: pip install '\.\[llm\]' in a clone"):
         load("tfns")
 
 

@@ -344,13 +344,13 @@ def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bi
         assert ours["made_at"].tolist() == [0, 0, 0]
         assert not (ours["W_row"] == 0).any()
     assert ours["made_hash"].tolist() == [row_hash(whole.table.rows[0])]
-    [check] = audit_run(tmp_path / "killed").checks
+    [_, check] = audit_run(tmp_path / "killed").checks
     assert check.holds
     assert check.said == "4 were recorded by their hashes, and the last checkpoint has those of round 3"
     last = tmp_path / "killed" / "rounds" / "00003.npz"
     arrays = dict(np.load(last))
     np.savez(last, **{**arrays, "made_hash": np.array(["0" * 40])})  # type: ignore[arg-type]
-    [check] = audit_run(tmp_path / "killed").checks
+    [_, check] = audit_run(tmp_path / "killed").checks
     assert not check.holds
     assert f"row 0 of the table is {arrays['made_hash'][0]}, and was recorded as 000" in check.said
     seats = [json.loads(line) for line in (tmp_path / "whole" / "clients.jsonl").read_text().splitlines()]

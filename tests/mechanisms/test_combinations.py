@@ -154,7 +154,7 @@ def test_what_fitted_before_the_second_protocol_still_fits() -> None:
     }
     assert len(fitted) == 485
     assert fitted - now == set()
-    assert len(now) == sum(not lacking(c) for c in ALL) == 857
+    assert len(now) == sum(not lacking(c) for c in ALL) == 883
 
 
 def experiment(name: str, **parts: str) -> hanse.Experiment:

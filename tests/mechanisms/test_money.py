@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forging import restamped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -154,6 +155,7 @@ def test_verify_names_what_is_wrong_with_a_delivery(tmp_path: Path, name: str, c
     if name == "market_paid":
         kept["withheld"] = kept["withheld"][:0]
     np.savez(file, **{**kept, name: change(kept[name])})
+    restamped(tmp_path / "run")
     code, said = verified(tmp_path / "run")
     assert code == 1
     assert said["wrong"].startswith(message)

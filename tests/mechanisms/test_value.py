@@ -16,7 +16,7 @@ from hanse.core.part import Values, View
 from hanse.core.telling import describe
 from hanse.games import shapley
 from hanse.learning.blocks import sample_blocks
-from hanse.mechanisms.registry import build_mechanism
+from hanse.mechanisms.registry import build_mechanism, unmet_needs
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.observers import valued_otherwise
 from hanse.runs.setup import build, settle_engine
@@ -74,6 +74,26 @@ def utilities(world: Setup, view: View, kind: str) -> dict[frozenset[int], float
     return found
 
 
+def loss_of(world: Setup, row: torch.Tensor) -> float:
+    """Return the validation loss of a row by plain PyTorch."""
+    samples = world.data.server_validation
+    assert samples is not None
+    world.problem.layout.load(world.problem.module, row.float())
+    with torch.no_grad():
+        return float(functional.cross_entropy(world.problem.module(samples.x).double(), samples.y))
+
+
+def increments(world: Setup, view: View) -> dict[frozenset[int], float]:
+    """Move the old row by every coalition's weighted steps, the others' missing, and test it with plain PyTorch."""
+    n, old = view.trained.num_samples, view.table.rows[0].double()
+    steps = torch.tensor(n / n.sum())[:, None] * (view.trained.rows.double() - old)
+    found = {}
+    for size in range(M + 1):
+        for members in combinations(range(M), size):
+            found[frozenset(members)] = -loss_of(world, old + steps[list(members)].sum(0))
+    return found
+
+
 def brute_force(worth: dict[frozenset[int], float]) -> np.ndarray:
     values = np.zeros(M)
     for i in range(M):
@@ -91,6 +111,91 @@ def test_exact_values_are_brute_force_on_averaged_models(world: Setup, view: Vie
     got = value(view, name="exact", utility=kind)
     np.testing.assert_allclose(got.per_seat, want, atol=2e-6)
     assert got.metrics["value/models_evaluated"] == 2**M
+
+
+@pytest.mark.parametrize("name", ["exact", "mixture", "gtg"])
+def test_in_the_increment_game_the_others_steps_are_missing(world: Setup, view: View, name: str) -> None:
+    want = brute_force(increments(world, view))
+    options = {"eps": 0.0, "max_permutations": 400} if name == "gtg" else {}
+    found = value(view, name=name, game="increment", **options)
+    np.testing.assert_allclose(found.per_seat, want, atol=2e-3 if name == "gtg" else 2e-6)
+    assert "value/not_averages" not in found.metrics
+    # another game than that of the averages
+    assert np.abs(found.per_seat - value(view, name="exact").per_seat).max() > 0.01
+
+
+def test_path_values_share_out_what_the_round_gained_along_the_step_it_made(world: Setup, view: View) -> None:
+    found = value(view, name="path")
+    n, old = view.trained.num_samples, view.table.rows[0]
+    new = torch.tensor(n / n.sum(), dtype=torch.float32) @ view.trained.rows
+    gain = loss_of(world, old) - loss_of(world, new)
+    assert found.metrics["value/gain"] == pytest.approx(gain, abs=1e-6)
+    assert found.per_seat.sum() == pytest.approx(gain, rel=0.01)
+    assert found.metrics["value/residual"] == pytest.approx(gain - found.per_seat.sum(), abs=1e-6)
+    assert found.metrics["value/gradients"] == 3
+    exact = brute_force(increments(world, view))
+    assert np.linalg.norm(found.per_seat - exact) < 0.1 * np.linalg.norm(exact)
+
+
+def with_updates(view: View, rows: torch.Tensor, weights: np.ndarray) -> View:
+    """Return the round with other updates, of which the new row is the average by ``weights``."""
+    updates = replace(view.trained, rows=rows)
+    W = np.concatenate([weights, [0.0]])[None]
+    return replace(view, updates=updates, mix=replace(view.mixed, W=W))
+
+
+def test_an_idle_update_earns_exactly_nothing_and_one_in_parts_what_it_earned_whole(view: View) -> None:
+    rows, old = view.trained.rows.clone(), view.table.rows[0]
+    rows[2] = old
+    found = value(with_updates(view, rows, np.array([0.2, 0.3, 0.4, 0.1])), name="path").per_seat
+    assert found[2] == 0.0
+    assert np.abs(found[[0, 1, 3]]).min() > 0
+    # the game of averages pays it: it pulls small coalitions back to where they started
+    assert value(with_updates(view, rows, np.array([0.2, 0.3, 0.4, 0.1])), name="exact").per_seat[2] != 0.0
+    rows[2] = rows[1]  # the second's update under two names
+    twice = value(with_updates(view, rows, np.array([0.2, 0.1, 0.2, 0.1])), name="path").per_seat
+    rows[2] = old
+    once = value(with_updates(view, rows, np.array([0.2, 0.3, 0.0, 0.1])), name="path").per_seat
+    assert twice[1] + twice[2] == pytest.approx(once[1], abs=1e-6)
+
+
+def test_old_steps_and_copies_are_worth_nothing_where_only_what_is_new_counts(view: View) -> None:
+    part: Any = build_mechanism({"name": "fedavg", "value": {"name": "path", "novel": True}}).value
+    state = part.init(view.context)
+    first, state = part.value(view, state)
+    np.testing.assert_allclose(first.per_seat, value(view, name="path").per_seat, atol=1e-12)
+    state = part.learn(view, state)
+    assert state["steps"].shape == (M, view.context.layout.num_parameters)
+    old = view.table.rows[0]
+    rows = view.trained.rows.clone()
+    generator = torch.Generator().manual_seed(1)
+    rows[0] += 0.3 * torch.randn(rows.shape[1], generator=generator) * (rows[0] - old).norm() / rows.shape[1] ** 0.5
+    rows[1] = old + (view.trained.rows - old).mean(0)  # last round's global step
+    found = part.value(with_updates(view, rows, np.full(M, 1 / M)), state)[0]
+    assert abs(found.per_seat[0]) > 1e-4
+    assert np.abs(found.per_seat[1:]).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"utility": "accuracy"}, "mechanism.value.utility: 'accuracy': must be 'loss'"),
+        ({"points": 0}, "mechanism.value.points: 0"),
+        ({"points": 25}, "mechanism.value.points: 25"),
+    ],
+)
+def test_what_path_values_cannot_follow_is_refused(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build_mechanism({"name": "fedavg", "value": {"name": "path", **options}})
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize("valued", [{"name": "path"}, {"name": "exact", "game": "increment"}])
+def test_rules_whose_step_is_no_sum_of_steps_are_refused_before_round_0(valued: dict[str, Any]) -> None:
+    mechanism = build_mechanism({"name": "fedavg", "weigh": "median", "value": valued})
+    lines = [one.line for one in unmet_needs(mechanism, frozenset({"validation", "clients"}))]
+    assert len(lines) == 1
+    assert "whose step is the sum of theirs; Median in mechanism.weigh is applied again" in lines[0]
 
 
 def test_gtg_agrees_with_exact_within_its_own_error(view: View) -> None:
@@ -231,14 +336,14 @@ def test_value_parts_say_what_they_measure() -> None:
     named = {
         "exact": "Shapley value", "gtg": "Shapley value", "monte_carlo": "Shapley value", "mixture": "Shapley value",
         "banzhaf": "Banzhaf value", "leave_one_out": "leave-one-out value", "first_order": "first-order value",
-        "first_order_clients": "first-order value",
+        "first_order_clients": "first-order value", "path": "path value",
     }  # fmt: skip
     for name, wanted in named.items():
         mechanism = build_mechanism({"name": "pifl" if name == "first_order_clients" else "fedavg", "value": name})
         said = describe({"value": mechanism.value}, {}, None, None, 3, 0).measure
         assert said is not None
         assert said.name == wanted
-        assert said.share_out == (wanted == "Shapley value")
+        assert said.share_out == (wanted in ("Shapley value", "path value"))
     beta = build_mechanism({"name": "fedavg", "value": {"name": "mixture", "semivalue": "beta", "alpha": 2.0}}).value
     assert describe({"value": beta}, {}, None, None, 3, 0).measure.name == "beta-Shapley value (2, 1)"  # type: ignore[union-attr]
 
@@ -280,7 +385,7 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
     assert np.mean(inside) > 0.9
 
 
-@pytest.mark.parametrize("name", ["exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order"])
+@pytest.mark.parametrize("name", ["exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order", "path"])
 def test_without_a_block_values_are_those_of_the_other_samples(world: Setup, view: View, name: str) -> None:
     samples = view.judge.validation
     assert samples is not None

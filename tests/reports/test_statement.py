@@ -17,11 +17,12 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
+from hanse.learning.intervals import difference, wilson
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of
-from hanse.reports.statement import Fit, Models, contributed, models_of, money_of, statement, verdict_of
+from hanse.reports.statement import Fit, Models, Money, contributed, models_of, money_of, statement, verdict_of
 from hanse.reports.statement_page import POLICY, STYLE, render
 from hanse.rounds.arrivals import STILL
 from hanse.runs.record import load_run
@@ -234,7 +235,7 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
         own = load_run(market).arrays(3)
         assert found.last == own["test_accuracy"][c]
         p, q, n = found.last, found.alone_accuracy, found.samples
-        assert found.error == pytest.approx(((p * (1 - p) + q * (1 - q)) / n) ** 0.5)
+        assert found.difference_interval == pytest.approx(difference(p, wilson(p, n), q, wilson(q, n)))
     with pytest.raises(UserError, match="its mechanism is 'ipfl'"):
         statement(market, 1, alone=market)
     (place / "config.toml").write_text((place / "config.toml").read_text().replace("lr = 0.05", "lr = 0.06"))
@@ -273,7 +274,7 @@ def test_the_answer_is_no_surer_than_the_numbers(of: Fit, utility: float | None,
     tokens_decide = answer in ("yes", "no") and (
         of.alone is None or abs((of.last or 0) - (of.alone_accuracy or 0)) < 0.1
     )
-    assert ("In tokens" in found.headline) == (tokens_decide and utility is not None)
+    assert ("By the market's own count" in found.headline) == (tokens_decide and utility is not None)
 
 
 def test_two_equal_accuracies_are_called_the_same() -> None:
@@ -282,11 +283,45 @@ def test_two_equal_accuracies_are_called_the_same() -> None:
     assert "+0.0" not in told
 
 
+def books(received: int, paid: int) -> Money:
+    return Money(
+        book="b", count=1, head="", floor=0, granted=0, received=received, paid=paid, balance=0, escrow=0, figures=(),
+        lines=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("money", "utility", "said"),
+    [
+        (books(0, 23_304_267), 9.5, "It paid 23.304267 tokens more than it received; by the market's own count joining "
+         "paid; whether its model is better is not known"),
+        (books(5_000_000, 0), -1.0, "It received 5 tokens more than it paid; by the market's own count joining "
+         "did not pay; whether its model is better is not known"),
+        (books(2, 2), 0.0, "It paid as many tokens as it received; by the market's own count joining made no "
+         "difference; whether its model is better is not known"),
+        (None, 1.0, "By the market's own count joining paid; whether its model is better is not known"),
+        (books(0, 7_000_000), None, "In tokens joining did not pay; whether its model is better is not known"),
+    ],
+)  # fmt: skip
+def test_the_money_comes_first_and_then_the_markets_own_count(
+    money: Money | None, utility: float | None, said: str
+) -> None:
+    found = verdict_of(fit(0.5, None), money, Models(1, 1, 1, 1, 1, utility=utility))
+    assert found.headline == said
+    [_, economy] = found.reasons
+    if money is not None and utility is not None:
+        assert economy.startswith("Not counting its grant, it received ")
+        assert economy.endswith(
+            f"By the market's own count, joining was worth {utility:+.2f} tokens to it: what it gained from others' "
+            "models, less the cost of sharing its own and that net payment."
+        )
+
+
 def test_what_a_point_of_accuracy_cost() -> None:
     found = verdict_of(fit(0.9, 0.5), None, Models(1, 1, 1, 1, 1, utility=-2.0))
-    assert found.reasons[-1] == "It paid 0.05 tokens for each point of accuracy."
+    assert found.reasons[-1] == "It paid 0.05 tokens of utility for each point of accuracy."
     found = verdict_of(fit(0.5, 0.9), None, Models(1, 1, 1, 1, 1, utility=8.0))
-    assert found.reasons[-1] == "It earned 0.2 tokens for each point of accuracy that it gave up."
+    assert found.reasons[-1] == "It earned 0.2 tokens of utility for each point of accuracy that it gave up."
 
 
 # ---- the page and the command

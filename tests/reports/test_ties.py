@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forging import restamped
 from PIL import Image
 from reports_cases import metric, seat, write_run
 
@@ -208,15 +210,34 @@ def test_a_share_that_no_validation_set_changes_has_no_error_of_the_draw() -> No
 
 def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
-    mine = contributed(load_run(path), 0)
-    error = (0.3**2 + 1.2**2) ** 0.5 / 16
-    assert mine.share_interval == pytest.approx((0.75 - SURE * error, 0.75 + SURE * error))
+    before = statement(path, 0)
+    half = np.array([3.0, 1.0, -2.0]) / 2
+    blocks = half[:, None] + np.array([[0.1], [0.0], [0.0]]) * np.where(np.arange(20) % 2, 1.0, -1.0)
+    for r in range(2):
+        np.savez(path / "rounds" / f"{r:05d}.npz", answered=np.arange(3), value_without_block=blocks)
+    mine, drawn = contributed(load_run(path), 0), 2 * (19 / 20 * 20 * 0.1**2) ** 0.5
+    assert mine.drawn == pytest.approx(drawn)
+    assert mine.interval == pytest.approx((3 - SURE * (0.09 + drawn**2) ** 0.5, 3 + SURE * (0.09 + drawn**2) ** 0.5))
+    shares = (3 + 2 * (blocks[0] - 1.5)) / (4 + 2 * (blocks[0] - 1.5))
+    sampling = (0.3**2 + 1.2**2) ** 0.5 / 16
+    error = (sampling**2 + 19 / 20 * ((shares - shares.mean()) ** 2).sum()) ** 0.5
+    assert mine.share_interval == pytest.approx((0.75 - SURE * error, 0.75 + SURE * error), abs=1e-3)
     assert contributed(load_run(path), 2).share_interval == (0.0, 0.0)
-    assert "75.0 % of what all clients&#39;" not in render(statement(path, 0))
-    assert "75.0 % of what all clients' were worth (with 95 % confidence between 59.8 % and 90.2 %)" in render(
-        statement(path, 0)
-    )
-    assert mine.interval == pytest.approx((3 - SURE * 0.3, 3 + SURE * 0.3))
+    low, high = (f"{100 * end:.1f} %" for end in mine.share_interval or ())
+    page = render(replace(before, contributed=mine))
+    assert f"75.0 % of what all clients' were worth (with 95 % confidence between {low} and {high})" in page
+
+
+def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:
+    path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
+    for client in (0, 2):
+        mine = contributed(load_run(path), client)
+        assert mine.sampling is not None
+        assert (mine.drawn, mine.interval, mine.share_interval, mine.sure) == (None, None, None, False)
+        page = render(statement(path, client))
+        assert "from the sampling of coalitions alone. How much other validation samples would change it is not" in page
+        assert "with 95 % confidence" not in page
+        assert "did more harm than good" not in page
 
 
 # ---- interactions
@@ -367,5 +388,7 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path, monkeypat
     with np.load(run.path / "rounds" / "00001.npz") as stored:
         arrays = dict(stored)
     np.savez(run.path / "rounds" / "00001.npz", **{**arrays, "value_of_30": np.zeros((2, 5))})
+    restamped(run.path)
+    [read] = load_runs([run.path])
     with pytest.raises(UserError, match=r"00001\.npz: its values of 30 models are not numbers by client"):
         load_runs([run.path])[0].smaller_budgets()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forging import restamped
 
 import hanse
 from hanse.base.errors import UserError
@@ -401,6 +402,9 @@ def test_an_order_of_arrival_that_cannot_be_is_refused(staleness: list[int], tmp
     with np.load(file) as arrays:
         found = {**arrays, "staleness": np.array(staleness)}
     np.savez(file, **found)
+    with pytest.raises(UserError, match=r"round 2: rounds/00002\.npz is not the file that was written"):
+        hanse.run(experiment([1, 1, 1], {"late": "next", "replay": str(first)}, behaviour={}))
+    restamped(first)
     with pytest.raises(UserError, match="its order of arrival cannot be read: staleness must be 0 to 2"):
         hanse.run(experiment([1, 1, 1], {"late": "next", "replay": str(first)}, behaviour={}))
 

@@ -16,6 +16,7 @@ from hanse.data import Dataset, Samples
 from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
+from hanse.learning.intervals import auc_interval
 from hanse.learning.metrics import LOSS, reading_of
 from hanse.reports.accuracy import curve_charts
 from hanse.reports.compare import compare_runs, compare_tables
@@ -280,6 +281,9 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
     assert found.gaps == {"failing": "RuntimeError: no such luck"}
     assert found.without_block is not None
     assert found.without_block.shape == (20,)
+    ill = int(data.test.y.sum())
+    assert found.interval is not None
+    assert tuple(found.interval.tolist()) == auc_interval(found.metrics["auc"], ill, 300 - ill)
 
 
 def cost(y: Any, p: Any, missed: float = 5.0) -> float:

@@ -128,7 +128,11 @@ def test_mlflow_gets_the_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "module", "said"),
     [
-        ("tensorboard", "torch.utils.tensorboard", "--track tensorboard: is not installed; pip install 'hanse[track]'"),
+        (
+            "tensorboard",
+            "torch.utils.tensorboard",
+            "--track tensorboard: is not installed; pip install '.[track]' in a clone of hanse",
+        ),
         ("mlflow", "mlflow", "--track mlflow: is not installed; pip install mlflow-skinny"),
         ("wandb", "wandb", "--track wandb: is not installed; pip install wandb"),
     ],

@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hanse.base.looking import is_looking
+from hanse.base.looking import OWN, is_looking, own_things
 
 
 class UserError(ValueError):
@@ -80,7 +80,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     """Return the callable that ``"package.module:name"`` names.
 
     To import a module is to run it. In a command that only looks at somebody's run, import paths are therefore refused
-    unless the user trusts the run's files (:mod:`hanse.base.looking`).
+    unless the user trusts the run's files, and at a node that was told one in a message they mean what the
+    participant's own app has listed (:mod:`hanse.base.looking`).
 
     Args:
         path: the import path. A word without a colon is taken for a misspelt built-in name.
@@ -95,7 +96,15 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     if not colon:
         hint = nearest(path, allowed)
         raise UserError(f"{where}: '{path}': no such name{hint} (or an import path 'package.module:name')")
-    if is_looking():
+    own = own_things()
+    if own is not None:
+        if path not in own:
+            raise UserError(
+                f"{where}: '{path}': is an import path, and a node follows none that comes in a message; its own app "
+                "may list what it means: client_app(..., own=[...])"
+            )
+        return own[path]
+    if is_looking() and path not in OWN:
         raise UserError(
             f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
         )
@@ -103,6 +112,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:
         if missing.name is None or not (module + ".").startswith(missing.name + "."):
+            if path in OWN:
+                raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from None
             raise  # the user's module is there, but something that it imports is not
         raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
     except AttributeError:

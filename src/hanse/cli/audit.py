@@ -36,11 +36,11 @@ def audit(
     ledger_url: LedgerUrl = None,
     trust: Trust = False,
 ) -> None:
-    """Check a run of a market: did everyone gain, do the books hold, who was isolated, and does a lie pay?
+    """Check a run of a market: did anybody lose, do the books hold, what did cheats earn, and does a lie pay?
 
     Every round is replayed from its record: the prices, who was delivered what, and what the ledger moved. It needs
-    nothing but the run directory, and prints a line for each check and a row for each client. It exits with 1 if a
-    check fails.
+    nothing but the run directory, and prints a line for each check, a line for each fact that is neither right nor
+    wrong (who traded nothing, for example), and a row for each client. It exits with 1 if a check fails.
 
     With --client the run is played again for each lie that this client might have told (a false size, cost or
     eagerness, an attack, or staying alone), to see whether any of them would have paid. That needs --trust if the run's
@@ -79,11 +79,13 @@ def audit(
 
 
 def _print(found: Audit, run: RunRecord) -> None:
-    """Print the checks, and each client's sums over all markets in tokens."""
+    """Print the checks, the facts, and each client's sums over all markets in tokens."""
     title = f"{found.markets} markets of {run.name}" if found.markets else run.name
     table = RichTable("", "check", "", title=title, title_justify="left")
     for check in found.checks:
-        table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, check.said)
+        table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, escape(check.said))
+    for fact in found.facts:
+        table.add_row("", fact.name, escape(fact.said))
     out.print(table)
     if not found.clients:
         return

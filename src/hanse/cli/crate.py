@@ -19,7 +19,7 @@ def crate(
     The file says in linked data what was run, with which software, data and settings, and what came out, so that
     archives and other tools can read it. Nothing else in the directory is changed.
 
-    Needs the library rocrate: pip install 'hanse[crate]'.
+    Needs the library rocrate: pip install '.[crate]' in a clone of hanse.
 
     Examples:
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0

@@ -126,6 +126,8 @@ def _market(folder: Path, console: Console) -> Path:
     console.print(played.gain, "\n", sep="", highlight=False)
     for check in played.audit.checks:
         say(f"{'holds' if check.holds else 'FAILS'}: {check.name}: {check.said}", console, wrap=True)
+    for fact in played.audit.facts:
+        say(f"{fact.name}: {fact.said}", console, wrap=True)
     return write_report(
         [place for place in (played.market.path, played.alone.path) if place is not None],
         folder / "market-report",

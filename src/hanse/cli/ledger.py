@@ -131,34 +131,35 @@ def verify(
         hanse ledger verify runs/exp --receipts receipts
     """
     from hanse.core.book import LedgerError
-    from hanse.ledger import verify as verifying
-    from hanse.ledger.place import heads_said, place_of, rounds_written
+    from hanse.ledger.place import place_of, verify_run
     from hanse.ledger.receipts import read_receipts
     from hanse.ledger.store import Ledger
-    from hanse.runs.record import recorded_markets
-    from hanse.runs.replay import first_wrong
+    from hanse.ledger.verify import Verdict
+    from hanse.runs.replay import Replayed, replay_books
 
-    markets = 0
+    replayed = Replayed()
     told = [] if receipts is None else list(read_receipts(receipts))
     url, book = place_of(folder, ledger_url)
     try:
         with Ledger.open(url, book=book, read_only=True) as ledger:
-            verdict = verifying.verify(ledger, told, heads_said(folder, ledger))
+            verdict = verify_run(folder, ledger, told)
             if verdict.ok:
-                history = ((record.round, record.transaction) for record in ledger.history())
-                markets, wrong = first_wrong(recorded_markets(folder), history, rounds_written(folder, ledger))
-                verdict = replace(verdict, wrong=wrong)
+                replayed = replay_books(folder, ledger)
+                verdict = replace(verdict, wrong=replayed.wrong)
     except LedgerError as damaged:  # gone, or too damaged to be opened
-        verdict = verifying.Verdict(0, 0, 0, "", str(damaged))
+        verdict = Verdict(0, 0, 0, "", str(damaged))
     if as_json:
-        said = {"ok": verdict.ok, **asdict(verdict), "receipts": len(told), "markets": markets}
-        print(json.dumps(said, indent=1))
+        said = {"ok": verdict.ok, **asdict(verdict), "receipts": len(told)}
+        print(json.dumps(said | {"markets": replayed.markets, "auctions": replayed.auctions}, indent=1))
     elif verdict.ok:
         print(
             f"The books hold: {verdict.transactions} transactions, {verdict.postings} postings, "
             f"{verdict.accounts} accounts{f', {len(told)} receipts' if told else ''}"
-            f"{f', {markets} markets replayed' if markets else ''}.\nhead {verdict.head}"
+            f"{f', {replayed.markets} markets replayed' if replayed.markets else ''}"
+            f"{f', {replayed.auctions} auctions replayed' if replayed.auctions else ''}.\nhead {verdict.head}"
         )
+        if replayed.auctions == 0:
+            say("Auctions were not replayed: an older hanse wrote the run, and its records hold too little.", err)
     else:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
     if not verdict.ok:

@@ -79,7 +79,8 @@ def up(
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 
-    Certificates and keys are made once and kept in the project. Flower's SuperLink listens on 127.0.0.1 alone. Where
+    Certificates and keys are made once and kept in the project; back up certs/operator.key, with which the server signs
+    every request. Flower's SuperLink listens on 127.0.0.1 alone. Where
     nginx is installed, one stands in front of it that passes what nodes may ask and nothing else. Then --nodes
     SuperNodes are registered and started.
 
@@ -96,6 +97,7 @@ def up(
     """
     from hanse.deployment import walls
     from hanse.deployment.loopback import Loopback
+    from hanse.deployment.operator_key import fingerprint, public_key
     from hanse.deployment.walls import nginx, split
 
     project = folder.resolve()
@@ -109,12 +111,14 @@ def up(
         listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
     more, names = tuple(imports or ()), tuple(hosts or ())
-    Loopback(project, project, ports, warm=not cold, imports=more, listen=listen, hosts=names, members=members).up()
+    made = Loopback(project, project, ports, warm=not cold, imports=more, listen=listen, hosts=names, members=members)
+    made.up()
     typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
         typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
     else:
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
+    typer.echo(f"the operator's key, {folder / 'certs' / made.operator.name}: {fingerprint(public_key(made.operator))}")
     if not walls.TABLE.exists():
         typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
 
@@ -127,19 +131,23 @@ def admit(
 ) -> None:
     """Admit a participant's node to the federation that 'up' started here.
 
-    The participant sends you its public key (KEY.pub) and keeps the private one; it then joins with 'hanse network
-    join'. Its account and its number belong to the key, whatever name you give it here.
+    The participant sends you its public key (KEY.pub) and keeps the private one. You give it certs/ca.crt and
+    certs/operator.pub, with which it joins ('hanse network join'); the fingerprint that is printed here must be the one
+    that it sees there. Its account and its number belong to its key, whatever name you give it here.
 
     Examples:
         hanse network admit harvest clinic.pub --name 'the clinic'
     """
     from hanse.deployment.loopback import Loopback
+    from hanse.deployment.operator_key import fingerprint, make_operator_key, public_key
 
     network = Loopback.read(folder.resolve())
     if not key.is_file():
         raise UserError(f"KEY.pub: {key}: is not there")
+    pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
-    typer.echo(f"admitted {name}")
+    typer.echo(f"admitted {name}; give it ca.crt and operator.pub from {folder / 'certs'}")
+    typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
 
 
 @app.command()
@@ -147,6 +155,10 @@ def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The operator's address.", show_default=False)],
     ca: Annotated[Path, typer.Option("--ca", help="The operator's certificate, ca.crt.", show_default=False)],
     key: Annotated[Path, typer.Option("--key", help="Your node's private key.", show_default=False)],
+    operator: Annotated[
+        Path | None,
+        typer.Option("--operator", help="The operator's public key, operator.pub; needed once.", show_default=False),
+    ] = None,
     config: Annotated[
         str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
     ] = "",
@@ -156,13 +168,17 @@ def join(
 ) -> None:
     """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
 
-    The operator gives you the address and ca.crt, and must have admitted your public key. Data stay here: the node
-    trains when the server asks, and sends models and answers alone.
+    The operator gives you the address, ca.crt and operator.pub, and must have admitted your public key. Data stay here:
+    the node trains when the server asks, and sends models and answers alone.
+
+    The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
+    address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
 
     Examples:
-        hanse network join fed.example.org:9092 --ca ca.crt --key clinic
+        hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub
     """
     from hanse.deployment import walls
+    from hanse.deployment.operator_key import PINNED, fingerprint, home_of, pin, public_key
     from hanse.deployment.walls import split
 
     split(address, "HOST:PORT", "fed.example.org:9092")
@@ -172,6 +188,9 @@ def join(
     walls.command("flower-supernode")
     # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
+    pinned = pin(home_of(), address, operator)
+    typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
+    os.environ[PINNED] = str(pinned.absolute())
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]

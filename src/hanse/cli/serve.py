@@ -56,7 +56,7 @@ def serve(
     statements. Give --cert and --cert-key too, or keys travel unencrypted.
 
     The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
-    'hanse[web]'.
+    '.[web]', in a clone of hanse.
 
     Examples:
         hanse serve runs/exp
@@ -105,7 +105,8 @@ def prepare(
         from hanse.web.app import Page, make_app
         from hanse.web.connections import Connections
     except ModuleNotFoundError as missing:
-        raise UserError(f"hanse serve: {missing.name} is not installed; pip install 'hanse[web]'") from None
+        needed = "pip install '.[web]' in a clone of hanse"
+        raise UserError(f"hanse serve: {missing.name} is not installed; {needed}") from None
     from hanse.web.gate import LOOPBACK
     from hanse.web.keys import Sessions
 

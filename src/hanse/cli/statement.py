@@ -180,7 +180,7 @@ def _write(found: Statement, page: Path | None) -> None:
         return
     _kept(page, render(found))
     name = "" if found.label == str(found.client) else f"{found.label}: "
-    for line in filter(None, (f"{name}{found.verdict.headline}.", *found.verdict.reasons, _worth(found))):
+    for line in filter(None, (f"{name}{found.verdict.headline}.", *found.verdict.reasons, _worth(found), *found.lost)):
         say(line, wrap=True)
     say(f"wrote {page}")
 

@@ -324,6 +324,7 @@ class Tested:
         gaps: for each metric that these samples cannot have, the reason.
         without_block: ``[B]`` float64, the main metric with each of B blocks of the samples left out; NaN where it has
             no value then.
+        interval: ``[2]`` float64, the 95 % interval of the main metric; NaN where it is not known.
     """
 
     __test__ = False  # not one of pytest's
@@ -338,6 +339,7 @@ class Tested:
     metrics: Mapping[Name, Figure] = field(default_factory=dict)
     gaps: Mapping[Name, Name] = field(default_factory=dict)
     without_block: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
+    interval: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
 
 
 Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested

@@ -60,7 +60,9 @@ class Plot:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kind of transaction is called on statements and in reports.
+    """A kind of transaction that a part posts, and what statements and reports call it.
+
+    A payment rule that names any kinds posts no others: the loop refuses them, and ``hanse ledger verify`` finds them.
 
     Attributes:
         kind: the transactions' ``kind``.
@@ -306,6 +308,11 @@ class About:
         """What each kind of transaction is called, those of the loop itself included."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
         return {"grant": "granted when it joined", "transfer": "transfers"} | told
+
+    @property
+    def posted(self) -> frozenset[str]:
+        """The kinds of transactions that the parts say they post; empty: no part says any."""
+        return frozenset(kind.kind for said in self.parts for kind in said.telling.kinds)
 
     @property
     def worth(self) -> Worth | None:

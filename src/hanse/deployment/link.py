@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, astuple, dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
@@ -124,6 +125,7 @@ class FlowerFederation:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         members: the register of participants.
         job: ``job(member, num_clients)`` returns what the member's node must know of the run.
+        key: the operator's, which signs every message to a node (:mod:`hanse.deployment.signing`).
         deadline_s: seconds that an exchange waits where the experiment sets no deadline. A node that has died then
             costs its seat in the round and not the run.
         capacity: how many client ids the mechanism was built for; members with higher ids wait for another run. 0: no
@@ -153,6 +155,7 @@ class FlowerFederation:
     grid: Grid
     members: Members
     job: Callable[[Member, int], Assignment]
+    key: Ed25519PrivateKey
     _: KW_ONLY
     deadline_s: float = 3600.0
     capacity: int = 0
@@ -173,7 +176,7 @@ class FlowerFederation:
     )  # refusals of open training, to be returned by the next exchange
 
     def __post_init__(self) -> None:
-        self.newcomers = Newcomers(self.grid)
+        self.newcomers = Newcomers(self.grid, self.key)
 
     # ---- who is here
 
@@ -288,7 +291,7 @@ class FlowerFederation:
             one.node = self._nodes[one.client]
             by_node[one.node], records[one.node] = one, self._packed(one, members)
         life = max(1.0, seconds, 0.0 if closing is None else LASTING_S)
-        names = sent(self.grid, records, life, str(due[0].round)) if due else {}
+        names = sent(self.grid, self.key, records, life, str(due[0].round)) if due else {}
         return {name: by_node[node] for node, name in names.items()}
 
     def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:

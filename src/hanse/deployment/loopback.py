@@ -28,6 +28,7 @@ from hanse.base.errors import RunFailedError, UserError
 from hanse.base.files import private_folder
 from hanse.base.lock import Hold
 from hanse.deployment import walls
+from hanse.deployment.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
 from hanse.deployment.processes import Processes, last_error, stream
 from hanse.deployment.walls import configure, split, wait_for
 
@@ -153,6 +154,11 @@ class Loopback:
         return f"{HOST if host in ('0.0.0.0', '[::]') else host}:{port}"
 
     @property
+    def operator(self) -> Path:
+        """The file with the operator's public key, which participants pin."""
+        return self.folder / "certs" / PUBLIC
+
+    @property
     def processes(self) -> Processes:
         """The processes of this federation, with their logs in ``folder/logs``."""
         return Processes(self.folder / "logs")
@@ -171,6 +177,7 @@ class Loopback:
             UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
         """
         from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
+        from hanse.deployment.operator_key import make_operator_key
 
         superlink = f"{HOST}:{self.ports[0]}"
         proxy = configure(self.folder / "proxy", self.listen, superlink, self.nodes) if self.listen else None
@@ -180,6 +187,7 @@ class Loopback:
         certs = self.folder / "certs"
         if not (certs / "server.crt").exists():
             make_certificates(certs, self.app.name)
+        make_operator_key(certs)
         if proxy:
             make_outside(certs, self.hosts)
         self.start_superlink(more)
@@ -210,7 +218,8 @@ class Loopback:
                 "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
                 "--database", f"{home}/superlink.db",
             ]  # fmt: skip
-            self.processes.start("superlink", command, self.env() | dict(more or {}), self.app)
+            env = self.env() | {SIGNS_WITH: str(certs / KEY)} | dict(more or {})
+            self.processes.start("superlink", command, env, self.app)
         self._wait("superlink", f"https://{HOST}:{port}{walls.ASK if walls.TABLE.exists() else '/health'}", 200)
 
     def start_proxy(self, command: Sequence[str]) -> None:
@@ -249,8 +258,8 @@ class Loopback:
         """
         if self.processes.pid(f"node{i}") is not None:
             return
-        env = self.env(f"node{i}") | {"HANSE_HOME": str(self.folder / "participants" / f"node{i}")} | dict(more or {})
-        env |= self._warm()
+        own = {"HANSE_HOME": str(self.folder / "participants" / f"node{i}"), PINNED: str(self.operator)}
+        env = self.env(f"node{i}") | own | dict(more or {}) | self._warm()
         command = [
             *walls.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
             "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,

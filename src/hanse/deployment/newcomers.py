@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
@@ -23,6 +24,7 @@ from httpx import HTTPError
 
 from hanse.deployment.members import Hello
 from hanse.deployment.message import QUERY, to_records
+from hanse.deployment.signing import sign
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
@@ -56,6 +58,7 @@ class Newcomers:
 
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
+        key: signs the questions.
         clock: returns the time in seconds; tests give another one.
 
     Examples:
@@ -63,8 +66,8 @@ class Newcomers:
 
         >>> from hanse.deployment.link import key_of
         >>> from hanse.deployment.rehearsal import rehearse_network
-        >>> grid = rehearse_network("fedavg", "nodes").grid
-        >>> newcomers = Newcomers(grid)
+        >>> small = rehearse_network("fedavg", "nodes")
+        >>> grid, newcomers = small.grid, Newcomers(small.grid, small.federation.key)
         >>> newcomers.meet({key_of(node): node for node in grid.get_nodes()[:2]})
         >>> first, second = sorted(newcomers.said)
         >>> newcomers.refuse(first, "it may not take part")
@@ -76,6 +79,7 @@ class Newcomers:
     """
 
     grid: Grid
+    key: Ed25519PrivateKey
     clock: Callable[[], float] = time.monotonic
     _asked: dict[str, _Asked] = field(default_factory=dict, init=False)
     _here: frozenset[str] = field(default_factory=frozenset, init=False)
@@ -161,7 +165,7 @@ class Newcomers:
         if not due:
             return
         questions = {int(one.node.node_id): to_records(Message("null"), kind="hello") for one in due}
-        ids = sent(self.grid, questions, HELLO_S, "hello")
+        ids = sent(self.grid, self.key, questions, HELLO_S, "hello")
         for one in due:
             one.message, one.due = ids.get(int(one.node.node_id)), now + HELLO_S
             if one.message is None:
@@ -172,17 +176,20 @@ class Newcomers:
         one = self._asked[key]
         one.message = None
         if reply.has_error():
-            said = str(reply.error.reason)
+            failed = str(reply.error.reason)
             if reply.error.code in AWAY:
                 self._again(one, self.clock())
-            elif NOT_OURS in said:
-                self.refuse(key, "its client app is not hanse's (hanse.flower.client_app makes one): " + said)
+            elif NOT_OURS in failed:
+                self.refuse(key, "its client app is not hanse's (hanse.flower.client_app makes one): " + failed)
             else:
-                self.refuse(key, f"its node failed: {said}")
+                self.refuse(key, f"its node failed: {failed}")
             return
         try:
             config = reply.content.get("hanse")
-            one.hello = Hello.of(config.get("hello") if isinstance(config, ConfigRecord) else None)
+            said = dict(config) if isinstance(config, ConfigRecord) else {}
+            if isinstance(refused := said.get("refused"), str):
+                raise ValueError(f"its node refuses: {refused}")
+            one.hello = Hello.of(said.get("hello"))
         except ValueError as wrong:
             self.refuse(key, str(wrong))
 
@@ -192,11 +199,14 @@ class Newcomers:
         one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)
 
 
-def sent(grid: Grid, records: Mapping[int, RecordDict], seconds: float, group: str) -> dict[int, str]:
-    """Send a question to each of several nodes.
+def sent(
+    grid: Grid, key: Ed25519PrivateKey, records: Mapping[int, RecordDict], seconds: float, group: str
+) -> dict[int, str]:
+    """Send a signed question to each of several nodes.
 
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
+        key: the operator's, by which each question is signed for its node.
         records: what is sent, by node id.
         seconds: after so long Flower takes no answer any more.
         group: a label that Flower keeps with the messages.
@@ -205,7 +215,7 @@ def sent(grid: Grid, records: Mapping[int, RecordDict], seconds: float, group: s
         Flower's id of the question by node id. A node for which Flower did not take it is left out.
     """
     questions = [
-        FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group)
+        sign(FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group), key)
         for node, content in records.items()
     ]
     return {node: name for node, name in zip(records, grid.push_messages(questions), strict=False) if name}

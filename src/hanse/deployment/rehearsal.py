@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -26,7 +27,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hanse.core.part import Mechanism
 from hanse.data.federated import FederatedData, RemoteData
-from hanse.deployment.client import client_app
+from hanse.deployment.client import client_app, paths_of
 from hanse.deployment.link import FlowerFederation
 from hanse.deployment.members import Member, Members
 from hanse.federation.node import Assignment, ClientData
@@ -162,7 +163,7 @@ class NetworkRehearsal:
 def rehearse_network(
     mechanism: str | Mechanism | Mapping[str, Any], folder: str | Path, **sections: Any
 ) -> NetworkRehearsal:
-    """Make a small federation of four nodes in this process.
+    """Make a small federation of four nodes in this process, whose messages are signed with a key of their own.
 
     Args:
         mechanism: as for :func:`hanse.runs.rehearsal.rehearse`.
@@ -185,10 +186,14 @@ def rehearse_network(
     experiment = small_experiment(mechanism, **sections)
     blueprint = build(experiment)
     here = blueprint.data
+    key = Ed25519PrivateKey.generate()
+    pinned, own = key.public_key().public_bytes_raw(), paths_of(experiment)
     grid = InProcessGrid(
         {
-            100 + client: client_app(partial(_own, here, client), policy=blueprint.policy, folder=Path(folder))
-            for client in range(here.num_clients)
+            100 + i: client_app(
+                partial(_own, here, i), policy=blueprint.policy, folder=Path(folder), own=own, operator=pinned
+            )
+            for i in range(here.num_clients)
         }
     )
     model = {"name": experiment.model.name, **experiment.model.options}
@@ -198,7 +203,7 @@ def rehearse_network(
         train, metrics = experiment.train.model_dump(), experiment.eval.metrics or ()
         return Assignment("rehearsal", member.id, num_clients, experiment.run.seed, model, train, metrics=metrics)
 
-    federation = FlowerFederation(grid, Members(), job, deadline_s=60.0, capacity=here.num_clients)
+    federation = FlowerFederation(grid, Members(), job, key, deadline_s=60.0, capacity=here.num_clients)
     federation.present(0)
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)

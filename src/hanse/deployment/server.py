@@ -4,6 +4,9 @@ A project's ``server_app.py`` calls :func:`server_app` (as ``hanse.flower.server
 :func:`play`, which the simulation on Ray uses too: it waits for the members with :func:`gather`, builds what the run
 needs to know of data that it never sees, and hands over to the same loop that plays a run in one process. A run
 directory that is there already is gone on with.
+
+Every message to a node is signed by the operator's key, which the environment variable ``HANSE_OPERATOR_KEY`` names
+(``hanse network up`` sets it, :mod:`hanse.deployment.operator_key`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -29,6 +33,7 @@ from hanse.deployment.members import Check, Hello, Member, Members, Orders, Said
 from hanse.deployment.message import LARGEST
 from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
+from hanse.deployment.operator_key import signing_key
 from hanse.deployment.receipts import Letters, Teller
 from hanse.federation.node import Assignment
 from hanse.learning.losses import build_objective
@@ -101,6 +106,7 @@ def play(
     remember: bool = True,
     other_data: bool = False,
     hold: Hold | None = None,
+    key: Ed25519PrivateKey | None = None,
 ) -> Run:
     """Wait for the members, play the rounds that are left, and return the finished run.
 
@@ -119,15 +125,17 @@ def play(
             follow the partitions at each start.
         other_data: as for :func:`server_app`.
         hold: the lock of ``out``, if the caller has it already.
+        key: the operator's, which signs what is sent; None: the one that ``HANSE_OPERATOR_KEY`` names.
 
     Raises:
-        UserError: too few participants come, another process plays into ``out``, or the experiment cannot be played on
-            a network.
+        UserError: too few participants come, another process plays into ``out``, there is no key to sign with, or the
+            experiment cannot be played on a network.
     """
     if experiment.behaviour:
         raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
     if members > experiment.data.clients:
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
+    signs = signing_key() if key is None else key
     out.mkdir(parents=True, exist_ok=True)
     with hold or Hold(out) as hold:
         hold.take(REPLACED_S)
@@ -141,8 +149,8 @@ def play(
         own = [samples for samples in (validation, test) if samples is not None]
         check = _fits(own, experiment.mechanism.built)
         federation = FlowerFederation(
-            grid, register, job, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room, largest=largest,
-            half=half, orders=partial(Orders.read, out), letters=letters, check=check,
+            grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
+            largest=largest, half=half, orders=partial(Orders.read, out), letters=letters, check=check,
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():

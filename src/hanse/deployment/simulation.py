@@ -15,6 +15,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -23,7 +24,7 @@ from flwr.simulation import run_simulation
 from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.data import FederatedData, build
-from hanse.deployment.client import client_app
+from hanse.deployment.client import client_app, paths_of
 from hanse.deployment.server import play
 from hanse.federation.node import ClientData
 from hanse.federation.profiles import build_profiles
@@ -59,7 +60,7 @@ def run_simulated(
         UserError: the experiment cannot be played on a network, Ray is not installed, or ``out`` is taken.
     """
     if find_spec("ray") is None:
-        raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
+        raise UserError("federation.engine: 'ray': needs Ray; pip install '.[ray]' in a clone of hanse")
     if experiment.behaviour:
         raise UserError("behaviour: the ray engine has no simulated behaviours; federation.engine = 'local' has them")
     refuse_on_a_network(experiment, experiment.mechanism.built)
@@ -84,6 +85,7 @@ def _simulated(
     sets = (blueprint.data.server_validation, blueprint.data.server_test)
     clients, finished, failed = blueprint.data.num_clients, list[Run](), list[BaseException]()
     server, path = ServerApp(), hold.folder
+    key = Ed25519PrivateKey.generate()  # thrown away with the run, as its virtual nodes are
     if overwrite and path.exists():
         clear(path)
 
@@ -94,7 +96,7 @@ def _simulated(
             finished.append(
                 play(
                     grid, experiment, path, clients, lambda: sets, observers, patience_s=PATIENCE_S,
-                    remember=False, other_data=other_data, hold=hold,
+                    remember=False, other_data=other_data, hold=hold, key=key,
                 )
             )  # fmt: skip
         except BaseException as wrong:
@@ -106,7 +108,7 @@ def _simulated(
         "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False},
     }
     try:
-        app = _app(experiment, path.resolve() / "participants")
+        app = _app(experiment, path.resolve() / "participants", key.public_key().public_bytes_raw())
         run_simulation(server, app, clients, backend_config=backend)  # type: ignore[arg-type]
     except Exception:
         # what the server app raised says more than Flower's exception about it
@@ -118,7 +120,7 @@ def _simulated(
     return result
 
 
-def _app(experiment: Experiment, folder: Path) -> ClientApp:
+def _app(experiment: Experiment, folder: Path, operator: bytes) -> ClientApp:
     """Return the client app of all virtual nodes: a node's partition says which client of the federation it is.
 
     Settings travel to Ray's workers as text; the data are built there.
@@ -133,7 +135,8 @@ def _app(experiment: Experiment, folder: Path) -> ClientApp:
         return replace(mine, profile=found[i]) if found else mine
 
     policy = build_blueprint(experiment).policy
-    return client_app(load_data, policy=policy, folder=folder, train=experiment.train.loop)
+    own = paths_of(experiment)
+    return client_app(load_data, policy=policy, folder=folder, train=experiment.train.loop, own=own, operator=operator)
 
 
 @functools.lru_cache(maxsize=1)

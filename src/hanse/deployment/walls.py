@@ -1,4 +1,4 @@
-"""The two walls around Flower's servers: a proxy that other machines reach, and a gate against other users of this one.
+"""The walls around Flower's servers: a proxy that other machines reach, and gates on this one.
 
 Flower 1.41 serves three APIs on one port. Fleet is for SuperNodes, and each of its requests is signed with a node's
 key. Control (``flwr run``, ``supernode register``, ...) and Runtime (the server app's own) ask nobody for a key, so
@@ -9,6 +9,10 @@ On a machine with several users loopback is not enough: every local user could s
 tasks of a SuperNode. ``python -m hanse.deployment.walls COMMAND ...`` therefore runs Flower's command with
 :class:`UserGate` around what it serves. The gate asks the kernel which user has opened a connection (``/proc/net/tcp``,
 Linux only). Nothing of Flower is changed; the gate is an ASGI application around Flower's.
+
+Behind both, Flower takes from a node with an admitted key any message that it pushes: with no ``reply_to_message_id``
+it is stored as an instruction to the node that it names. :class:`ReplyGate` lets replies through, from the node that
+Flower has recognised by its key, and nothing else.
 """
 
 from __future__ import annotations
@@ -33,13 +37,16 @@ NEEDED = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "pull-object", "push-object", "confirm-message-received",
 )  # fmt: skip
-MOST = "16m"  # the most bytes of one request, as nginx writes it; Flower cuts arrays into pieces of 5 MiB
-CONNECTIONS = 256  # from one address at once: at least so many are allowed, as a node holds up to four
+MOST = "8m"  # the most bytes of a pushed object, as nginx writes it: Flower cuts arrays into pieces of 5 MiB
+CONNECTIONS = 32  # requests from one address at once: at least so many; a node has up to six, and tries again after 503
+PUSHES = 8  # of these, objects at once, which the SuperLink parses before it sees who sent them; a node pushes two
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # where nginx may lie without being on the PATH
 TEMPLATE = Path(__file__).parent / "nginx.conf.j2"
 
 TABLE = Path("/proc/net/tcp")
 ESTABLISHED = "01"  # the kernel's code of the one state in which it says whose a connection is
+PUSH = "/v1/fleet/push-messages"  # where nodes bring their replies
+LARGEST_PUSH = 16 << 20  # bytes of such a request, which holds no arrays; the proxy passes no more either
 ASK = "/hanse/gate"  # the gate answers this path itself, so that it can be seen that it stands
 BOUNDS = "it can read and send what that user can. A user of its own or a container limits it (docs/flower.md)."
 # the paths that everybody may ask for, by command: SuperNodes of other users on this machine reach the Fleet API
@@ -112,6 +119,70 @@ class UserGate:
         return user_of(tuple(client), tuple(server), TABLE.read_text()) in {0, os.geteuid()}
 
 
+class ReplyGate:
+    """An ASGI application that lets nodes push replies, and no instructions.
+
+    Args:
+        app: the SuperLink, which checks that a request is signed by the node that it names.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 403 (413 if it is too large) and say so in the server's log."""
+        if scope["type"] != "http" or scope.get("path") != PUSH:
+            await self.app(scope, receive, send)
+            return
+        body, more = bytearray(), True
+        while more:
+            part = await receive()
+            if part["type"] != "http.request":  # the node has hung up
+                return
+            body += part.get("body", b"")
+            more = bool(part.get("more_body"))
+            if len(body) > LARGEST_PUSH:
+                await _answer(send, 413, b"too large\n")
+                return
+        if (wrong := not_replies(bytes(body))) is not None:
+            # who it was is not known: Flower looks at a request's signature only after this
+            print(f"hanse: refused: {wrong}; nodes push replies, each in its own name", flush=True)
+            await _answer(send, 403, b"a node may push replies in its own name, and nothing else\n")
+            return
+        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
+
+        async def again() -> Any:
+            """Return the request's body, which has been read, and then what comes after it."""
+            found = next(whole, None)
+            return await receive() if found is None else found
+
+        await self.app(scope, again, send)
+
+
+def not_replies(body: bytes) -> str | None:
+    """Return what is wrong with a request to push messages; None if these are replies of the node that pushes them.
+
+    Args:
+        body: Flower's ``PushMessagesRequest``, as it came.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from google.protobuf.message import DecodeError
+
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return "a push that cannot be read"
+    node = request.node.node_id
+    if not request.messages_list:
+        return f"a push as node {node} with no message"
+    for about in (message.metadata for message in request.messages_list):
+        if not about.reply_to_message_id:
+            return f"an instruction to node {about.dst_node_id}, pushed as node {node}"
+        if about.src_node_id != node:
+            return f"a reply of node {about.src_node_id}, pushed as node {node}"
+    return None
+
+
 async def _answer(send: Send, status: int, body: bytes) -> None:
     """Answer a request with a plain text."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
@@ -128,15 +199,21 @@ def command(name: str) -> list[str]:
         UserError: Flower is not installed beside this Python.
     """
     if not (Path(sys.executable).parent / name).exists():
-        raise UserError(f"{name}: is not installed; 'pip install hanse[flower]'")
+        raise UserError(f"{name}: is not installed; pip install '.[flower]' in a clone of hanse")
     return [sys.executable, "-m", "hanse.deployment.walls", name]
 
 
-def run(name: str, arguments: Sequence[str]) -> None:
-    """Run one of Flower's servers in this process, behind the gate.
+def gated(name: str, app: Any) -> Any:
+    """Return a server's application with the gates that belong around it."""
+    replies = ReplyGate(app) if name == "flower-superlink" else app
+    return UserGate(replies, SERVED[name]) if TABLE.exists() else replies
 
-    On a system without ``/proc/net/tcp`` it runs without the gate, and says so. A SuperNode first says what it may do
-    as this user.
+
+def run(name: str, arguments: Sequence[str]) -> None:
+    """Run one of Flower's servers in this process, behind its gates.
+
+    On a system without ``/proc/net/tcp`` it runs without the gate against other users, and says so. A SuperNode first
+    says what it may do as this user.
 
     Args:
         name: ``"flower-superlink"`` or ``"flower-supernode"``.
@@ -147,18 +224,17 @@ def run(name: str, arguments: Sequence[str]) -> None:
     if name == "flower-supernode":
         who = f"user id {os.geteuid()}"
         print(f"hanse: this node runs whatever app the SuperLink sends it, as {who}: {BOUNDS}", flush=True)
-    if TABLE.exists():
-        # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there
-        made = uvicorn.Config.__init__
-
-        def init(self: uvicorn.Config, app: Any, *given: Any, **named: Any) -> None:
-            """Make the configuration with the gate around its application."""
-            # without uvicorn's own reading of X-Forwarded-For, with which anybody could name another connection
-            made(self, UserGate(app, SERVED[name]), *given, **{**named, "proxy_headers": False})
-
-        uvicorn.Config.__init__ = init  # type: ignore[method-assign]
-    else:
+    if not TABLE.exists():
         print(f"no {TABLE} on this system: every user of this machine can talk to {name}", file=sys.stderr)
+    # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there
+    made = uvicorn.Config.__init__
+
+    def init(self: uvicorn.Config, app: Any, *given: Any, **named: Any) -> None:
+        """Make the configuration with the gates around its application."""
+        # without uvicorn's own reading of X-Forwarded-For, with which anybody could name another connection
+        made(self, gated(name, app), *given, **{**named, "proxy_headers": False})
+
+    uvicorn.Config.__init__ = init  # type: ignore[method-assign]
     [entry] = entry_points(group="console_scripts", name=name)
     sys.argv = [name, *arguments]
     entry.load()()
@@ -200,7 +276,8 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
         folder: gets ``nginx.conf``, and is where nginx keeps its own files.
         listen: ``HOST:PORT`` where nodes of other machines connect.
         superlink: ``HOST:PORT`` of the SuperLink.
-        nodes: how many nodes may connect from one address; it gets eight connections for each, at least 256.
+        nodes: how many nodes may connect from one address; for each it gets eight requests at once, two of them
+            pushed objects, at least 32 and 8.
 
     Raises:
         UserError: nginx is not installed, or ``listen`` has another form.
@@ -214,7 +291,9 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     private_folder(folder)
     page = Template(TEMPLATE.read_text(), undefined=StrictUndefined, keep_trailing_newline=True)
     connections = max(CONNECTIONS, 8 * nodes)
-    said = page.render(listen=listen, superlink=superlink, needed=NEEDED, most=MOST, connections=connections)
+    pushes, root = max(PUSHES, 2 * nodes), os.geteuid() == 0
+    given = {"listen": listen, "superlink": superlink, "needed": NEEDED, "most": MOST}
+    said = page.render(**given, connections=connections, pushes=pushes, root=root)
     (folder / "nginx.conf").write_text(said)
     return [command, "-p", str(folder), "-c", "nginx.conf"]
 

@@ -59,7 +59,7 @@ def link(folder: Path) -> Path:
     beside = Path(sys.executable).parent / COMMAND
     real = str(beside) if beside.exists() else shutil.which(COMMAND)
     if real is None:
-        raise UserError(f"{COMMAND}: is not installed; 'pip install hanse[flower]'")
+        raise UserError(f"{COMMAND}: is not installed; pip install '.[flower]' in a clone of hanse")
     folder.mkdir(parents=True, exist_ok=True)
     command = folder / COMMAND
     command.write_text(_LINK.format(python=sys.executable, variable=SOCKET, real=real))

@@ -260,8 +260,8 @@ def _score(
         return made
     some = [place for place, own in enumerate(index) if len(own)]
     for place, one in zip(some, measured(problem, engine, held[some], pool, [index[i] for i in some]), strict=True):
-        without = torch.from_numpy(one.without_block)
-        made[place] = replace(made[place], metrics=one.values, gaps=one.gaps, without_block=without)
+        without, interval = torch.from_numpy(one.without_block), _tensor(np.array(one.interval))
+        made[place] = replace(made[place], metrics=one.values, gaps=one.gaps, without_block=without, interval=interval)
     return made
 
 
@@ -273,11 +273,13 @@ class Measured:
         values: the metrics that exist, by name.
         gaps: why the others do not, by name.
         without_block: ``[B]``, the main metric with each block of the samples left out; NaN where it has no value then.
+        interval: the 95 % interval of the main metric; NaN where it is not known.
     """
 
     values: Mapping[str, float]
     gaps: Mapping[str, str]
     without_block: Floats
+    interval: tuple[float, float]
 
 
 def measured(
@@ -297,11 +299,13 @@ def measured(
         y = pool.y if index is None else pool.y[index[c].to(pool.y.device)]
         judged = Judged.of(y, made.outputs, made.loss, problem.objective, regression=problem.regression)
         values = {metric.key: metric.of(judged) for metric in problem.metrics}
+        without = problem.metrics[0].without_blocks(judged)
         found.append(
             Measured(
                 {key: value for key, (value, gap) in values.items() if not gap},
                 {key: gap for key, (_, gap) in values.items() if gap},
-                problem.metrics[0].without_blocks(judged),
+                without,
+                problem.metrics[0].interval(judged, without),
             )
         )
     return found

@@ -150,7 +150,7 @@ def _tensors(task: port.Task) -> int:
     if isinstance(task, port.Ask):
         return 0
     if isinstance(task, port.Test):
-        return 8 * BLOCKS
+        return 8 * (BLOCKS + 2)  # a figure without each block, and the ends of its interval
     if isinstance(task, port.Gradient):
         return task.models.numel() * task.models.element_size()
     return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
@@ -228,4 +228,6 @@ def _tested(task: port.Test, result: port.Tested) -> str | None:
         return f"{len(result.metrics) + len(result.gaps)} metrics; at most {METRICS}"
     if result.without_block is not None and len(result.without_block) > BLOCKS:
         return f"a metric without {len(result.without_block)} blocks; at most {BLOCKS}"
+    if result.interval is not None and len(result.interval) != 2:
+        return f"an interval of {len(result.interval)} numbers; must be 2"
     return None

@@ -12,10 +12,11 @@ import dataclasses
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, write_whole
+from hanse.base.looking import from_message
 from hanse.core.history import NEVER
 from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
@@ -37,14 +39,14 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
-from hanse.learning.job import Engine
+from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.ledger.receipts import Receipt, load_key, write_receipts
+from hanse.ledger.receipts import Receipt, contradiction, load_key, write_receipts
 
 # the question after training in which a market lets a client see how good its update is
 BEST = "own model"
@@ -259,9 +261,11 @@ class Node:
         policy: what the participant decides for itself; None for :class:`hanse.federation.policy.Loyal`.
         behaviours: what it does to requests and replies, for experiments.
         loop: its own training loop; without one it trains by the experiment's, if that has one.
+        own: what import paths in ``job`` may mean (models, losses, metrics, loops), by path; no other is followed.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
+        UserError: ``job`` names what cannot be made here.
 
     Examples:
         >>> import torch
@@ -282,28 +286,23 @@ class Node:
         policy: Any = None,
         behaviours: Sequence[Behaviour] = (),
         loop: Loop | None = None,
+        own: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
-        own = _Own.of(data, job.client, job.num_clients)
-        model, train, text = dict(job.model), dict(job.train), is_text(data.train)
-        objective = build_objective(train.pop("loss", None), own.num_classes, text=text)
-        problem, _ = build_problem(
-            model.pop("name"), own.sample_shape, own.num_classes, job.seed, objective=objective, **model
-        )
-        if problem.unsent != job.unsent:
-            raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
-        text = text or problem.judge is not None
-        problem = dataclasses.replace(problem, metrics=build_metrics(job.metrics, own.num_classes, text=text))
-        if (named := train.pop("loop", None)) is not None and loop is None:
-            loop = Loop.of(named, "train.loop")
+        mine = _Own.of(data, job.client, job.num_clients)
+        train = dict(job.train)
+        with from_message(own):
+            problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
+            if (named := train.pop("loop", None)) is not None and loop is None:
+                loop = Loop.of(named, "train.loop")
         recipe = Recipe(**train)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
         self.federation = LocalFederation(
-            own, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
+            mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
             policy=Loyal() if policy is None else policy, secret=own_secret(folder),
         )  # fmt: skip
 
@@ -344,7 +343,8 @@ class Node:
             lines: the receipts as JSON, one on each line.
 
         Raises:
-            WireError: they are no receipts, or another client's.
+            WireError: they are no receipts, another client's, or contradict those that are kept. The participant reads
+                it in its log, the server in the refusal.
         """
         try:
             told = [Receipt.read(line.encode()).unsigned() for line in lines.splitlines()]
@@ -357,6 +357,9 @@ class Node:
         file = folder / f"client-{client}.jsonl"
         file.touch(0o600)
         file.chmod(0o600)  # also one that is there already
+        if why := contradiction(file, told):
+            logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)
+            raise WireError(f"not kept: {why}")
         write_receipts(folder, told, {client: load_key(key)} if key.exists() else None)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
@@ -442,6 +445,17 @@ class Node:
         row = mixed(weights[None], task.mixture)[0] if weights.any() else task.model
         kept = {"row": row.numpy(), "weights": weights, "round": np.array(round)}
         private_arrays(self.folder / "personal.npz", kept)
+
+
+def _problem(job: Assignment, loss: Any, data: FederatedData, text: bool) -> Problem:
+    """Return what a client trains and tests: the model, loss and metrics of its assignment."""
+    model, classes = dict(job.model), data.num_classes
+    objective = build_objective(loss, classes, text=text)
+    problem, _ = build_problem(model.pop("name"), data.sample_shape, classes, job.seed, objective=objective, **model)
+    if problem.unsent != job.unsent:
+        raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
+    metrics = build_metrics(job.metrics, classes, text=text or problem.judge is not None)
+    return dataclasses.replace(problem, metrics=metrics)
 
 
 def _safe(name: str) -> str:

@@ -1,10 +1,11 @@
-"""Values of games whose coalitions are *averages*, from few evaluations and with an error.
+"""Values of games whose coalitions are *averages* or *sums*, from few evaluations and with an error.
 
 In a federated round a coalition's model is the weighted mean of its members' updates, so its worth is a smooth function
-of its mixture ``x_S = (q_i [i in S]) / q(S)``. A Gaussian process with the kernel ``(c + x_S' G x_T)^4`` is fitted to a
-stratified sample of coalitions and their complements; it is the *surrogate* of the game. The sample always has all
-single players and all coalitions without one player. Every semivalue of the surrogate has a closed form
-(:mod:`hanse.games.mixture_kernel`), so that what the surrogate misses is the only error.
+of its mixture ``x_S = (q_i [i in S]) / q(S)``. In the increment game it is the model before plus the sum of its
+members' weighted steps: then ``x_S = q_i [i in S]`` (``game="increment"``). A Gaussian process with the kernel
+``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements; it is the *surrogate* of
+the game. The sample always has all single players and all coalitions without one player. Every semivalue of the
+surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so that what the surrogate misses is the only error.
 
 :func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, :func:`fit`
 fits the surrogate, and the :class:`Fit` answers: :meth:`Fit.estimate` for a semivalue with its errors,
@@ -37,7 +38,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from itertools import combinations, islice
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,12 +46,19 @@ from numpy.typing import ArrayLike, NDArray
 from hanse.games.coalitions import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
 from hanse.games.jackknife import jackknife_errors
 from hanse.games.least_core import LeastCore, least_core
-from hanse.games.mixture_kernel import kernel_interactions, kernel_values
+from hanse.games.mixture_kernel import (
+    kernel_interactions,
+    kernel_values,
+    sum_kernel_interactions,
+    sum_kernel_values,
+)
 from hanse.games.semivalues import Semivalue
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Factor = tuple[Floats, bool]
+Game = Literal["average", "increment"]
+"""What a coalition's model is: the average of its members' updates, or the model before plus the sum of their steps."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -390,6 +398,7 @@ class Fit:
         folds: ``[k]``, the fold of each sampled pair; -1 for pairs that every fold trains on, those of strata that are
             known whole.
         grams: the Gram matrices that were tried, with their names.
+        game: whether coalitions are averages or sums.
 
     Examples:
         Four players, whose average is what a coalition is worth:
@@ -407,6 +416,7 @@ class Fit:
     kernel: _Kernel | None
     folds: Ints
     grams: Sequence[tuple[str, Floats]]
+    game: Game = "average"
     _functionals: dict[tuple[bytes, bytes], _Functional] = field(default_factory=dict, repr=False)
 
     @_on_one_thread
@@ -470,7 +480,7 @@ class Fit:
         pairs = np.concatenate([np.zeros(0, np.int64), *chosen])
         rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
         fewer = Design(self.design.members[rows], self.design.stratum[pairs], self.design.available, np.array(taken))
-        return _fitted(fewer, self.worth[rows], self.weights, self.grams)
+        return _fitted(fewer, self.worth[rows], self.weights, self.grams, self.game)
 
     @_on_one_thread
     def interactions(self, measure: Semivalue | None = None) -> tuple[Floats, Floats]:
@@ -541,15 +551,15 @@ class Fit:
         new = np.flatnonzero(np.isnan(found))
         if new.size:
             assert self.kernel is not None  # otherwise all are known
-            x, worth = _mixtures(self.design.members[rows[1:]], self.weights), self.worth[rows[1:]]
+            x, worth = self._mixtures()[rows[1:] - 1], self.worth[rows[1:]]
             mean = float(worth.mean())
             solved = _solve(_factor(self.kernel.between(x, x), self.kernel.noise), worth - mean)
-            found[new] = mean + self.kernel.between(_mixtures(members[new], self.weights), x) @ solved
+            found[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved
         return found
 
     def _mixtures(self) -> Floats:
         """Return the mixtures ``[m - 1, n]`` of the evaluated coalitions but the empty one."""
-        return _mixtures(self.design.members[1:], self.weights)
+        return _mixtures(self.design.members[1:], self.weights, self.game)
 
     def _values_of(self, measure: Semivalue | None) -> _Functional:
         """Return a semivalue as a functional, one per player. It is remembered for further utilities."""
@@ -566,8 +576,12 @@ class Fit:
         small, large = np.split(coefficients, 2)
         on_kernels = np.zeros((n, 0))
         if self.kernel is not None:
-            u = self.kernel.offset + self._mixtures() @ self.kernel.gram
-            on_kernels = kernel_values(u, self.weights, measure) / self.kernel.scale
+            u, offset = self._mixtures() @ self.kernel.gram, self.kernel.offset
+            if self.game == "average":
+                on_kernels = kernel_values(offset + u, self.weights, measure)
+            else:
+                on_kernels = sum_kernel_values(u, self.weights, offset, measure)
+            on_kernels /= self.kernel.scale
         found = _Functional(on_kernels, np.full(n, -w[0]), np.full(n, w[n - 1]), small, large)
         self._functionals[key] = found
         return found
@@ -588,8 +602,12 @@ class Fit:
         apart = (~np.eye(n, dtype=bool)).ravel().astype(np.float64)
         on_kernels = np.zeros((n * n, 0))
         if self.kernel is not None:
-            u = self.kernel.offset + self._mixtures() @ self.kernel.gram
-            on_kernels = kernel_interactions(u, self.weights, measure).reshape(n * n, -1) / self.kernel.scale
+            u, offset = self._mixtures() @ self.kernel.gram, self.kernel.offset
+            if self.game == "average":
+                square = kernel_interactions(offset + u, self.weights, measure)
+            else:
+                square = sum_kernel_interactions(u, self.weights, offset, measure)
+            on_kernels = square.reshape(n * n, -1) / self.kernel.scale
         return _Functional(on_kernels, apart * w[0], apart * w[n - 2], small, large)
 
     def _sides(self) -> Bools:
@@ -689,7 +707,9 @@ class Fit:
 
 
 @_on_one_thread
-def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[ArrayLike] = ()) -> Fit:
+def fit(
+    design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[ArrayLike] = (), game: Game = "average"
+) -> Fit:
     """Fit a surrogate to the worths of a design's coalitions.
 
     Args:
@@ -699,6 +719,7 @@ def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[Ar
             are 0, they are equal.
         grams: Gram matrices ``[n, n]`` that say which players are alike, such as inner products of what their updates
             moved. One that is all 0 is left out. The identity, each by itself, and their sum are tried.
+        game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, negative weights, or a Gram matrix that is not
@@ -712,23 +733,23 @@ def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[Ar
         place = int(np.flatnonzero(~np.isfinite(worths))[0])
         members = np.flatnonzero(design.members[place]).tolist()
         raise ValueError(f"value of coalition {members} is {worths[place]}; allowed: a finite number")
-    return _fitted(design, worths, _shares(weights, n), _grams(grams, n))
+    return _fitted(design, worths, _shares(weights, n), _grams(grams, n), game)
 
 
-def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]]) -> Fit:
+def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]], game: Game) -> Fit:
     """Fit as :func:`fit` does, with everything checked: ``shares [n]`` sum to 1, and ``grams`` have their names."""
     if design.complete:
-        return Fit(design, worth, shares, None, np.full(design.pairs, -1), grams)
+        return Fit(design, worth, shares, None, np.full(design.pairs, -1), grams, game)
     rest = worth[1:]
     apart = rest - rest.mean()
     # the fit is the same in any unit, and so are its numbers where squares would overflow or vanish
     unit = float(np.abs(apart).max())
-    kernel = _chosen(_mixtures(design.members[1:], shares), apart / unit if unit > 0 else apart, grams)
+    kernel = _chosen(_mixtures(design.members[1:], shares, game), apart / unit if unit > 0 else apart, grams)
     # a stratum that is known whole has nothing to estimate: no fold leaves its pairs out
     sampled = (design.taken < design.available)[design.stratum]
     folds = np.full(design.pairs, -1)
     folds[sampled] = np.arange(int(sampled.sum())) % _FOLDS
-    return Fit(design, worth, shares, kernel, folds, grams)
+    return Fit(design, worth, shares, kernel, folds, grams, game)
 
 
 def mixture(
@@ -740,8 +761,9 @@ def mixture(
     seed: int | np.random.Generator = 0,
     *,
     enough: Callable[[Floats, Floats], bool] | None = None,
+    game: Game = "average",
 ) -> MixtureEstimate:
-    """Estimate the Shapley value of a game whose coalitions are averages, from at most ``budget`` coalitions.
+    """Estimate the Shapley value of a game whose coalitions are averages or sums, from at most ``budget`` coalitions.
 
     Args:
         value: the utility, smooth in the mixture of the players. Its ``many``, if it has one, gets all coalitions at
@@ -757,6 +779,7 @@ def mixture(
         enough: a function that says whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
             :func:`hanse.games.mixture.top_settled`. It is asked at 5 coalitions per player and at each doubling, and
             ends the work. Default: the budget is used up.
+        game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
         ValueError: an argument out of range, a budget below ``2 n + 2`` that does not hold all coalitions, or a worth
@@ -782,7 +805,7 @@ def mixture(
     while True:
         plan = design(n, size, key)
         worth = memo.many(plan.coalitions())
-        found = fit(plan, worth, weights, grams() if callable(grams) else grams).estimate()
+        found = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
         if size >= most or plan.complete or (enough is not None and enough(found.values, found.standard_errors)):
             return found
         size = min(most, 2 * size)
@@ -868,7 +891,7 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
     return [("identity", np.eye(n)), *found]
 
 
-def _mixtures(members: Bools, weights: Floats) -> Floats:
+def _mixtures(members: Bools, weights: Floats, game: Game) -> Floats:
     """Return the mixtures ``[c, n]`` of coalitions ``members [c, n]``, none of them empty."""
     x = members * weights
-    return np.asarray(x / x.sum(axis=1, keepdims=True))
+    return np.asarray(x / x.sum(axis=1, keepdims=True)) if game == "average" else x

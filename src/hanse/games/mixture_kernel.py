@@ -1,8 +1,10 @@
-"""Semivalues and interactions of the games ``(u . x_S)^4`` in closed form; ``x_S`` is a coalition's mixture.
+"""Semivalues and interactions, in closed form, of the games that the surrogate of :mod:`hanse.games.mixture` sums.
 
-The mixture has the members' weights, normalised to sum to 1. The surrogate of :mod:`hanse.games.mixture` is a sum of
-such games, one per evaluated coalition, so these closed forms give its values without a sum over coalitions. The empty
-coalition's worth is 0.
+There is one such game per evaluated coalition, so these closed forms give the surrogate's values without a sum over
+coalitions. In all of them the empty coalition is worth 0, and another coalition S
+
+* ``(u . x_S)^4`` where coalitions are averages: the mixture ``x_S`` has the members' weights, normalised to sum to 1;
+* ``(c + u . x_S)^4`` where coalitions are sums: ``x_S`` has the members' weights as they are.
 """
 
 from __future__ import annotations
@@ -53,13 +55,7 @@ def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floa
         k1, k2, k3, k4 = (
             c @ power for c, power in zip((r, v, v * (1 - 2 * r), v * (1 - 6 * v)), powers, strict=True)
         )  # cumulants of Y
-        moments = [
-            np.ones_like(k1),
-            k1,
-            k2 + k1**2,
-            k3 + 3 * k1 * k2 + k1**3,
-            k4 + 4 * k1 * k3 + 3 * k2**2 + 6 * k1**2 * k2 + k1**4,
-        ]
+        moments = _from_cumulants(k1, k2, k3, k4)
         # derivatives at z = 0 of 1 / (1 - r + r e^z), each from those before by Leibniz's rule
         inverse = [np.ones_like(r)]
         for k in range(1, DEGREE + 1):
@@ -111,3 +107,73 @@ def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
                     mean = (chance * h[j][:, [i]] * h[k][:, later]).T @ moments[rest]
                     total[i, later] += count * b[i] ** j * b[later] ** k * mean
     return total + total.transpose(1, 0, 2)
+
+
+def sum_kernel_values(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
+    """Return a semivalue of the games ``(offset + u_T . x_S)^4`` where coalitions are sums, ``[n, T]``.
+
+    Given the chance ``p`` with which each other player is there, those who are there are independent, so the moments of
+    their sum follow from its cumulants.
+
+    Args:
+        u: ``[T, n]``, T games.
+        q: ``[n]``, the players' weights.
+        offset: the kernel's constant.
+        measure: the semivalue.
+    """
+    b = (u * q).T
+    total = np.zeros(b.shape)
+    for p, mass in zip(measure.nodes.tolist(), measure.masses.tolist(), strict=True):
+        of_all = [b**k for k in range(1, DEGREE + 1)]
+        moments = _moments(offset, p, [power.sum(axis=0) - power for power in of_all])  # without the player itself
+        for j in range(1, DEGREE + 1):
+            total += mass * math.comb(DEGREE, j) * b**j * moments[DEGREE - j]
+    # the closed form takes the empty coalition to be worth offset^4, not 0
+    return np.asarray(total + measure.weights(len(q) - 1)[0] * offset**DEGREE)
+
+
+def sum_kernel_interactions(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
+    """Return the pairwise interactions ``[n, n, T]`` in the games ``(offset + u_T . x_S)^4`` where coalitions are sums.
+
+    The diagonal is 0.
+
+    Args:
+        u: ``[T, n]``, T games.
+        q: ``[n]``, the players' weights.
+        offset: the kernel's constant.
+        measure: the semivalue.
+    """
+    b = (u * q).T
+    n, games = b.shape
+    total = np.zeros((n, n, games))
+    nothing = measure.weights(n - 2)[0] * offset**DEGREE
+    for i in range(n - 1):
+        later = b[i + 1 :]
+        for p, mass in zip(measure.nodes.tolist(), measure.masses.tolist(), strict=True):
+            others = [(b**k).sum(axis=0) - b[i] ** k - later**k for k in range(1, DEGREE + 1)]
+            moments = _moments(offset, p, others)
+            for j in range(1, DEGREE):
+                for k in range(1, DEGREE + 1 - j):
+                    rest = DEGREE - j - k
+                    count = math.factorial(DEGREE) / (math.factorial(j) * math.factorial(k) * math.factorial(rest))
+                    total[i, i + 1 :] += mass * count * b[i] ** j * later**k * moments[rest]
+        total[i, i + 1 :] -= nothing
+    return total + total.transpose(1, 0, 2)
+
+
+def _moments(offset: float, p: float, sums: list[Floats]) -> list[Floats]:
+    """Return the moments 0 to 4 of ``offset + sum b_i Bernoulli(p)``, where ``sums`` are those of b, b^2, b^3, b^4."""
+    v = p * (1 - p)
+    c1, c2, c3, c4 = (c * power for c, power in zip((p, v, v * (1 - 2 * p), v * (1 - 6 * v)), sums, strict=True))
+    return _from_cumulants(offset + c1, c2, c3, c4)
+
+
+def _from_cumulants(k1: Floats, k2: Floats, k3: Floats, k4: Floats) -> list[Floats]:
+    """Return the moments 0 to 4 of a distribution with these cumulants."""
+    return [
+        np.ones_like(k1),
+        k1,
+        k2 + k1**2,
+        k3 + 3 * k1 * k2 + k1**3,
+        k4 + 4 * k1 * k3 + 3 * k2**2 + 6 * k1**2 * k2 + k1**4,
+    ]

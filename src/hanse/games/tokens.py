@@ -160,15 +160,38 @@ def settle_tier(
     Raises:
         ValueError: an argument that is not allowed, or a provider without contribution or participation.
     """
-    price, pool = _units("price", price), _units("pool", pool)
     theta = reimbursement_rate(accuracy, best_accuracy, eta, gamma)
+    held = _units("pool", pool) + _units("price", price) * len(set(payers))  # eq. (7), read as P9
+    # a Fraction is the float's exact value: a float product would round amounts above 2^53
+    returned = round(Fraction(theta) * held)  # PI-FL eq. (10)
+    return share_out(payers, providers, price, returned, contributions, participations, pool)
+
+
+def share_out(
+    payers: Collection[int],
+    providers: Collection[int],
+    price: int,
+    returned: int,
+    contributions: Mapping[int, float],
+    participations: Mapping[int, float],
+    pool: int = 0,
+) -> list[Movement]:
+    """Return the movements of one tier's round when it is known how many units go back, PI-FL eqs (6), (7), (11)-(14).
+
+    Args:
+        payers, providers, price, contributions, participations, pool: as for :func:`settle_tier`.
+        returned: the units that go back to those who paid, eq. (10); nothing goes back if nobody paid.
+
+    Raises:
+        ValueError: as :func:`settle_tier` does.
+    """
+    price, pool = _units("price", price), _units("pool", pool)
     paying, working = sorted(set(payers)), sorted(set(providers))
     if missing := [i for i in working if i not in contributions]:
         raise ValueError(f"contributions: no entry for client {missing[0]}; allowed: one for each provider")
     moved: list[Movement] = [("6", i, POOL, price) for i in paying]
     held = pool + price * len(paying)  # PI-FL eq. (7), read as P9: those pay who bid and were selected
-    # a Fraction is the float's exact value: a float product would round amounts above 2^53
-    returned = round(Fraction(theta) * held) if paying else 0  # PI-FL eq. (10)
+    returned = _units("returned", returned) if paying else 0
     part, odd = divmod(returned, len(paying)) if paying else (0, 0)
     moved += [("11", POOL, i, part + (place < odd)) for place, i in enumerate(paying)]
     earned = rank_rewards(held - returned, {i: contributions[i] for i in working}, participations)

@@ -22,6 +22,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Floats, Ints, mix
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
+from hanse.games.mixture import Game
 from hanse.learning.coalitions import WORST, Rule, members_of, mixtures
 from hanse.learning.figures import Figures, accuracy_of, loss_of, worth_of
 from hanse.learning.job import ModelOutputs, Scores, SeatJob, TrainedRows
@@ -147,7 +148,11 @@ class FunctionCoalitions(Generic[Model]):
 
 
 def mixer(
-    updates: Tensor, base: Tensor, weights: Floats, affine: tuple[float, float] = (1.0, 0.0), again: Rule | None = None
+    updates: Tensor,
+    base: Tensor,
+    weights: Floats,
+    affine: tuple[float, float] | None = (1.0, 0.0),
+    again: Rule | None = None,
 ) -> Callable[[Ints], Tensor]:
     """Return the function that makes the row ``[P]`` of some players, given by their positions ``[m]``.
 
@@ -156,6 +161,7 @@ def mixer(
         base: ``[P]``.
         weights: ``[S]``, how much each update counts.
         affine: ``(total, old)``: the row is ``total`` times the players' weighted mean plus ``old`` times the base.
+            None for the increment game: the base plus the players' weighted steps from it.
         again: a rule that makes the row in the place of that.
     """
 
@@ -203,6 +209,7 @@ class FunctionJudge:
         *,
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
+        game: Game = "average",
     ) -> FunctionCoalitions[Tensor]:
         """Return the game of coalitions of some updates.
 
@@ -215,6 +222,7 @@ class FunctionJudge:
             utility: which of the function's figures counts.
             affine: as for :func:`mixer`.
             again: as for :func:`mixer`.
+            game: "average", or "increment" in place of ``affine``.
         """
 
         def worth(row: Tensor) -> float:
@@ -223,8 +231,9 @@ class FunctionJudge:
             found = worth_of(self._asked(row), utility, "mechanism.value.utility")
             return found if math.isfinite(found) else WORST
 
-        shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
-        make = mixer(updates, base, shares, affine, again)
+        given = np.asarray(weights, dtype=np.float64)
+        shares = np.maximum(given, 0.0) if game == "average" else given
+        make = mixer(updates, base, shares, affine if game == "average" else None, again)
         return FunctionCoalitions(worth, make, base, shares, updates - base, again)
 
     def _asked(self, row: Tensor) -> Figures:

@@ -20,6 +20,7 @@ from hanse.core.part import Aggregate
 from hanse.core.table import mix
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
+from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.job import Problem
 from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
@@ -41,7 +42,9 @@ class Coalitions:
     """The game of some updates on some samples; a utility for :mod:`hanse.games`.
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and the base if C is
-    empty. A model whose numbers or whose worth are not finite is worth :data:`WORST`. Nothing is memoised here.
+    empty. In the increment game it is ``base + sum_C w_i (U_i - base)``: the weights stay as they are, and the others'
+    steps are missing. A model whose numbers or whose worth are not finite is worth :data:`WORST`. Nothing is memoised
+    here.
 
     Args:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
@@ -58,6 +61,7 @@ class Coalitions:
         affine: ``(total, old)``: a coalition's model is ``total`` times that mean plus ``old`` times the base, for a
             table row whose weights on updates sum to ``total``.
         again: a rule that makes a coalition's model in place of the mean; it is given the members' positions.
+        game: "average", or "increment", for which ``weights`` are those in the table row, and ``affine`` is not used.
 
     Attributes:
         evaluated: how many models were evaluated.
@@ -89,9 +93,10 @@ class Coalitions:
         keep_outputs: bool = False,
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
+        game: Game = "average",
     ) -> None:
         self.problem, self.utility = problem, utility
-        self.affine, self.again = affine, again
+        self.affine, self.again = (affine if game == "average" else None), again
         self.device = updates.device
         rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
         finite = torch.isfinite(rows).all(1)
@@ -99,7 +104,8 @@ class Coalitions:
         # coalitions with it are marked later
         self.models = ModelRows(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)))
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
-        self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
+        given = np.asarray(weights, dtype=np.float64)
+        self.shares = np.maximum(given, 0.0) if game == "average" else given
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
         self.metric = metric_of(problem, self.samples, utility)
         sign = 1.0 if utility == "accuracy" else -1.0  # utilities: more is better; losses: less is
@@ -300,19 +306,27 @@ def members_of(coalition: frozenset[int], players: int) -> list[int]:
 
 
 def mixtures(
-    coalitions: Sequence[frozenset[int]], shares: NDArray[np.float64], affine: tuple[float, float]
+    coalitions: Sequence[frozenset[int]], shares: NDArray[np.float64], affine: tuple[float, float] | None
 ) -> NDArray[np.float64]:
     """Return what each coalition's model has of each update, and of the base in the last column, ``[C, S + 1]``.
 
     Args:
         coalitions: sets of players.
         shares: ``[S]``, the weight of each update, 0 or more.
-        affine: ``(total, old)``, see :class:`Coalitions`.
+        affine: ``(total, old)``, see :class:`Coalitions`; None for the increment game.
 
     Examples:
         >>> mixtures([frozenset(), frozenset({0, 1})], np.array([3.0, 1.0]), (1.0, 0.0)).tolist()
         [[0.0, 0.0, 1.0], [0.75, 0.25, 0.0]]
+        >>> mixtures([frozenset(), frozenset({0})], np.array([0.75, 0.25]), None).tolist()
+        [[0.0, 0.0, 1.0], [0.75, 0.0, 0.25]]
     """
+    if affine is None:
+        there = np.zeros((len(coalitions), len(shares)))
+        for c, coalition in enumerate(coalitions):
+            there[c, members_of(coalition, len(shares))] = 1.0
+        steps = there * shares
+        return np.column_stack([steps, 1.0 - steps.sum(axis=1)])
     total, old = affine
     table = np.zeros((len(coalitions), len(shares) + 1))
     for c, coalition in enumerate(coalitions):

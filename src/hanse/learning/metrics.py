@@ -21,10 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import t as student
 from torch import Tensor
 
 from hanse.base.errors import UserError, first_line, named
+from hanse.base.streams import stream
+from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import sample_blocks
+from hanse.learning.intervals import Interval, auc_interval, wilson
 from hanse.learning.losses import Objective
 
 Floats = NDArray[np.float64]
@@ -41,7 +45,7 @@ class Reading:
         title: what it is called in a sentence.
         less_is_better: whether a lower figure is the better one.
         percent: whether it is a share that is shown in percent.
-        within: the least and the greatest value that it can have.
+        within: the least and the greatest value that it can have; infinite where it has no bound that is known.
     """
 
     key: str
@@ -70,6 +74,8 @@ class Reading:
 
 
 _SHARE = (0.0, 1.0)
+BOOTSTRAPPED = 200  # samples at most, for a metric of the user's; more are served by the jackknife
+DRAWS = 200  # of a bootstrap
 ACCURACY = Reading("accuracy", "accuracy", percent=True, within=_SHARE)
 LOSS = Reading("loss", "loss", less_is_better=True)
 _READINGS = {
@@ -102,7 +108,17 @@ def reading_of(given: object) -> Reading | None:
     key = name.rpartition(":")[2]
     if ":" not in name and name in _READINGS:
         return _READINGS[name]
-    return Reading(key, key.replace("_", " "), less_is_better=table.get("less_is_better") is True)
+    better, bounds = table.get("less_is_better") is True, _bounds(table.get("within"))
+    return Reading(key, key.replace("_", " "), less_is_better=better, within=bounds or (-math.inf, math.inf))
+
+
+def _bounds(given: object) -> tuple[float, float] | None:
+    """Return a list of two finite numbers, the smaller first, as a pair; None if this is none."""
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        return None
+    least, most = given
+    fit = all(type(number) in (int, float) and math.isfinite(number) for number in given) and least < most
+    return (float(least), float(most)) if fit else None
 
 
 def readings_of(given: object) -> tuple[Reading, ...]:
@@ -234,7 +250,11 @@ class Judged:
 
     def without(self, block: NDArray[np.int64]) -> Judged:
         """Return the same without the samples at the positions ``block``."""
-        return Judged(*(np.delete(part, block, axis=0) for part in (self.y, self.predicted, self.loss)))
+        return self.at(np.delete(np.arange(len(self.y)), block))
+
+    def at(self, rows: NDArray[np.int64]) -> Judged:
+        """Return the same of the samples at the positions ``rows`` alone, each as often as it occurs there."""
+        return Judged(self.y[rows], self.predicted[rows], self.loss[rows])
 
 
 @dataclass(frozen=True)
@@ -296,6 +316,50 @@ class Metric:
     def without_blocks(self, judged: Judged) -> Floats:
         """Return the B values with one block of the samples left out at a time, ``[B]``; NaN where there is none."""
         return np.asarray(self.of_models_without_blocks([judged])[0])
+
+    def interval(self, judged: Judged, without: Floats) -> Interval:
+        """Return the 95 % interval of the value, over other samples like these; NaN where another one serves or where
+        it is not known.
+
+        An accuracy has Wilson's, an AUC Newcombe's (of more than two classes by the rarest). Another figure with bounds
+        has Student's t around the jackknife, cut off at them; where no sample makes a difference, Wilson's, with as
+        many samples as the rarest class has. A function of the user's without bounds has that of a bootstrap over at
+        most 200 samples. NaN leaves an unbounded figure, or more samples, to the jackknife's standard error.
+
+        Args:
+            judged: what the model says of the samples.
+            without: what :meth:`without_blocks` returns of them.
+        """
+        value, n = self.of(judged)[0], len(judged.y)
+        if math.isnan(value):
+            return math.nan, math.nan
+        least, most = self.reading.within
+        if self.function is _accuracy:
+            return wilson(value, n)
+        rarest = int(np.unique(judged.y, return_counts=True)[1].min()) if self.two_classes else n
+        if self.function is _auc:
+            return auc_interval(value, rarest, n - rarest)
+        if math.isfinite(most - least):
+            error = float(jackknife_errors(without))
+            if error < 1e-12 * (most - least):
+                low, high = wilson(min(1.0, max(0.0, (value - least) / (most - least))), rarest)
+                return least + low * (most - least), least + high * (most - least)
+            half = error * float(student.ppf(0.975, max(1, len(without) - 1)))
+            return (math.nan, math.nan) if math.isnan(half) else (max(least, value - half), min(most, value + half))
+        return self._bootstrapped(judged) if not self.built_in and n <= BOOTSTRAPPED else (math.nan, math.nan)
+
+    def _bootstrapped(self, judged: Judged) -> Interval:
+        """Return the 2.5 % and 97.5 % points of the values on samples that are drawn from these with replacement (Efron
+        1979); NaN if one draw in ten or more has none, or if all are equal, which would claim certainty.
+        """
+        n = len(judged.y)
+        drawn = stream(0, "metric bootstrap").integers(n, size=(DRAWS, n))
+        values = np.array([self.of(judged.at(rows))[0] for rows in drawn])
+        known = values[np.isfinite(values)]
+        if len(known) <= 0.9 * DRAWS or np.ptp(known) == 0:
+            return math.nan, math.nan
+        low, high = np.quantile(known, (0.025, 0.975))
+        return float(low), float(high)
 
     def of_models(self, judged: Sequence[Judged]) -> Floats:
         """Return the values of C models on the same samples, ``[C]``; NaN where there is none."""
@@ -391,6 +455,9 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
         raise UserError(f"{where}: '{reading.key}': another figure has this name; give the function another one")
     if not isinstance(options.pop("less_is_better", False), bool):
         raise UserError(f"{where}: '{name}': less_is_better must be true or false")
+    within = options.pop("within", None)
+    if within is not None and _bounds(within) is None:
+        raise UserError(f"{where}: '{name}': within is {within!r}; must be [least, greatest], two finite numbers")
     try:
         inspect.signature(function).bind(None, None, **options)
     except TypeError as wrong:

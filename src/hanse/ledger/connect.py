@@ -64,7 +64,8 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
     try:
         engine = _sqlite(url, read_only) if url.get_backend_name() == "sqlite" else _postgresql(url, read_only)
     except (ModuleNotFoundError, NoSuchModuleError) as missing:
-        raise UserError(f"ledger.url: {url.drivername}: {missing}; 'pip install hanse[postgres]'") from None
+        needed = "pip install '.[postgres]' in a clone of hanse"
+        raise UserError(f"ledger.url: {url.drivername}: {missing}; {needed}") from None
     try:
         with session(engine, url, writing=not read_only) as connection:
             _settle_schema(connection, url, read_only)
@@ -163,15 +164,22 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
 
-def _only_tables(connection: Connection, where: str) -> None:
-    """Raise LedgerError if an SQLite file has views or virtual tables.
+def _only_ours(connection: Connection, where: str, read_only: bool) -> None:
+    """Raise DamagedError if an SQLite file has views or virtual tables or, for a writer, triggers that are not ours.
 
-    The file may come from a stranger, and a view under the name of one of our tables may be a query that never ends.
+    The file may come from a stranger. A view under the name of one of our tables, or a trigger that fires when
+    something is written, may be a query that never ends.
     """
+    from hanse.ledger.migrations.versions.v0002_guards import SQLITE
+
     for kind, name, made in connection.execute(text("SELECT type, name, sql FROM sqlite_master")):
-        if kind == "view" or (kind == "table" and str(made or "").upper().lstrip().startswith("CREATE VIRTUAL")):
-            made_of = "view" if kind == "view" else "virtual table"
-            raise LedgerError(f"{where}: is not a ledger: it has a {made_of}, '{str(name)[:40]}'")
+        odd = "view" if kind == "view" else ""
+        if kind == "table" and str(made or "").upper().lstrip().startswith("CREATE VIRTUAL"):
+            odd = "virtual table"
+        if kind == "trigger" and not read_only and made not in SQLITE:
+            odd = "trigger of its own"
+        if odd:
+            raise DamagedError(f"{where}: is not a ledger: it has a {odd}, '{str(name)[:40]}'")
 
 
 def _settle_schema(connection: Connection, url: URL, read_only: bool) -> None:
@@ -179,8 +187,8 @@ def _settle_schema(connection: Connection, url: URL, read_only: bool) -> None:
     where = url.render_as_string()
     if connection.dialect.name == "postgresql" and not read_only:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKING})
-    if read_only and connection.dialect.name == "sqlite":
-        _only_tables(connection, where)
+    if connection.dialect.name == "sqlite":
+        _only_ours(connection, where, read_only)
     found = None
     if inspect(connection).has_table(VERSION_TABLE):
         found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()

@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.files import json_lines, opened, read_json, read_toml, run_folder, table
+from hanse.base.files import LONGEST, json_lines, opened, read_json, read_toml, run_folder, table
 from hanse.core.book import LedgerError
 from hanse.core.declared import Declared
-from hanse.core.entry import GENESIS, Transaction, digest
+from hanse.core.entry import GENESIS, JOURNAL, Transaction, digest
 from hanse.ledger.connect import as_url
-from hanse.ledger.store import Ledger
-from hanse.ledger.verify import verify
+from hanse.ledger.export import from_dict
+from hanse.ledger.receipts import Receipt
+from hanse.ledger.store import Ledger, Record
+from hanse.ledger.verify import Verdict, verify
 
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
 NOTES = 1 << 28  # bytes (256 MiB) that a checkpoint's header may have; a longer one is taken for damage
@@ -44,7 +46,7 @@ class _Books(TypedDict):
 
 
 # in functional form, because the key is no identifier; the lengths are bytes
-_Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole})
+_Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole, "transactions.jsonl": NotRequired[_Whole]})
 
 
 class _Notes(TypedDict):
@@ -74,6 +76,7 @@ class Claim:
             written first.
         floor: the book's floor, in units.
         lines: how many bytes of ``metrics.jsonl`` belong to the checkpoint.
+        journal: how many bytes of the journal belong to it; None: an older hanse wrote the run and kept none.
     """
 
     round: int | None = None
@@ -82,6 +85,12 @@ class Claim:
     pending: Sequence[tuple[int, Transaction]] = ()
     floor: int = 0
     lines: int = 0
+    journal: int | None = None
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The head that must be in the ledger's chain, with who names it; empty where there are no transactions."""
+        return {self.head: self.who} if self.count else {}
 
     @property
     def who(self) -> str:
@@ -195,8 +204,9 @@ def latest_claim(folder: Path) -> Claim | None:
             continue
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
-        lines = notes["lengths"]["metrics.jsonl"]
-        return Claim(notes["round"], book["count"], book["head"], pending, floor=book["floor"], lines=lines)
+        lengths = notes["lengths"]
+        lines, journal = lengths["metrics.jsonl"], lengths.get("transactions.jsonl")
+        return Claim(notes["round"], book["count"], book["head"], pending, book["floor"], lines, journal)
     return None
 
 
@@ -213,7 +223,7 @@ def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
     claim = latest_claim(folder)
     if claim is None:
         return {}
-    said = {claim.head: claim.who}
+    said = claim.heads
     for fields in json_lines(folder / "metrics.jsonl", until=claim.lines):
         if isinstance(fields.get("ledger/head"), str):
             said.setdefault(fields["ledger/head"], f"metrics of round {fields.get('round')}")
@@ -230,7 +240,64 @@ def wrong_in(folder: Path, ledger_url: str | None = None) -> str | None:
     Every transaction is read, about 0.1 ms each. Raises UserError: the books or the run's metrics cannot be read.
     """
     with reading(folder, ledger_url) as ledger:
-        return verify(ledger, heads=heads_said(folder, ledger)).wrong
+        return verify_run(folder, ledger).wrong
+
+
+def verify_run(folder: Path, ledger: Ledger, receipts: Iterable[Receipt] = ()) -> Verdict:
+    """Verify a run's ledger and hold it against the rest of its directory: the heads named there, and the journal.
+
+    Args:
+        folder: the run directory.
+        ledger: its open ledger.
+        receipts: what participants kept of the book.
+
+    Raises:
+        UserError: the metrics are damaged.
+    """
+    verdict = verify(ledger, receipts, heads_said(folder, ledger))
+    claim = latest_claim(folder)
+    if not verdict.ok or claim is None or claim.journal is None:
+        return verdict
+    hashes, theirs = (record.hash for record in ledger.history()), GENESIS
+    try:
+        for record in journal_of(folder, claim):
+            theirs = next(hashes, record.hash)  # the ledger may lack the last ones after a kill
+            if theirs != record.hash:
+                raise JournalError(f"has another transaction {record.number} than the ledger")
+    except JournalError as wrong:
+        return replace(verdict, wrong=f"{JOURNAL}: {wrong}")
+    return verdict
+
+
+class JournalError(Exception):
+    """The journal is not what the checkpoint says; the text completes a sentence that begins with its name."""
+
+
+def journal_of(folder: Path, claim: Claim) -> Iterator[Record]:
+    """Yield the claimed transactions from a run's journal, each after a check of its number and hash.
+
+    Raises:
+        JournalError: it is missing, too short or damaged, or does not lead to the claimed head.
+    """
+    head, number = GENESIS, 0
+    try:
+        with opened(folder / JOURNAL) as lines:
+            for number in range(1, claim.count + 1):
+                if not (line := lines.readline(LONGEST)):
+                    raise JournalError(f"ends after {number - 1} of {claim.count} transactions")
+                record = from_dict(json.loads(line))
+                head = digest(head, record.round, record.transaction)
+                if head != record.hash or record.number != number:
+                    raise ValueError
+                yield record
+    except FileNotFoundError:
+        raise JournalError("is not there (an older hanse kept none)") from None
+    except OSError as wrong:
+        raise JournalError(f"cannot be read: {wrong.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise JournalError(f"is damaged in line {number}") from None
+    if head != claim.head:
+        raise JournalError(f"leads to the head {head}, the {claim.who} has {claim.head}")
 
 
 def rounds_written(folder: Path, ledger: Ledger) -> int | None:

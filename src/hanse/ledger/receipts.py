@@ -168,8 +168,10 @@ def write_receipts(
             file.writelines(json.dumps(asdict(r if key is None else r.sign(key))) + "\n" for r in new)
 
 
-def _last(path: Path, count: int) -> list[Receipt]:
-    """Return the last ``count`` receipts of a file, without signatures. Lines that are no receipts are skipped."""
+def _last(path: Path, count: int | None) -> list[Receipt]:
+    """Return the last ``count`` receipts of a file (None: all), without signatures. Lines that are no receipts are
+    skipped.
+    """
     found: list[Receipt] = []
     if path.exists():
         with path.open("rb") as file:
@@ -177,6 +179,41 @@ def _last(path: Path, count: int) -> list[Receipt]:
                 with suppress(ValueError):  # a crash cut the line short
                     found.append(Receipt.read(line).unsigned())
     return found
+
+
+def contradiction(path: Path, told: Iterable[Receipt]) -> str:
+    """Return why receipts cannot be of one growing book with those in a file; "" if they can.
+
+    In such a book the number of transactions and the rounds never go back, and each number has one head. Receipts that
+    are in the file already are passed over: they are sent again if an answer was lost.
+
+    Args:
+        path: the client's file, as :func:`write_receipts` makes it.
+        told: new receipts of the same client, in order.
+    """
+    told = list(told)
+    kept = _last(path, len(told) + 1)
+    for receipt in told:
+        if receipt in kept:
+            continue
+        if kept and (why := _unlike(kept[-1], receipt)) and receipt not in _last(path, None):
+            return why
+        kept.append(receipt)
+    return ""
+
+
+def _unlike(before: Receipt, after: Receipt) -> str:
+    """Return why ``after`` cannot be a later receipt of the same book; "" if it can."""
+    here, there = f"the receipt of round {after.round}", f"that of round {before.round}"
+    if after.book != before.book:
+        return f"{here} is of another book, '{after.book}'; {there} was of '{before.book}'"
+    if after.count < before.count:
+        return f"{here} says {after.count} transactions; {there} said {before.count}"
+    if after.count == before.count and after.head != before.head:
+        return f"{here} has another head for {after.count} transactions than {there}: {after.head}, not {before.head}"
+    if after.round <= before.round:
+        return f"{here} differs from {there}, which was the last of its round: {after.count} transactions"
+    return ""
 
 
 def read_receipts(folder: Path) -> Iterator[Receipt]:
@@ -226,12 +263,17 @@ def foreign(receipt: Receipt, book: str) -> list[Difference]:
     return found
 
 
+def _round_of(receipt: Receipt) -> int:
+    return receipt.round
+
+
 class Comparison:
     """Compares receipts with a book while somebody walks along the book.
 
     Call :meth:`reached` for each transaction in order. Each receipt is compared as soon as the walk reaches the number
-    of transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` has
-    those that name more transactions than the book has.
+    of transactions that it names, so a single pass over the history serves all receipts. A receipt also closes its
+    round: no transaction behind it may be dated in that round or an earlier one. At the end, :meth:`unmet` has those
+    that name more transactions than the book has.
     """
 
     def __init__(self, receipts: Iterable[Receipt]) -> None:
@@ -239,6 +281,7 @@ class Comparison:
         self._held: dict[str, int] = {}  # units by account, only for accounts of clients that have receipts
         self._lines: dict[int, list[tuple[str, str, int]]] = {}  # postings of the current round, by client
         self._round = -1
+        self._closing: Receipt | None = None  # of the receipts compared so far the one with the latest round
         for receipt in receipts:
             self._waiting.setdefault(receipt.count, []).append(receipt)
             self._held |= {client(receipt.client): 0, escrow(receipt.client): 0}
@@ -246,7 +289,7 @@ class Comparison:
     def reached(
         self, number: int, round: int, head: str, step: str = "", postings: Iterable[tuple[str, int]] = ()
     ) -> list[Difference]:
-        """Take in the next transaction and return where the receipts that end with it differ from the book.
+        """Take in the next transaction and return where it, or the book up to it, differs from the receipts.
 
         Args:
             number: the transaction's number; 0, with nothing else, stands for the empty book.
@@ -261,7 +304,17 @@ class Comparison:
             if account in self._held:
                 self._held[account] += units
                 self._lines.setdefault(int(account.partition("/")[2]), []).append((step, account, units))
-        return [difference for r in self._waiting.pop(number, ()) for difference in self._compared(r, head)]
+        late = [] if number == 0 else self._late(number, round)
+        ending = self._waiting.pop(number, [])
+        self._closing = max([*([self._closing] if self._closing else []), *ending], key=_round_of, default=None)
+        return late + [difference for r in ending for difference in self._compared(r, head)]
+
+    def _late(self, number: int, round: int) -> list[Difference]:
+        """Return the difference of a transaction that is dated in a round which a receipt before it has closed."""
+        closing = self._closing
+        if closing is None or round > closing.round:
+            return []
+        return [Difference(closing, "count", closing.count, f"transaction {number}, dated round {round}")]
 
     def _compared(self, receipt: Receipt, head: str) -> list[Difference]:
         """Return where a receipt differs from the book as it stands at this place of the walk."""

@@ -9,7 +9,6 @@ chain. That head decides what is right: nothing is written into a ledger unless 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from hanse.base.files import write_whole
 from hanse.base.lock import Hold
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.entry import GENESIS, JOURNAL, Transaction, digest
-from hanse.ledger.export import from_dict, line_of
-from hanse.ledger.place import Claim, latest_claim, place_of
+from hanse.ledger.export import line_of
+from hanse.ledger.place import Claim, JournalError, journal_of, latest_claim, place_of
 from hanse.ledger.store import Ledger, Record, hash_of, tail_of
 from hanse.ledger.verify import verify
 
@@ -92,12 +91,12 @@ def _rebuilt(url: str | Path, book: str, claim: Claim, folder: Path) -> list[str
     """Repair and verify the book, write it anew if it does not hold, and return what was done."""
     ledger, said = open_books(url, book, claim.floor, claim, folder)
     with ledger:
-        wrong = verify(ledger, heads={claim.head: claim.who}).wrong
+        wrong = verify(ledger, heads=claim.heads).wrong
     if wrong is None:
         return said
     ledger, more = _anew(url, book, claim.floor, claim, folder, wrong)
     with ledger:
-        still = verify(ledger, heads={claim.head: claim.who}).wrong
+        still = verify(ledger, heads=claim.heads).wrong
     if still is not None:
         raise MachineError(f"{folder}: the book that was written anew does not hold either: {still}")
     return [*said, *more]
@@ -185,28 +184,10 @@ def _journal(folder: Path, claim: Claim, why: str) -> list[Record]:
 
     ``why`` they are needed is the start of the message.
     """
-    path, records, head = folder / JOURNAL, list[Record](), GENESIS
     try:
-        with path.open("rb") as lines:
-            for number in range(1, claim.count + 1):
-                record = from_dict(json.loads(next(lines)))
-                if digest(head, record.round, record.transaction) != record.hash or record.number != number:
-                    raise ValueError
-                records.append(record)
-                head = record.hash
-    except FileNotFoundError:
-        lack = "is not there (an older hanse kept none)"
-    except StopIteration:
-        lack = f"ends after {len(records)} of {claim.count} transactions"
-    except OSError as wrong:
-        lack = f"cannot be read: {wrong.strerror}"
-    except (ValueError, KeyError, TypeError, RecursionError):
-        lack = f"is damaged in line {len(records) + 1}"
-    else:
-        if head == claim.head:
-            return records
-        lack = f"leads to the head {head}, the {claim.who} has {claim.head}"
-    raise MachineError(f"{why}; it cannot be rebuilt: {path} {lack}; {BACKUP}")
+        return list(journal_of(folder, claim))
+    except JournalError as lack:
+        raise MachineError(f"{why}; it cannot be rebuilt: {folder / JOURNAL} {lack}; {BACKUP}") from None
 
 
 def _head(head: str, transactions: Iterable[tuple[int, Transaction]]) -> str:

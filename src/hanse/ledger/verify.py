@@ -253,7 +253,7 @@ class _Claims:
     """
 
     def __init__(self, receipts: Iterable[Receipt], heads: Mapping[str, str], book: str) -> None:
-        self.heads = {head: who for head, who in heads.items() if head != GENESIS}
+        self.heads = dict(heads)
         self.wrong: str | None = None  # the first receipt that is not of this book; reported after faults in rows
         ours = []
         for receipt in receipts:
@@ -268,7 +268,8 @@ class _Claims:
 
     def reached(self, walk: _Walk, step: str = "", lines: Sequence[tuple[str, int]] = ()) -> None:
         """Compare what is said about the place that the walk has reached with what is there. Raises _BrokenError."""
-        self.heads.pop(walk.head, None)
+        if walk.number:  # the hash before the first transaction is nobody's head
+            self.heads.pop(walk.head, None)
         for d in self.receipts.reached(walk.number, walk.round, walk.head, step, lines):
             raise _BrokenError(
                 f"{_named(d.receipt)}: {d.field} after transaction {walk.number}: it says {d.said}, the book "

@@ -350,7 +350,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
         worst = max(local_optimality(trade.market, trade.graph))
         if math.isfinite(worst):
-            metrics["market/eq9"] = worst  # at most 0: no import too many, none too few
+            metrics["market/eq9"] = worst  # above 0: an import too many or, as "break" allows, one left out
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
         found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))
         return Weighed((*kept, centres), (), home, metrics, refused, found), state

@@ -456,7 +456,7 @@ class TokenManager(SettlePart):
             return Settlement(transactions=tuple(settled), found=(found,)), state
         # what a client has just earned or got back may be bid again at once
         bids = _bids(view, view.book.post(view.round, settled), self.units)
-        taken = _moved(bids.escrowed, self.units, "bid")
+        taken = moved_bids(bids.escrowed, self.units, "bid")
         return Settlement(transactions=(*settled, *taken), found=(bids, found)), state
 
     def _settled(self, view: View, state: State) -> tuple[list[Transaction], SettledRound]:
@@ -486,7 +486,7 @@ class TokenManager(SettlePart):
                 if equation != "6":  # out of the pool, to a client
                     paid[int(target), k] += amount
                     rewards[int(target), k] += amount if equation == "14" else 0
-            transactions += _transactions(k, moved)
+            transactions += tier_transactions(k, moved)
         return transactions, SettledRound(accuracies, paid, rewards)
 
     def _returned(self, view: View, state: State) -> Settlement:
@@ -495,7 +495,7 @@ class TokenManager(SettlePart):
         if bids is None or settled is None:
             raise RuntimeError("no bids: this part was not asked at the start of the round")
         kept = _kept_bids(view, bids.escrowed)
-        back = _moved(bids.escrowed & ~kept, self.units, "return")
+        back = moved_bids(bids.escrowed & ~kept, self.units, "return")
         book = view.book.post(view.round, back)
         balances = np.array([book.balance(account(c)) for c in range(len(kept))], np.int64)
         wanted = sum(len(tiers) for tiers in bids.wanted.values())
@@ -510,6 +510,8 @@ class TokenManager(SettlePart):
             metrics[f"tokens/tier {k}/accuracy"] = reached
             metrics[f"tokens/tier {k}/theta"] = tokens.reimbursement_rate(reached, best, self.eta, self.gamma)
         arrays = {"balances": balances, "bids": bids.escrowed, "tokens_paid": settled.paid}
+        # all that this round's settlement will need, for an audit that computes it anew (hanse.runs.replay_tokens)
+        arrays |= {f"tokens_{name}": of_seat for name, of_seat in _sat(view, bids.escrowed & kept).items()}
         return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
     def learn(self, outcome: View, state: State) -> State:
@@ -520,23 +522,18 @@ class TokenManager(SettlePart):
                 read.
             state: as :meth:`init` makes it.
         """
-        seats, size, settled = outcome.seats, outcome.table.size, outcome.get(SettledRound)
-        assert seats is not None
+        size, settled = outcome.table.size, outcome.get(SettledRound)
         sat = _widened(state["sat"], size).copy()
         best = np.pad(state["best"], (0, max(0, size - len(state["best"]))))
         for k, reached in {} if settled is None else settled.accuracies.items():
             best[k] = max(best[k], reached)
+        here = _sat(outcome, _escrowed(outcome))
+        start, worked = here.pop("start"), here["worked"]
         # a tier that starts from another one's model has been as good as it (papers.md P12: Acc_max from pre-training)
-        np.maximum.at(best, seats.target, best[seats.start])
-        worked, worth = _work(outcome, seats)
-        np.add.at(sat, (seats.client[worked], seats.target[worked]), 1)
-        tier = np.isin(seats.target, outcome.table.shared)  # private rows have no pool
+        np.maximum.at(best, here["tier"], best[start])
+        np.add.at(sat, (here["client"][worked], here["tier"][worked]), 1)
         return {
-            "client": seats.client[tier],
-            "tier": seats.target[tier],
-            "bidder": _escrowed(outcome)[seats.client, seats.target][tier],
-            "worked": worked[tier],
-            "worth": worth[tier],
+            **here,
             "sat": sat,
             "paid": _widened(state["paid"], size) + self._told(settled),
             "best": best,
@@ -697,7 +694,7 @@ def _bids(view: View, book: Book, price: int) -> Bids:
     return Bids(held, wanted)
 
 
-def _moved(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) -> list[Transaction]:
+def moved_bids(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) -> list[Transaction]:
     """Return the transactions that move bids ``[N, K]`` into escrow ("bid") or back ("return"): one for each tier.
 
     ``price`` is what each bid moves, in units.
@@ -728,7 +725,7 @@ def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return taken
 
 
-def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
+def tier_transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
     """Return a transaction for each equation by which a tier's settlement moved anything."""
     found, purse = [], pool(f"tier {tier}")
     for equation, (kind, memo) in _STEPS.items():
@@ -743,6 +740,22 @@ def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transacti
         if here:
             found.append(Transaction(f"{kind}/{tier}", kind, tuple(pairs), memo))
     return found
+
+
+def _sat(view: View, kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """Return the round's seats at tiers, ``[S]`` each: "client", "start" and "tier" (rows), "bidder" (it bid and pays),
+    "worked" (its update was mixed) and "worth".
+
+    ``kept [N, K]`` are the bids that won a seat. Private rows have no pool, and their seats are left out.
+    """
+    seats = view.seats
+    assert seats is not None
+    worked, worth = _work(view, seats)
+    bidder = kept[seats.client, seats.target]
+    columns: dict[str, NDArray[Any]] = {"client": seats.client, "start": seats.start, "tier": seats.target}
+    columns |= {"bidder": bidder, "worked": worked, "worth": worth}
+    tier = np.isin(seats.target, view.table.shared)
+    return {name: column[tier] for name, column in columns.items()}
 
 
 def _work(outcome: View, seats: Seats) -> tuple[np.ndarray, Floats]:

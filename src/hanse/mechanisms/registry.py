@@ -111,6 +111,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "monte_carlo": value.MonteCarlo,
         "leave_one_out": value.LeaveOneOut,
         "banzhaf": value.Banzhaf,
+        "path": value.Path,
         "first_order": value.FirstOrder,
         "first_order_clients": value.FirstOrderAtClients,
     },

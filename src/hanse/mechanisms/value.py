@@ -9,13 +9,13 @@ the round.
 :class:`GameValue` sets up these games. Its subclasses solve them: :class:`GTG`, :class:`Mixture` and
 :class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute their
 values exactly. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they follow a gradient, at the server
-or at the clients.
+or at the clients. :class:`Path` follows the gradient along the whole step that the row made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -25,14 +25,15 @@ from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Rate, Weight
-from hanse.core.part import Aggregated, State, ValuePart, Values, View
+from hanse.core.part import Aggregated, Context, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
-from hanse.games import mixture, shapley
+from hanse.games import mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
+from hanse.learning.blocks import sample_blocks
 from hanse.learning.coalitions import WEIGHED, WORST, Coalitions
 from hanse.learning.metrics import METRICS
 from hanse.mechanisms.weigh import sample_shares
@@ -50,6 +51,7 @@ Utility = Annotated[str, AfterValidator(_utility)]
 MOST_CHECKED = 8  # seats of a group for which exact values are computed as a check, which takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
+STEPS = "a weighted average of the updates, whose step is the sum of theirs"
 ALONG = "weights on the updates, along which it goes down the gradient"
 
 
@@ -111,6 +113,13 @@ PLACE = Measure(
     "values that half of the other clients give it. The places of a round sum to zero.",
 )
 
+PATH = Measure(
+    "path value",
+    "A path value is how much of what the round gained came along the update's own step, measured on the way that the "
+    "model really went. The values of a round sum to what the round gained, and those of a run to what the run gained.",
+    share_out=True,
+)
+
 
 @dataclass(frozen=True)
 class GameValue(ValuePart):
@@ -118,6 +127,8 @@ class GameValue(ValuePart):
 
     Attributes:
         utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
+        game: a coalition's model is the "average" of its members' updates, or, in the "increment" game, the old row
+            plus its members' weighted steps while the others' are missing.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -131,6 +142,13 @@ class GameValue(ValuePart):
     gives = GIVES
     takes = frozenset({"again"})
     utility: Utility = field(default="loss", kw_only=True)
+    game: mixture.Game = field(default="average", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is no sum."""
+        if self.game == "increment":
+            object.__setattr__(self, "takes", frozenset())
+            object.__setattr__(self, "assumes", STEPS)
 
     def measure(self) -> Measure:
         """Return what a value of this part is called and means, for reports."""
@@ -168,7 +186,7 @@ class GameValue(ValuePart):
         S, pairs = len(updates), None
         beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
-            game = _game(view, row, group, self.utility)
+            game = _game(view, row, group, self.utility, self.game)
             solved = self.solve(game, len(group), view)
             per_seat[group] = solved.values
             without.append(solved.without_block)
@@ -185,7 +203,7 @@ class GameValue(ValuePart):
             metrics["value/models_evaluated"] += game.evaluated
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
-            if game.again is None and _affine(view.mixed, row, group, len(updates)) is None:
+            if game.again is None and not _only_these(view.mixed, row, group, len(updates), self.game):
                 metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
@@ -194,13 +212,15 @@ class GameValue(ValuePart):
         return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
 
 
-def _game(view: View, row: int, group: Ints, utility: str) -> Coalitions:
+def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Coalitions:
     """Return the game of the seats at positions ``group [m]``, which train the table's row ``row``."""
     told = view.get(Aggregated)
     again = None if told is None else told.again.get(row)
     updates, old, weights = view.trained.rows[group], view.table.rows[row], view.mixed.W[row, group]
     if again is not None:
         return view.judge.coalitions(updates, old, weights, utility, again=again)
+    if kind == "increment":
+        return view.judge.coalitions(updates, old, weights, utility, game=kind)
     affine = _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)
     return view.judge.coalitions(updates, old, weights, utility, affine=affine)
 
@@ -211,13 +231,22 @@ def _affine(mixed: Mix, row: int, group: Ints, seats: int) -> tuple[float, float
     Return None if anything else went into the row, or a weight is below 0: then the group's coalitions say nothing
     about it.
     """
-    ours, others = mixed.W[row, group], mixed.W[row].copy()
-    total, old = float(ours.sum()), float(others[seats + row]) if seats + row < len(others) else 0.0
+    if not _only_these(mixed, row, group, seats, "average"):
+        return None
+    total, old = float(mixed.W[row, group].sum()), float(mixed.W[row, seats + row :][:1].sum())
+    return (1.0, 0.0) if abs(total - 1) < 1e-6 and abs(old) < 1e-6 else (total, old)
+
+
+def _only_these(mixed: Mix, row: int, group: Ints, seats: int, game: mixture.Game) -> bool:
+    """Whether a new row is made of the group's updates and the old row alone, so that the group's game is about it.
+
+    A game of averages takes no weight below 0 either.
+    """
+    others = mixed.W[row].copy()
     others[group] = 0.0
     others[seats + row : seats + row + 1] = 0.0  # a slice: a row that is new in this round has no old row
-    if (ours < 0).any() or (np.abs(others) >= 1e-6).any():
-        return None
-    return (1.0, 0.0) if abs(total - 1) < 1e-6 and abs(old) < 1e-6 else (total, old)
+    below = game == "average" and bool((mixed.W[row, group] < 0).any())
+    return not below and not bool((np.abs(others) >= 1e-6).any())
 
 
 def _known(numbers: Floats) -> Floats | None:
@@ -332,6 +361,7 @@ class Mixture(GameValue):
 
     def __post_init__(self) -> None:
         """Raise UserError for an option that another one leaves without effect."""
+        super().__post_init__()
         object.__setattr__(self, "also", tuple(self.also))  # TOML gives a list
         for name, of, wanted in (
             ("alpha", "semivalue", "beta"),
@@ -405,7 +435,7 @@ class Mixture(GameValue):
         m = len(sound)
         budget = None if self.budget is None else max(self.budget, min(2**m, 2 * m + 2))
         among, seed = _Among(memo, sound), _seed(view)
-        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough())
+        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough(), game=self.game)
 
     def _alpha_beta(self) -> tuple[float, float]:
         """Return the parameters of the beta-Shapley value, with their defaults."""
@@ -703,3 +733,100 @@ def _mean(gradients: Gradients) -> Tensor:
     total = sum(samples for _, samples in gradients.values())
     first, *rest = ((samples / total) * gradient for gradient, samples in gradients.values())
     return sum(rest, start=first)
+
+
+def _differentiable(name: str) -> str:
+    """Return the utility's name if it has a gradient. Raises ValueError, with the alternative, otherwise."""
+    if name != "loss":
+        raise ValueError("must be 'loss', whose gradient path values follow; 'exact', 'mixture' and 'gtg' take others")
+    return name
+
+
+@dataclass(frozen=True)
+class Path(ValuePart):
+    """Path values: the fall of the validation loss along the step that each row made, shared out among the updates.
+
+    The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
+    loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w)``. It takes
+    ``points`` gradients for any number of updates. What else moves the loss (rows that are mixed in besides, buffers,
+    the error of the integral) is nobody's, and is recorded as ``value/residual``: the round's gain, ``value/gain``,
+    minus the sum of the values, ``value/sum``.
+
+    Attributes:
+        points: Gauss-Legendre points on the path, 1 to 24; they are doubled while the integral is further than 1 % from
+            the gain.
+        novel: value only what is orthogonal to the steps of the round before, so that sending them again, or a copy of
+            another's, earns nothing. The values then sum to less than the gain.
+        utility: "loss".
+    """
+
+    needs = VALIDATION
+    gives = GIVES
+    assumes = STEPS
+    points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
+    novel: bool = False
+    utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
+
+    def tells(self, standing: frozenset[str]) -> Telling:
+        """Return the telling with what a path value is."""
+        return Telling(measures=replace(PATH, share_out=not self.novel))
+
+    def init(self, context: Context) -> State:
+        """Return the state before any round: with ``novel``, the steps ``[S, parameters]`` of the round before, and the
+        rows ``[S]`` that they were for.
+        """
+        if not self.novel:
+            return {}
+        return {"steps": torch.zeros(0, context.layout.num_parameters), "targets": np.zeros(0, np.int64)}
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        """Return path values ``[S]``.
+
+        A group whose path has no finite gradient is worth 0, and is counted in ``value/not_finite``.
+
+        Args:
+            view: the round; ``table``, ``judge``, ``trained``, ``mixed`` and ``context`` are read.
+            state: as :meth:`init` makes it.
+        """
+        updates, blocks = view.trained, len(sample_blocks(len(view.judge.validation or ())))
+        worth = np.zeros((len(updates), 1 + blocks))
+        metrics = dict.fromkeys(("value/gain", "value/gradients", "value/not_finite"), 0.0)
+        for row, group in updates.seats.groups().items():
+            ends = torch.stack([view.table.rows[row], mix(view.mixed.W[row][None], updates.rows, view.table.rows)[0]])
+            before, after = view.judge.score(ends).loss
+            metrics["value/gain"] += before - after
+            found = path.integrate(
+                lambda w: -view.judge.gradients(w[None]), ends[0], ends[1] - ends[0], self.points, gain=before - after
+            )
+            metrics["value/gradients"] += found.evaluated
+            if not found.finite:
+                metrics["value/not_finite"] += 1
+                continue
+            worth[group] = self._along(found, view, row, group, state)
+        per_seat = worth[:, 0]
+        metrics["value/sum"] = float(per_seat.sum())
+        metrics["value/residual"] = metrics["value/gain"] - metrics["value/sum"]
+        return Values(per_seat, metrics=metrics, without_block=worth[:, 1:]), state
+
+    def _along(self, found: path.PathIntegral, view: View, row: int, group: Ints, state: State) -> Floats:
+        """Return what each seat of a group is worth by each gradient, ``[m, 1 + B]``."""
+        width, old = view.context.layout.num_parameters, view.table.rows[row]
+        found = replace(found, gradients=found.gradients[:, :width])  # buffers have no gradient
+        steps = view.trained.rows[group, :width] - old[:width]
+        if self.novel:
+            steps = path.beyond(steps, state["steps"][torch.from_numpy(state["targets"] == row)])
+        return np.asarray(view.mixed.W[row, group][:, None] * found.along(steps))
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Return the state with this round's steps, for ``novel``.
+
+        Args:
+            outcome: the finished round; ``trained``, ``table`` and ``context`` are read.
+            state: as :meth:`init` makes it.
+        """
+        updates = outcome.trained
+        if not self.novel or not len(updates):
+            return state
+        width, targets = outcome.context.layout.num_parameters, updates.seats.target
+        old = outcome.table.rows[torch.from_numpy(targets), :width]
+        return {"steps": updates.rows[:, :width] - old, "targets": targets.copy()}

@@ -1,8 +1,9 @@
 """The audit of a finished run: every market is replayed from its record, and the records are held against the books.
 
 :func:`audit_run` is what ``hanse audit`` prints: an :class:`Audit` with one :class:`Check` for each property that a
-market must have, and what each client traded. :func:`load_market` returns the recorded markets for other uses. An audit
-needs nothing but the run directory, so a federation on a network is audited in the same way as a simulation.
+market must have, a :class:`Fact` for what it found out and no market must be, and what each client traded.
+:func:`load_market` returns the recorded markets for other uses. An audit needs nothing but the run directory, so a
+federation on a network is audited in the same way as a simulation.
 
 For aggregation rules that make a row instead of weights (medians, for example) the records have only hashes. The audit
 holds the rows of the last checkpoint against them, in any run.
@@ -10,8 +11,9 @@ holds the rows of the last checkpoint against them, in any run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, run_folder
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, Transaction
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
+from hanse.ledger.place import reading, rounds_written, verify_run
 from hanse.runs.reading import last_state
-from hanse.runs.record import MarketRound, recorded_markets, rounds_of
-from hanse.runs.replay import unlike_books, unlike_rows, wrong_balance, wrong_delivery, wrong_payments
+from hanse.runs.record import MarketRound, RunRecord, load_run, lost_rounds, recorded_markets, rounds_of
+from hanse.runs.replay import against_rules, unlike_books, unlike_rows, wrong_delivery, wrong_payments
+from hanse.runs.replay_tokens import replay_tokens
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
@@ -33,7 +37,7 @@ MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a 
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a run.
+    """One property of a run, which a record can lack.
 
     Attributes:
         name: what the property is called, such as "payments".
@@ -43,6 +47,19 @@ class Check:
 
     name: str
     holds: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that an audit found and that is neither right nor wrong, such as who traded nothing.
+
+    Attributes:
+        name: what it is about.
+        said: what was found.
+    """
+
+    name: str
     said: str
 
 
@@ -75,11 +92,13 @@ class Audit:
         markets: how many markets were replayed, one for each round that had any.
         checks: the properties.
         clients: the sums of every client that took part, by its number.
+        facts: what else was found.
     """
 
     markets: int
     checks: tuple[Check, ...]
     clients: tuple[ClientSums, ...]
+    facts: tuple[Fact, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -117,9 +136,13 @@ def load_market(folder: Path) -> list[MarketRound]:
 def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     """Replay a run's markets and check them against its books, and check models that are recorded by their hashes.
 
-    The properties are: the graph is the one that iPFL's Algorithm 2 gives for what was declared, and is locally optimal
-    (eq. 9); payments are the prices; nobody loses, by what was declared and by what is true; what is paid is what is
-    received; who did not pay got nothing; and the ledger has exactly these payments.
+    The checks are: the graph is the one that iPFL's Algorithm 2 gives for what was declared; no import is too many and,
+    unless the algorithm stops at the first seller that does not pay, none was left out (eq. 9), by the same figures as
+    ``market/eq9`` of the run; payments are the prices; nobody loses, by what was declared and by what is true; who did
+    not pay got nothing; and the ledger has exactly these payments. Of PI-FL's and TIFF's auctions every posting is
+    computed anew. In any run with books, grants and kinds of payments are checked, and whether the files of the rounds
+    are those that were written. The facts are by how much imports were left out where the algorithm stops, who traded
+    nothing, and how known cheats fared.
 
     Args:
         folder: the run directory.
@@ -128,15 +151,21 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     Raises:
         UserError: there is no run, it has neither a market nor such models, or it cannot be read.
     """
-    made = _made_rows(run_folder(folder))
-    if made is not None and next(recorded_markets(run_folder(folder)), None) is None:
-        return Audit(0, (made,), ())
+    folder = run_folder(folder)
+    made = _made_rows(folder)
+    records, models = _records(folder), () if made is None else (made,)
+    if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
+        return _audit_of(0, (records, *_books(folder, (), ledger_url), *models), ())
     rounds = load_market(folder)
-    clients = _sums(rounds)
-    checks = (
+    run, clients = load_run(folder), client_sums(rounds)
+    lines = {int(line["round"]): line for line in run.metrics}
+    found: list[Check | Fact | None] = [
+        records,
         _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
-        _all("local optimality", "nobody imports a model too many or too few, iPFL eq. (9)", rounds, _optimal),
+        _all("no import too many", "every import is worth at least its price (iPFL eq. 9)", rounds, _too_many),
+        _left_out(rounds),
+        _all("market/eq9", "the run's own metric is what its record gives", rounds, partial(_unlike_eq9, lines)),
         _rationality(
             "individual rationality",
             rounds,
@@ -146,19 +175,24 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         _rationality(
             "true rationality", rounds, "nobody lost in any round, by what is true of the clients", lambda r: r.utility
         ),
-        _all("budget balance", "all that was paid was received", rounds, wrong_balance),
         _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
-        _books(folder, rounds, ledger_url),
-        _isolated(clients),
-        *(() if made is None else (made,)),
-    )
-    return Audit(len(rounds), checks, clients)
+        *_books(folder, rounds, ledger_url),
+        *models,
+        *who_traded(run, clients),
+    ]
+    return _audit_of(len(rounds), found, clients)
 
 
-def _made_rows(folder: Path) -> Check | None:
+def _audit_of(markets: int, found: Sequence[Check | Fact | None], clients: tuple[ClientSums, ...]) -> Audit:
+    """Return the audit of what was found; None stands for what the run does not have."""
+    checks = tuple(one for one in found if isinstance(one, Check))
+    return Audit(markets, checks, clients, tuple(one for one in found if isinstance(one, Fact)))
+
+
+def _made_rows(folder: Path) -> Check | Fact | None:
     """Return whether the rows that a rule made itself are, in the last checkpoint, those of the record.
 
-    Records have such rows by their hashes. None if no round made any.
+    Records have such rows by their hashes. None if no round made any, a fact if the last checkpoint has none of them.
     """
     wanted = ("made_row", "made_hash", "withheld", "W_row", "W_shape")
     kept = {n: read_arrays(file, wanted) for n, file in rounds_of(folder)}
@@ -175,13 +209,14 @@ def _made_rows(folder: Path) -> Check | None:
         wrong = unlike_rows(state.table, record)
     except (ValueError, TypeError, KeyError) as bad:
         raise UserError(f"{folder}: the record of round {state.round - 1} cannot be read: {bad}") from None
-    has = "has those" if "made_row" in record else "has none"
-    said = f"{count} were recorded by their hashes, and the last checkpoint {has} of round {state.round - 1}"
-    return Check("models", not wrong, wrong or said)
+    said = f"{count} were recorded by their hashes, and the last checkpoint has"
+    if not wrong and not len(record.get("made_row", ())):
+        return Fact("models", f"{said} none of them: none could be compared")
+    return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
 
 
-def _sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
-    """Return each client's sums over the markets."""
+def client_sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
+    """Return each client's sums over some markets, by its number."""
     who = np.unique(np.concatenate([r.clients for r in rounds]))
     utility, bought, sold = np.zeros((3, len(who)))
     traded, withheld = np.zeros((2, len(who)), np.int64)
@@ -217,16 +252,58 @@ def _graph(r: MarketRound) -> str:
     return f"client {r.clients[i]} {does} the model of client {r.clients[j]}, and by Algorithm 2 it {should}"
 
 
-def _optimal(r: MarketRound) -> str:
-    """Return an import too many or too few by iPFL eq. (9); "" if there is none."""
-    removal, addition = local_optimality(r.market, r.graph)
-    # for rounding, in proportion to the largest gain that a client can have, sqrt(K / n)
-    slack = 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
-    if removal > slack:
-        return f"an import is worth {removal:.2g} less than its price"
-    # a market that ends at the first seller that does not pay may leave out others that would
-    left_out = addition > slack and r.stop == "skip"
-    return f"an import that was left out is worth {addition:.2g} more than its price" if left_out else ""
+def _too_many(r: MarketRound) -> str:
+    """Return an import that costs its buyer more than it brings, by iPFL eq. (9); "" if there is none."""
+    removal, _ = local_optimality(r.market, r.graph)
+    return f"an import is worth {removal:.2g} less than its price" if removal > _slack(r) else ""
+
+
+def _slack(r: MarketRound) -> float:
+    """Return what rounding may do to eq. (9), in proportion to the largest gain that a client can have, sqrt(K / n)."""
+    return 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
+
+
+MOST_LEFT_OUT = 20  # rounds that are named
+
+
+def _left_out(rounds: Sequence[MarketRound]) -> Check | Fact:
+    """Return whether imports that would have paid were left out, the other half of iPFL eq. (9).
+
+    Where Algorithm 2 ends at the first seller that does not pay ("break"), it promises nothing of them: by how much the
+    best of them would have paid, round by round, is then a fact.
+    """
+    name = "no import left out"
+    gains = {r.round: gain for r in rounds if (gain := local_optimality(r.market, r.graph)[1]) > _slack(r)}
+    if not gains:
+        return Check(name, True, "no import that would have paid was left out (iPFL eq. 9)")
+    worst, largest = max(gains.items(), key=lambda item: item[1])
+    if all(r.stop == "skip" for r in rounds):
+        return Check(
+            name, False, f"round {worst}: an import that was left out is worth {largest:.2g} more than its price"
+        )
+    named = sorted(sorted(gains, key=lambda number: -gains[number])[:MOST_LEFT_OUT])
+    more = len(gains) - len(named)
+    return Fact(
+        "imports left out",
+        f"stop = 'break' left out an import that would have paid in {len(gains)} of {len(rounds)} markets, so iPFL "
+        f"eq. (9) does not hold there; the most that one was worth above its price: {largest:.4g} tokens in round "
+        f"{worst}. By round: {', '.join(f'{number}: {gains[number]:.4g}' for number in named)}"
+        + (f", and {more} more by less" if more else ""),
+    )
+
+
+def _unlike_eq9(lines: Mapping[int, Mapping[str, Any]], r: MarketRound) -> str:
+    """Return where a round's metric ``market/eq9`` is not what the market's record gives; "" if it is.
+
+    A round that is not among the ``lines`` of the metrics yet is passed over.
+    """
+    gives = max(local_optimality(r.market, r.graph))
+    if r.round not in lines or not np.isfinite(gives):
+        return ""
+    told = lines[r.round].get("market/eq9")
+    if isinstance(told, int | float) and abs(told - gives) <= 1e-6 * (1 + abs(gives)):
+        return ""
+    return f"the run says {told!r}, and its record gives {gives:.6g}"
 
 
 def _declared(r: MarketRound) -> NDArray[np.float64]:
@@ -248,27 +325,63 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
 
 
-def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
-    """Return whether the ledger's chain of hashes is whole, its sum 0, and its postings the recorded payments."""
-    from hanse.ledger.place import reading, rounds_written
+def _records(folder: Path) -> Check:
+    """Return whether the file of every round is there and is the one that was written."""
+    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
+    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
-    name = "conservation"
+
+def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> list[Check]:
+    """Return whether the ledger's chain of hashes is whole and its sum 0, and whether its postings are those that the
+    run's settings and records give: grants, kinds, a market's payments, an auction's. Nothing if nobody pays.
+    """
+    if not (folder / "ledger.json").exists():
+        return []
     with reading(folder, ledger_url) as ledger:
-        verdict = ledger.verify()
+
+        def history() -> Iterator[tuple[int, Transaction]]:
+            return ((record.round, record.transaction) for record in ledger.history())
+
+        verdict, through = verify_run(folder, ledger), rounds_written(folder, ledger)
         if verdict.wrong is not None:
-            return Check(name, False, f"the ledger does not verify: {verdict.wrong}")
-        held = sum(ledger.balances().values())
-        if held:
-            return Check(name, False, f"all accounts together hold {held} units, not 0")
-        history = ((record.round, record.transaction) for record in ledger.history())
-        unlike = unlike_books(rounds, history, rounds_written(folder, ledger))
-    if unlike:
-        return Check(name, False, unlike)
-    return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
+            return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
+        unlike, odd = unlike_books(rounds, history(), through), against_rules(folder, history())
+        lost = bool(lost_rounds(folder))
+        auctions, differs = (0, "") if lost else replay_tokens(folder, history(), through)
+    said = f"{verdict.transactions} transactions; the books and the records agree to the unit"
+    grants = "one grant a client, of the size that was set, and only kinds of payments that the rule posts"
+    found = [Check("conservation", not unlike, unlike or said), Check("grants and kinds", not odd, odd or grants)]
+    if auctions is None or rounds:
+        return found
+    if auctions == 0 and not differs:
+        why = "a round's file is lost" if lost else "the records hold too little, as those of an older hanse do"
+        return [*found, Check("auctions", False, f"not computed anew: {why}")]
+    return [*found, Check("auctions", not differs, differs or f"all postings of {auctions} rounds follow from records")]
 
 
-def _isolated(clients: Sequence[ClientSums]) -> Check:
-    """Return who never traded. This check always holds: being isolated is a fact, not a fault of the market."""
-    alone = [str(c.client) for c in clients if not c.rounds_traded]
-    who = f"never traded: client{'s' if len(alone) > 1 else ''} {', '.join(alone)}" if alone else "everybody traded"
-    return Check("isolation", True, who)
+def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fact]:
+    """Return who traded nothing, and what those earned whom the experiment's file makes cheat.
+
+    Whoever cheats without the file saying so is not in the records.
+
+    Args:
+        run: the run.
+        clients: its clients' sums over all markets.
+    """
+    conducts = [conduct for conduct in run.about.conducts if conduct.cheats]
+    cheats = {client: conduct.label or "cheats" for conduct in conducts for client in conduct.clients}
+    named = {c.client: run.client_label(c.client) for c in clients}
+    named |= {c: f"{name} (of the {cheats[c]})" for c, name in named.items() if c in cheats}
+    alone = [named[c.client] for c in clients if not c.rounds_traded]
+    nothing = f"client{'s' if len(alone) > 1 else ''} {', '.join(alone)} bought and sold nothing in any round"
+    earned = [
+        f"client {named[c.client]} was paid {c.sold:.3f} and paid {c.bought:.3f} tokens; its utility of "
+        f"{c.utility:.3f} is number {1 + sum(other.utility > c.utility for other in clients)} of {len(clients)}"
+        for c in clients
+        if c.client in cheats
+    ]
+    return (
+        Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round"),
+        Fact("known cheats", "; ".join(earned) or "none of these clients, by the experiment's file"),
+    )

@@ -93,7 +93,7 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     """Return the errors ``[n, C]`` of the summed values from the sampling of coalitions.
 
     ``group_of [N]`` is each client's group (-1: none), ``count`` the number of groups. NaN for a group none of whose
-    values has an error.
+    values has an error; infinite from the first round on whose file was lost, if it had the error of the draw.
     """
     seats = run.seats
     ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
@@ -102,7 +102,13 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     group = group_of[seats.client[some]]
     np.add.at(squares, (group, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
     known[group] = True
-    return np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
+    errors = np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
+    # without the file of a round the error of the draw cannot be known, and this one alone would be taken for the whole
+    valued = np.unique(seats.round[np.isfinite(seats.value) & (seats.round <= ends[-1])]).tolist()
+    lost = [round for round in valued if round in run.lost]
+    if lost and (run.without_block or len(lost) == len(valued)):
+        errors[:, np.searchsorted(ends, lost[0]) :] = np.inf
+    return errors
 
 
 def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
@@ -149,6 +155,20 @@ def how_sure(errors: Errors, before: str) -> str:
     return f"{EXACT}." if errors.exact else f"{before} {shown(errors)}."
 
 
+def lost_files(run: RunRecord) -> list[str]:
+    """Return a sentence for each round's file that is missing or was changed, the first few by name.
+
+    Args:
+        run: the run.
+    """
+    told = [
+        f"{why}: what it said of round {round} is left out, and no interval that needs it is given."
+        for round, why in list(run.lost.items())[:_MOST_LOST]
+    ]
+    more = len(run.lost) - len(told)
+    return [*told, f"The same holds for {more} more rounds."] if more > 0 else told
+
+
 def without_values(run: RunRecord) -> list[str]:
     """Return a sentence for each reason why rounds of a run have no values; nothing if no reason is recorded.
 
@@ -188,6 +208,7 @@ def _stretches(numbers: Iterable[int]) -> list[list[int]]:
 
 ROUNDING = 1e-9  # a difference below this part of the largest sum is rounding, as of 0.1 + 0.2 and 0.3
 MOST_SPANS = 3  # stretches of places that are written out
+_MOST_LOST = 5  # files that are named
 _MOST_STRETCHES = 6  # of rounds without values
 
 

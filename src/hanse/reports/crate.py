@@ -45,7 +45,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
     Raises:
         UserError: it is no run directory, the file cannot be written, or the library ``rocrate`` is not installed.
     """
-    made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install 'hanse[crate]'")
+    made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install '.[crate]' in a clone of hanse")
     entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity
     run, crate = load_run(path), made.ROCrate()
     crate.name = f"{run.name}: a federated learning run"

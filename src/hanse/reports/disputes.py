@@ -16,11 +16,10 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
 from hanse.core.entry import GENESIS
 from hanse.core.entry import client as account_of
-from hanse.ledger.place import heads_said, place_of, reading
+from hanse.ledger.place import place_of, reading, verify_run
 from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read_receipts
 from hanse.ledger.store import Ledger, Record
-from hanse.ledger.verify import verify
-from hanse.runs.record import MARKET, market_of, rounds_of
+from hanse.runs.record import MARKET, lost_rounds, market_of, rounds_of
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,18 @@ def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = N
     if not mine:
         raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
     with reading(folder, ledger_url) as ledger:
-        wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
+        wrong = verify_run(folder, ledger).wrong or ""
         disputes = list(_walked(ledger, mine))
         records, against = _records(folder, ledger, client)
     return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
 
 
-_NAMES = {"head": "head of the chain", "balance": "balance (units)", "escrow": "escrow (units)"}
+_NAMES = {
+    "count": "number of transactions until its round ended",
+    "head": "head of the chain",
+    "balance": "balance (units)",
+    "escrow": "escrow (units)",
+}
 
 
 def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
@@ -142,9 +146,11 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
     """
     account = account_of(client)
     balance, moved = _by_round(ledger.history(account), account)
-    checked, found = 0, []
-    latest = 0
+    lost, checked, latest = lost_rounds(folder), 0, 0
+    found = [Dispute(f"record of round {number}", "file", "as it was written", why) for number, why in lost.items()]
     for number, file in rounds_of(folder):
+        if number in lost:
+            continue
         latest = balance.get(number, latest)  # a round that moved nothing leaves the balance of the one before
         record = read_arrays(file, (*MARKET, "balances"))
         market = market_of(number, file, record)

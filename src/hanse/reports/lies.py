@@ -175,13 +175,14 @@ def verdict(client: int, honest: Fared, found: Sequence[Counterfactual]) -> list
         >>> lies = [Counterfactual("cost x2", utility=3.0, accuracy=0.8, gain=-1.0)]
         >>> for line in verdict(2, Fared(4.0, 0.8), lies):
         ...     print(line)
-        Client 2 would have gained by none of this: honesty was its best choice in this run.
+        Client 2 would have gained by none of this: of what was tried, honesty was its best choice in this run.
         Overstating the cost cannot pay in a round (iPFL Theorem 3); for every other lie there is no such proof.
     """
     paying = [c for c in found if c.gain > LEAST]
     lines = []
     if not paying:
-        lines.append(f"Client {client} would have gained by none of this: honesty was its best choice in this run.")
+        best = "of what was tried, honesty was its best choice in this run"
+        lines.append(f"Client {client} would have gained by none of this: {best}.")
     for c in paying:
         line = f"Client {client} would have gained {c.gain:.3f} tokens by '{c.story}'"
         under = c.gain_under_critical_prices

@@ -10,7 +10,7 @@ import numpy as np
 
 from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
-from hanse.reports.audit import load_market
+from hanse.reports.audit import client_sums, load_market, who_traded
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
@@ -34,6 +34,7 @@ class Trades:
     imports: Floats
     utility: Floats
     last: MarketRound
+    facts: tuple[str, ...]
 
 
 def load_trades(run: RunRecord) -> Trades | None:
@@ -42,14 +43,19 @@ def load_trades(run: RunRecord) -> Trades | None:
         return None
     rounds = load_market(run.path)
     clients, money, imports = traded(rounds)
-    utility = np.zeros(len(clients))
-    for r in rounds:
-        utility[np.searchsorted(clients, r.clients)] += r.utility
+    sums = client_sums(rounds)
     told = roles_of(run)
     roles = tuple(told.get(c, "client") for c in clients)
     names = tuple(f"{run.client_label(c)} {role}" for c, role in zip(clients, roles, strict=True))
     return Trades(
-        clients=clients, names=names, roles=roles, money=money, imports=imports, utility=utility, last=rounds[-1]
+        clients=clients,
+        names=names,
+        roles=roles,
+        money=money,
+        imports=imports,
+        utility=np.array([c.utility for c in sums]),
+        last=rounds[-1],
+        facts=tuple(f"{fact.name.capitalize()}: {fact.said}." for fact in who_traded(run, sums)),
     )
 
 
@@ -106,7 +112,7 @@ def _gains(trades: Trades, label: str) -> Chart:
     )
     caption = (
         "For each client what it was paid, what it paid (to the left), and its utility over the run: gain from what it "
-        "imported, less the cost of sharing, less the net payment."
+        f"imported, less the cost of sharing, less the net payment. {' '.join(trades.facts)}"
     )
     return _chart("gains", "Who gained what", label, caption, Bars(trades.names, series), x="tokens", y="client")
 

@@ -30,6 +30,7 @@ from hanse.reports.contributions import (
     contribution_charts,
     estimate_charts,
     how_sure,
+    lost_files,
     without_values,
 )
 from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
@@ -311,7 +312,7 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
         if len(run.metrics) < run.rounds_planned
     ]
     counted = {run.path for group in groups for run in group.runs}
-    told += [f"{run.name}: {line}" for run in runs for line in without_values(run)]
+    told += [f"{run.name}: {line}" for run in runs for line in (*lost_files(run), *without_values(run))]
     told += [
         f"{run.name} repeats another run (same experiment, same seeds), so that it does not count in means and curves."
         for run in runs

@@ -31,12 +31,22 @@ from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account_of
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS
+from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import ACCURACY, Reading
 from hanse.ledger.export import tokens
 from hanse.ledger.place import reading, wrong_in
 from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, without_values
+from hanse.reports.contributions import (
+    SURE,
+    Errors,
+    Standings,
+    errors_of,
+    in_words,
+    lost_files,
+    standings,
+    without_values,
+)
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
 from hanse.runs.record import RunRecord, load_run
@@ -66,6 +76,7 @@ class Statement:
         models: where its models went, and what it got of others.
         told: sentences that the mechanism's parts have for participants, and one on what the experiment makes this
             client do, if it does anything.
+        lost: sentences on files of rounds that are missing or were changed.
     """
 
     run: str
@@ -83,6 +94,7 @@ class Statement:
     money: Money | None
     models: Models
     told: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -151,6 +163,7 @@ def statement(
         money=money,
         models=models,
         told=run.about.told_to(client),
+        lost=tuple(lost_files(run)),
     )
 
 
@@ -169,20 +182,27 @@ class MainFit:
         reading: the metric: its name, its direction, and how it is shown.
         values: its value after each of the fit's rounds.
         error: the standard error of the last value from the draw of the test samples, by a jackknife over blocks.
+        recorded: the 95 % interval of the last value that the client found by its samples (see
+            :meth:`hanse.learning.metrics.Metric.interval`); None: there is none.
         gap: why there is no value at the end; "" if there is one.
         alone: the value of the model that the client trained by itself.
         alone_gap: why there is none.
+        alone_recorded: the 95 % interval of that value that the client found by its samples; None: there is none.
         difference_error: the standard error of the difference of the two, measured on the same samples.
+        correlation: that of the two values over the draw of the samples, by the same jackknife; 0: not known.
         blocks: of how many blocks of test samples the jackknife is.
     """
 
     reading: Reading
     values: tuple[float | None, ...]
     error: float | None = None
+    recorded: tuple[float, float] | None = None
     gap: str = ""
     alone: float | None = None
     alone_gap: str = ""
+    alone_recorded: tuple[float, float] | None = None
     difference_error: float | None = None
+    correlation: float = 0.0
     blocks: int = 0
 
     @property
@@ -197,13 +217,23 @@ class MainFit:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the value (Student's t), within the metric's bounds; None if its error is not known."""
+        """The 95 % interval of the value: the recorded one, or Student's t around it, within the metric's bounds.
+
+        None if its error is not known, or 0, which would claim certainty.
+        """
+        if self.recorded is not None or self.error == 0:
+            return self.recorded
         around, (least, most) = self._around(self.last, self.error), self.reading.within
         return None if around is None else (max(around[0], least), min(around[1], most))
 
     @property
     def difference_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the difference; None if its error is not known."""
+        """The 95 % interval of the difference; None if its error is not known.
+
+        It is made of the recorded intervals of both values, or else Student's t around the difference.
+        """
+        if self.last is not None and self.alone is not None and self.recorded and self.alone_recorded:
+            return difference(self.last, self.recorded, self.alone, self.alone_recorded, self.correlation)
         return self._around(self.difference, self.difference_error)
 
     @property
@@ -271,15 +301,18 @@ class Fit:
         return self.loss[-1] if self.loss else None
 
     @property
-    def error(self) -> float | None:
-        """An upper bound of the standard error of the difference of the two accuracies; None if it is not known.
+    def difference_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the difference of the two accuracies, from Wilson's of each; None if it is not known.
 
-        It follows from the number of samples as if the two models erred independently. On the same samples they err
-        together more often than not, which makes the true error smaller.
+        It is as if the two models erred independently. On the same samples they err together more often than not, which
+        makes the true interval narrower.
         """
-        if self.last is None or self.alone_accuracy is None or not self.samples:
-            return None
-        return math.sqrt(sum(p * (1 - p) for p in (self.last, self.alone_accuracy)) / self.samples)
+        ours, alone, n = self.last, self.alone_accuracy, self.samples
+        return (
+            None
+            if ours is None or alone is None or not n
+            else difference(ours, wilson(ours, n), alone, wilson(alone, n))
+        )
 
 
 def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
@@ -289,6 +322,9 @@ def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     """
     tests = _tests(run, client)
     named = None if alone is None else _checked(run, load_run(alone))
+    after = [int(m["round"]) for m in run.metrics if m.get("client/test_loss") is not None and m["round"] in run.lost]
+    if after and (not tests or after[-1] > tests[-1].round):
+        return Fit(how=f"its test after round {after[-1]} is lost: {run.lost[after[-1]]}")
     if not tests:
         return Fit(how=_why_untested(run))
     known = next((t.samples for t in reversed(tests) if t.samples), run.members.get(client, {}).get("tests"))
@@ -301,7 +337,7 @@ def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     if not theirs:
         return replace(fit, how=f"{other.name} did not test client {client} on its own data")
     ours, last = tests[-1], theirs[-1]
-    # an upper bound: as if the two models erred independently (see Fit.error)
+    # an upper bound: as if the two models erred independently (see Fit.difference_interval)
     error = None if ours.error is None or last.error is None else math.hypot(ours.error, last.error)
     return replace(
         fit,
@@ -320,7 +356,8 @@ def _main(run: RunRecord, tests: Sequence[_OwnTest]) -> MainFit | None:
         return None
     values, last = tuple(test.main for test in tests), tests[-1]
     gap = last.gap or ("" if last.main is not None else "it is not recorded")
-    return MainFit(reading=run.main, values=values, gap=gap, error=_jackknife(last.without), blocks=len(last.without))
+    error, blocks = _jackknife(last.without), len(last.without)
+    return MainFit(reading=run.main, values=values, gap=gap, error=error, recorded=last.interval, blocks=blocks)
 
 
 def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainFit:
@@ -333,7 +370,19 @@ def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainF
         return replace(main, alone_gap=f"the run of single clients has no {main.reading.title} ([eval] metrics)")
     paired = len(ours.without) == len(alone.without) and ours.samples == alone.samples
     error = _jackknife(ours.without - alone.without) if paired else None
-    return replace(main, alone=alone.main, alone_gap=alone.gap, difference_error=error)
+    mine, other = _jackknife(ours.without), _jackknife(alone.without)
+    both = (mine or 0.0) * (other or 0.0)
+    correlation = 0.0
+    if both and error is not None and mine is not None and other is not None:  # var(a - b) = var a + var b - 2 cov
+        correlation = min(1.0, max(-1.0, (mine**2 + other**2 - error**2) / (2 * both)))
+    return replace(
+        main,
+        alone=alone.main,
+        alone_gap=alone.gap,
+        alone_recorded=alone.interval,
+        difference_error=error,
+        correlation=correlation,
+    )
 
 
 def _jackknife(without: Floats) -> float | None:
@@ -353,6 +402,7 @@ class _OwnTest:
     main: float | None
     gap: str
     without: Floats
+    interval: tuple[float, float] | None
 
 
 def _tests(run: RunRecord, client: int) -> list[_OwnTest]:
@@ -370,8 +420,11 @@ def _tests(run: RunRecord, client: int) -> list[_OwnTest]:
         loss, accuracy, error, main = (_known(values[i]) for values in columns)
         samples = None if tests.samples is None else int(tests.samples[i])
         left = np.zeros(0) if tests.without is None else tests.without[i][: BLOCKS if samples is None else samples]
+        low, high = (_known(end) for end in tests.interval[i])
+        between = None if low is None or high is None else (low, high)
         if loss is not None or accuracy is not None:
-            found.append(_OwnTest(int(line["round"]), loss, accuracy, samples, error, main, tests.gaps[i], left))
+            number, gap = int(line["round"]), tests.gaps[i]
+            found.append(_OwnTest(number, loss, accuracy, samples, error, main, gap, left, between))
     return found
 
 
@@ -498,7 +551,8 @@ class Contributed:
         ranked: how many clients can be ranked: those of whom more than one update was valued.
         valued: of how many clients any update was valued.
         tied: the places of the clients that cannot be told apart from this one.
-        share_interval: the 95 % interval of the share, from both errors together.
+        share_interval: the 95 % interval of the share, from both errors together; None where that of the draw is not
+            known.
         measure: what one value is called, such as "Shapley value".
         measured: a sentence on what it is.
         gaps: sentences on which rounds have no values, and why.
@@ -550,15 +604,20 @@ class Contributed:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of ``value`` from both errors; None if neither is known, or if the value is exact."""
-        if self.value is None or self.error is None or self.exact:
+        """The 95 % interval of ``value`` from both errors; None if the draw's is not known, or if the value is exact.
+
+        The sampling of coalitions alone would make an interval that says nothing of other validation samples.
+        """
+        if self.value is None or self.error is None or self.drawn is None or self.exact:
             return None
         return self.value - SURE * self.error, self.value + SURE * self.error
 
     @property
     def sure(self) -> bool:
-        """Whether the whole 95 % interval of ``value`` lies on one side of zero."""
-        return self.value is not None and self.error is not None and abs(self.value) > SURE * self.error
+        """Whether the whole 95 % interval of ``value`` lies on one side of zero, or the value is exact and not zero."""
+        if self.interval is None:
+            return self.exact and self.value != 0
+        return self.interval[0] > 0 or self.interval[1] < 0
 
 
 def contributed(run: RunRecord, client: int) -> Contributed:
@@ -588,18 +647,19 @@ def contributed(run: RunRecord, client: int) -> Contributed:
     everybody = standings([run], valued, played - 1)
     ranked = everybody.among(valued[updates > 1])
     placed, measure = client in ranked.clients, run.about.measure
+    # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
+    drawn = None if np.isinf(errors.sampling[0, 0]) else _known(errors.drawn[0, 0])
     return Contributed(
         rounds=rounds,
         value=own,
         sampling=_known(errors.sampling[0, 0]),
-        # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
-        drawn=None if np.isinf(errors.sampling[0, 0]) else _known(errors.drawn[0, 0]),
+        drawn=drawn,
         share=max(own, 0.0) / above if above > 0 and measure.share_out else None,
         place=ranked.place(client) if placed else None,
         ranked=len(ranked.clients),
         valued=len(valued),
         tied=tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
-        share_interval=_interval(everybody, client) if measure.share_out else None,
+        share_interval=_interval(everybody, client) if measure.share_out and drawn is not None else None,
         measure=measure.name,
         measured=measure.sentence,
         gaps=tuple(without_values(run)),
@@ -1005,7 +1065,7 @@ def _figures(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[Postin
 
 Answer = Literal["yes", "no", "mixed", "even", "unknown"]
 """What the statement says of joining; :class:`JoiningVerdict` explains each."""
-CLEAR = 2.0  # a difference of accuracies or losses counts if it is more than this many standard errors
+CLEAR = 2.0  # a difference of losses counts if it is more than this many standard errors
 _UNSURE = "How much of the difference is chance is not known, so that it does not count."
 
 
@@ -1028,17 +1088,13 @@ class JoiningVerdict:
     reasons: tuple[str, ...]
 
 
-# headlines where nothing is known of the model
-_TOKENS_ONLY: dict[Answer, str] = {
-    "yes": "In tokens joining paid; whether its model is better is not known",
-    "no": "In tokens joining did not pay; whether its model is better is not known",
-    "even": "In tokens joining made no difference; whether its model is better is not known",
+# what the tokens, or the market's own count of them, say where the model says nothing
+_ECONOMY: dict[Answer, str] = {
+    "yes": "joining paid",
+    "no": "joining did not pay",
+    "even": "joining made no difference",
 }
-# headlines where the model is neither better nor worse
-_MODEL_EVEN: dict[Answer, str] = {
-    "yes": "In tokens joining paid; its model is not clearly better or worse",
-    "no": "In tokens joining did not pay; its model is not clearly better or worse",
-}
+_UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not clearly better or worse"
 _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
@@ -1076,9 +1132,22 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
         answer = "no"
     else:
         answer = "even" if signs else "unknown"
-    model = judged[0][0]
-    headlines = _HEADLINES | (_TOKENS_ONLY if model is None else _MODEL_EVEN if model == 0 else {})
-    return JoiningVerdict(answer, headlines[answer], tuple(reasons))
+    return JoiningVerdict(answer, _headline(answer, judged[0][0], judged[1][0], money, models), tuple(reasons))
+
+
+def _headline(answer: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
+    """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market."""
+    undecided = economy is not None and answer in _ECONOMY and (model is None or (model == 0 and answer != "even"))
+    if not undecided:
+        return _HEADLINES[answer]
+    rest = f"{_ECONOMY[answer]}; {_UNKNOWN if model is None else _EVEN}"
+    if models.utility is None:
+        return f"In tokens {rest}"
+    if money is None:
+        return f"By the market's own count {rest}"
+    more, less = ("received", "paid") if money.net > 0 else ("paid", "received")
+    moved = f"It {more} {tokens(abs(money.net))} tokens more than it {less}"
+    return f"{moved if money.net else 'It paid as many tokens as it received'}; by the market's own count {rest}"
 
 
 def _model(fit: Fit) -> tuple[int | None, str]:
@@ -1096,16 +1165,17 @@ def _model(fit: Fit) -> tuple[int | None, str]:
         return _loss(fit)
     points = 100 * (ours - alone)
     told = f"Its model gets {100 * ours:.1f} % of its own test data right; alone it would reach {100 * alone:.1f} %"
-    error = fit.error
-    if error is None:
+    between = fit.difference_interval
+    if between is None:
         unsure = "The number of test samples is not recorded, so that the difference may be chance."
         return (points > 0) - (points < 0), f"{told}. {unsure}"
     if points == 0:
         return 0, f"{told}, so the two are the same."
-    if abs(points) <= CLEAR * 100 * error:
-        return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance."
-    told += f": a difference of {points:+.1f} points, with a standard error of at most {100 * error:.1f}."
-    return (1 if points > 0 else -1), told
+    low, high = (100 * end for end in between)
+    said = f"with 95 % confidence between {low:+.1f} and {high:+.1f}"
+    if low <= 0 <= high:
+        return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance ({said})."
+    return (1 if points > 0 else -1), f"{told}: a difference of {points:+.1f} points, {said}."
 
 
 def _by_main(main: MainFit) -> tuple[int | None, str]:
@@ -1126,7 +1196,7 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
         return 0, f"{told}. {_UNSURE}"
     low, high = map(reading.show_difference, between)
     said = f"with 95 % confidence the difference is between {low} and {high}"
-    if low == high:  # in the digits shown the two models are equally good
+    if low == high == reading.show_difference(0.0):
         return 0, f"{told}: in these digits the two are the same."
     if not main.sign:
         return 0, f"{told}. The two cannot be told apart: {said}."
@@ -1155,21 +1225,18 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
 
     A market's utility has its payments in it already, so the two are not added up.
     """
-    if models.utility is not None:
-        u = models.utility
-        told = (
-            f"By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
-        )
-        told += "less the cost of sharing its own" + (" and its net payments." if money is not None else ".")
-        return (u > 0) - (u < 0), told
-    if money is None:
-        return None, "Nobody pays in this run."
-    net = money.net
-    told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, which "
-    told += f"makes {'+' if net >= 0 else ''}{tokens(net)}."
-    if money.escrow:
-        told += f" Of its tokens {tokens(money.escrow)} are held in escrow."
-    return (net > 0) - (net < 0), told
+    told, net = "Nobody pays in this run.", 0
+    if money is not None:
+        net = money.net
+        told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, "
+        told += f"which makes {'+' if net >= 0 else ''}{tokens(net)}."
+        told += f" Of its tokens {tokens(money.escrow)} are held in escrow." if money.escrow else ""
+    if models.utility is None:
+        return (None if money is None else (net > 0) - (net < 0)), told
+    u = models.utility
+    told += f" By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
+    told += "less the cost of sharing its own" + (" and that net payment." if money is not None else ".")
+    return (u > 0) - (u < 0), told
 
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:
@@ -1186,11 +1253,8 @@ def _rate(fit: Fit, money: Money | None, models: Models) -> str:
     if worth * points >= 0:
         return ""
     per, step = abs(worth / points), "point" if reading.percent else "0.01"
-    return (
-        f"It paid {per:.3g} tokens for each {step} of {reading.title}."
-        if points > 0
-        else f"It earned {per:.3g} tokens for each {step} of {reading.title} that it gave up."
-    )
+    what = f"{per:.3g} tokens{' of utility' if models.utility is not None else ''} for each {step} of {reading.title}"
+    return f"It paid {what}." if points > 0 else f"It earned {what} that it gave up."
 
 
 # ---- the same experiment with every client by itself

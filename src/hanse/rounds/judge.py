@@ -9,6 +9,7 @@ section; a part names what it needs, so an experiment without them is refused be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import SERVER, Floats
 from hanse.data import Samples
 from hanse.federation.answers import Share, confusion, gradient
+from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.coalitions import Coalitions, Rule
 from hanse.learning.job import Engine, Problem, Scores, SeatJob
@@ -112,13 +114,23 @@ class Judge:
         They are for jackknife standard errors: see :func:`hanse.learning.blocks.sample_blocks`. Buffers have gradient
         zero.
         """
+        return self.gradients(rows)[1:]
+
+    def gradients(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradient of one row ``[1, P]`` on the whole validation set, and then without each block
+        of it in turn, ``[1 + B, P]``.
+
+        Every sample is looked at once. See :meth:`gradients_without_block`.
+        """
         count = len(self._samples())
         blocks = sample_blocks(count)
+        if not blocks:
+            return self.gradient(rows)
         # the sum over all blocks less one of them: each block's gradient is computed once, not B - 1 times
         sizes = torch.tensor([len(block) for block in blocks], dtype=rows.dtype, device=rows.device)[:, None]
-        means = [self._gradient(rows, block) for block in blocks]
-        sums = torch.cat([rows[:0], *means]) * sizes
-        return (sums.sum(0) - sums) / (count - sizes)
+        sums = torch.cat([self._gradient(rows, block) for block in blocks]) * sizes
+        whole = sums.sum(0)
+        return torch.cat([whole[None] / count, (whole - sums) / (count - sizes)])
 
     def confusion(self, rows: Tensor) -> Tensor:
         """Return the confusion counts of ``rows [C, P]`` on the validation set.
@@ -161,6 +173,7 @@ class Judge:
         *,
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
+        game: Game = "average",
     ) -> Coalitions:
         """Return the utility of coalitions of updates, as a function that games can be played with.
 
@@ -171,6 +184,7 @@ class Judge:
             utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
             affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
             again: a rule that makes the coalition's row of its members' positions, in place of an average.
+            game: "average", or "increment" (the base plus the members' weighted steps from it) in place of ``affine``.
 
         Returns:
             The game (see :class:`hanse.learning.coalitions.Coalitions`).
@@ -179,10 +193,8 @@ class Judge:
             UserError: an unknown utility, or one that these samples do not have.
             RuntimeError: the server holds no validation set.
         """
-        samples, workers = self._samples(), self.workers
-        return Coalitions(
-            self.problem, updates, base, weights, samples, utility=utility, workers=workers, affine=affine, again=again
-        )
+        options: dict[str, Any] = {"workers": self.workers, "affine": affine, "again": again, "game": game}
+        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, **options)
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these validation samples; zero for buffers."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hanse.base.errors import PartError
 from hanse.core.book import Book
 from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
 from hanse.core.entry import MINT, Transaction
@@ -478,8 +479,20 @@ def _settled(setup: Setup, now: _Now) -> _Now:
         if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
             metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
             settlement = replace(settlement, metrics=metrics, arrays=arrays)
+        _declared(setup, settlement.transactions)
         view = _post(replace(now.view, settlement=settlement), settlement.transactions)
     return replace(now, states=states, view=view).handing_on(settlement.found)
+
+
+def _declared(setup: Setup, transactions: Iterable[Transaction]) -> None:
+    """Raise PartError if a payment rule that says which kinds of transactions it posts posts another one."""
+    kinds = setup.about.posted
+    for transaction in transactions:
+        if kinds and transaction.kind not in kinds:
+            raise PartError(
+                f"the settle part {type(setup.mechanism.settle).__name__}: posts '{transaction.kind}', which its tells "
+                f"does not name; it names {', '.join(sorted(kinds))}"
+            )
 
 
 def _post(view: View, transactions: Iterable[Transaction]) -> View:

@@ -42,7 +42,7 @@ from hanse.runs.shape import model_made_for, same_frozen
 
 __all__ = ["Observer", "Run", "play_setup", "resume", "run", "run_remote"]
 
-NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[ray]'"
+NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install '.[ray]' in a clone of hanse"
 
 
 def _tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:

@@ -143,7 +143,8 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "tensorboard"
-        library("tensorboard", "--track tensorboard: is not installed; pip install 'hanse[track]'")  # torch asks for it
+        # torch asks for it
+        library("tensorboard", "--track tensorboard: is not installed; pip install '.[track]' in a clone of hanse")
         self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:

@@ -45,9 +45,7 @@ def older(config: Mapping[str, Any], num_clients: int, seed: object) -> About:
         chosen = policy if isinstance(policy, Mapping) else {"name": policy}
         name, options = chosen.get("name"), {key: value for key, value in chosen.items() if key != "name"}
         made = call(POLICIES[name], options, "clients.policy") if isinstance(name, str) and name in POLICIES else None
-        found = describe(
-            _parts(table(config, "mechanism")), behaviours, made, None, num_clients, seed if type(seed) is int else 0
-        )
+        found = describe(built_in_parts(config), behaviours, made, None, num_clients, seed if type(seed) is int else 0)
     rules = [make().tells(frozenset({"settle"})) for make in PARTS["settle"].values()]
     kinds = {kind.kind: kind for telling in rules for kind in telling.kinds}
     worth = next(telling.worth for telling in rules if telling.worth is not None)
@@ -55,8 +53,13 @@ def older(config: Mapping[str, Any], num_clients: int, seed: object) -> About:
     return replace(found, parts=(*found.parts, general))
 
 
-def _parts(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the built-in parts of a mechanism's table, by decision; none if it cannot be built from it alone."""
+def built_in_parts(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the built-in parts of an experiment's mechanism, by slot; none if it cannot be built from its table alone.
+
+    Args:
+        config: the run's ``config.toml``.
+    """
+    given = table(config, "mechanism")
     if not isinstance(given.get("name"), str):
         return {}
     foreign = [slot for slot in SLOTS if slot in given and ":" in str(table(given, slot).get("name", given[slot]))]

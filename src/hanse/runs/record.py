@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +61,12 @@ if TYPE_CHECKING:
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
+HASH = "rounds/hash"  # in a round's line of metrics.jsonl: of its file in rounds/
 SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
 LINES = (METRICS, SEATS)
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
+LARGEST = 1 << 32  # bytes of a round's file: one that claims more is not read
 CHUNK = 1 << 20  # bytes of a growing file that are read at a time
 REMEMBER = 64  # bytes before the place reached, to see whether they are still the same
 END = 1 << 16  # bytes in which a file's last line is looked for
@@ -121,8 +123,10 @@ class RoundRecord:
         """Return what is written of the round, as bytes. Nothing of it changes with what the next round does."""
         view, arrays, archive = self.played.view, dict[str, Any](self.arrays), io.BytesIO()
         np.savez(archive, **arrays)  # in memory: it goes back and forth in its file
-        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self.metrics]))}
-        return PackedRound(view.round, archive.getvalue(), lines, tuple(view.posted))
+        blob = archive.getvalue()
+        metrics = {**self.metrics, HASH: file_hash(io.BytesIO(blob))}
+        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [metrics]))}
+        return PackedRound(view.round, blob, lines, tuple(view.posted))
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,40 @@ def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
 def round_file(folder: Path, round: int) -> Path:
     """Return where a run directory keeps the arrays of a round (counted from 0)."""
     return folder / ROUNDS / f"{round:05d}.npz"
+
+
+def file_hash(file: BinaryIO | io.BytesIO) -> str:
+    """Return the hash of a round's file: BLAKE2b of its bytes in 40 hexadecimal digits."""
+    hasher = hashlib.blake2b(digest_size=20)
+    while chunk := file.read(CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def lost_rounds(folder: Path) -> dict[int, str]:
+    """Return the rounds whose arrays are missing or not those that were written, each with a phrase that says why.
+
+    Runs of an older hanse have no hashes of their files; only missing ones are found in them.
+
+    Args:
+        folder: the run directory. Each line of its ``metrics.jsonl`` has the hash of its round's file.
+
+    Raises:
+        UserError: a line of ``metrics.jsonl`` is damaged.
+    """
+    found = {}
+    for line in json_lines(folder / METRICS, ("round",)):
+        file, said = round_file(folder, line["round"]), line.get(HASH)
+        where = f"{ROUNDS}/{file.name}"
+        try:
+            with opened(file) as blob:
+                if os.fstat(blob.fileno()).st_size > LARGEST or (said is not None and file_hash(blob) != said):
+                    found[int(line["round"])] = f"{where} is not the file that was written"
+        except FileNotFoundError:
+            found[int(line["round"])] = f"{where} is missing"
+        except OSError as wrong:
+            found[int(line["round"])] = f"{where} cannot be read ({wrong.strerror or wrong})"
+    return found
 
 
 def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -419,6 +457,7 @@ class OwnTests:
         main: the run's main metric; NaN: the client has none.
         gaps: why a client has none; empty: it has.
         without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
+        interval: ``[n, 2]``, the 95 % interval of the main metric; NaN: not known.
     """
 
     clients: Ints
@@ -429,6 +468,7 @@ class OwnTests:
     main: Floats
     gaps: Sequence[str]
     without: Floats | None
+    interval: Floats
 
 
 # the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
@@ -750,6 +790,14 @@ class RunRecord:
         """
         return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
 
+    @cached_property
+    def lost(self) -> Mapping[int, str]:
+        """The rounds whose arrays are missing or were changed, each with a phrase that says why. See
+        :func:`lost_rounds`.
+        """
+        last = self.metrics[-1]["round"]
+        return {round: why for round, why in lost_rounds(self.path).items() if round <= last}
+
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round.
 
@@ -758,15 +806,14 @@ class RunRecord:
             only: read those with these names alone; empty: all.
 
         Returns:
-            Arrays by name; empty if the round has no file. Their axes are ``[S]`` by seat, ``[n]`` by the clients that
-            were
-            tested or refused, or ``[N]`` by client.
+            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]``
+            by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
 
         Raises:
             UserError: the file is broken.
         """
         file = round_file(self.path, round)
-        return read_arrays(file, only) if file.exists() else {}
+        return {} if round in self.lost or not file.exists() else read_arrays(file, only)
 
     def own_tests(self, round: int) -> OwnTests | None:
         """Return what clients found on their own test shares after a round; None if nobody tested.
@@ -775,7 +822,7 @@ class RunRecord:
             UserError: the arrays do not fit each other.
         """
         key = f"test_{self.main.key}"
-        record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block"))
+        record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block", "test_interval"))
         if "test_accuracy" not in record:
             return None
         count = len(record["test_accuracy"])
@@ -784,11 +831,14 @@ class RunRecord:
         loss, samples = record.get("test_loss", unknown), record.get("test_samples")
         error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
         gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
+        interval = record.get("test_interval", np.full((count, 2), np.nan))
         each = (clients, loss, samples, error, main, gaps, None if without is None else without[:, 0])
-        if any(array is not None and array.shape != (count,) for array in each):
+        if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
         told = [str(gap) for gap in gaps.tolist()]
-        return OwnTests(clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without)
+        return OwnTests(
+            clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without, interval
+        )
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
@@ -867,6 +917,8 @@ class RunRecord:
                 other.
         """
         present, came = {}, {}
+        for number, why in self.lost.items():
+            raise UserError(f"{self.path}: has not the whole order of arrival: round {number}: {why}")
         for line in self.metrics:
             number, file = line["round"], round_file(self.path, line["round"])
             stored = self.arrays(number, only=("present", "answered", "staleness"))
@@ -933,7 +985,7 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
     # reports make arrays by client, so a number from a stranger's file must not decide how much memory they take
     if isinstance(registered, int) and registered > CLIENTS:
         raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
-    metrics = list(json_lines(path / METRICS, ("round",)))
+    metrics = [_without_hash(line) for line in json_lines(path / METRICS, ("round",))]
     if not metrics:
         raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
     rounds = [line["round"] for line in metrics]
@@ -977,9 +1029,15 @@ def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     """
     try:
         counts = ("round",) if name == METRICS else ("round", "client")
-        return list(json_lines(folder / name, counts, remedy="bring back a backup of the run"))
+        lines = json_lines(folder / name, counts, remedy="bring back a backup of the run")
+        return [_without_hash(line) for line in lines]
     except UserError as wrong:
         raise MachineError(*wrong.lines) from None
+
+
+def _without_hash(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's line without the hash of its file, as it was before it was written."""
+    return {key: value for key, value in line.items() if key != HASH}
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

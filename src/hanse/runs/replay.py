@@ -1,44 +1,60 @@
-"""What a recorded market must have cost, computed anew from its record.
+"""What a run must have posted: grants, kinds of transactions, and what a recorded market cost by its record.
 
-``hanse ledger verify`` and ``hanse audit`` use it to check the prices, the bills, what was delivered and what the
-ledger moved, and whether the models of a run are those of its record by their hashes. It needs the files in ``rounds/``
-of a run directory, the transactions of its ledger, and for models its checkpoint.
+``hanse ledger verify`` and ``hanse audit`` use it to check grants, the prices, the bills, what was delivered and
+what the ledger moved, and whether the models of a run are those of its record by their hashes. It needs the files in
+``rounds/`` of a run directory, the transactions of its ledger, and for models its checkpoint.
 
 Each check returns "" if all is well, or a phrase that names the first thing that is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hanse.core.entry import TOKEN, Transaction
+from hanse.base.files import json_lines, read_toml, table
+from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.entry import client as account
+from hanse.core.entry import tokens as say
 from hanse.core.table import Table
+from hanse.core.telling import read_about
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
-from hanse.runs.record import Arrays, MarketRound, row_hash
+from hanse.ledger.place import rounds_written
+from hanse.ledger.store import Ledger
+from hanse.runs.config import ClientsSection
+from hanse.runs.names import MEMBERS, read_members
+from hanse.runs.older import built_in_parts
+from hanse.runs.record import (
+    METRICS,
+    Arrays,
+    MarketRound,
+    is_number,
+    lost_rounds,
+    recorded_markets,
+    row_hash,
+)
+from hanse.runs.replay_tokens import replay_tokens
 
 
 def wrong_payments(r: MarketRound) -> str:
-    """Return the first bill that is not its price rounded down to the unit, or that is nothing for a price above 0."""
+    """Return the first bill that is not its price rounded down to the unit, is nothing for a price above 0, or is below
+    0.
+    """
     due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
     apart = np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units)
     free = (r.graph != 0) & (due > 0) & (r.units == 0)
-    bad = np.argwhere(~(apart <= 1) | free)  # a last bit may cross a unit
+    bad = np.argwhere(~(apart <= 1) | free | (r.units < 0))  # a last bit may cross a unit
     if not len(bad):
         return ""
     i, j = bad[0]
     return (
         f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
     )
-
-
-def wrong_balance(r: MarketRound) -> str:
-    """Return how many units a round made or lost; "" if what was paid was received."""
-    net = r.money.sum(axis=0) - r.money.sum(axis=1)
-    return f"{int(net.sum())} units were made or lost" if net.sum() or (r.money < 0).any() else ""
 
 
 def wrong_delivery(r: MarketRound) -> str:
@@ -108,6 +124,66 @@ def unlike_rows(table: Table, record: Arrays) -> str:
     return ""
 
 
+def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> str:
+    """Return the first transaction that the run's payment rule cannot have posted, or "".
+
+    Each client gets one grant, of the size in ``config.toml``, before anything else moves its account. All else is of
+    the kinds that the rule says it posts; for a rule of the user's own that names none, kinds are not checked. Nothing
+    is dated after the run's last settlement, which bears the number of the round that would have been next.
+
+    Args:
+        folder: the run directory.
+        history: the ledger's transactions, each with its round.
+    """
+    config = read_toml(folder / "config.toml")
+    units, clients, kinds = _grant(config), _registered(folder, config), _kinds(folder, config)
+    opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
+    for round_, transaction in history:
+        where = f"round {round_}: '{transaction.step}'"
+        if round_ > last:
+            return f"{where}: is dated after the run, whose last settlement is of round {last}"
+        if transaction.kind == "grant":
+            to = transaction.postings[-1][0]
+            number = to.partition("/")[2]
+            if to in opened:
+                return f"{where}: {to} was opened before; each client gets one grant, when it joins"
+            if transaction != Transaction(f"grant/{number}", "grant", ((MINT, -units), (to, units))):
+                return f"{where}: is not a grant of {say(units)} tokens from the mint to one client"
+            if to != account(int(number)) or (clients is not None and int(number) >= clients):
+                return f"{where}: the run has no client {number}"
+        elif kinds and transaction.kind not in kinds:
+            named = ", ".join(sorted(kinds))
+            return f"{where}: is of the kind '{transaction.kind}', which the run's payment rule does not post ({named})"
+        opened |= {name for name, _ in transaction.postings}
+    return ""
+
+
+def _grant(config: Mapping[str, Any]) -> int:
+    """Return the units that a new client gets."""
+    given = table(config, "clients").get("grant")
+    return round((float(given) if is_number(given) else ClientsSection().grant) * TOKEN)
+
+
+def _registered(folder: Path, config: Mapping[str, Any]) -> int | None:
+    """Return how many clients can have an account; None if it is not known."""
+    if (folder / MEMBERS).is_file():
+        return 1 + max(read_members(folder / MEMBERS), default=-1)
+    data = table(config, "data")
+    count = 1 if data.get("partition") == "pooled" else data.get("clients")
+    return count if isinstance(count, int) else None
+
+
+def _kinds(folder: Path, config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the kinds that the payment rule says it posts, by its code if it is built in, else by the directory."""
+    parts = built_in_parts(config)
+    rule = parts.get("settle")
+    if rule is None:
+        said = read_about(folder)
+        return frozenset() if said is None else said.posted
+    standing = frozenset(slot for slot, part in parts.items() if part is rule)
+    return frozenset(kind.kind for kind in rule.tells(standing).kinds)
+
+
 def first_wrong(
     rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
 ) -> tuple[int, str | None]:
@@ -121,7 +197,7 @@ def first_wrong(
     Returns:
         How many markets there were, and the first thing that is wrong; None: all is well.
     """
-    looks: tuple[Callable[[MarketRound], str], ...] = (wrong_payments, wrong_balance, wrong_delivery)
+    looks: tuple[Callable[[MarketRound], str], ...] = (wrong_payments, wrong_delivery)
     count, wrong = 0, list[str]()
 
     def seen() -> Iterator[MarketRound]:
@@ -134,3 +210,45 @@ def first_wrong(
 
     unlike = unlike_books(seen(), history, through)
     return count, wrong[0] if wrong else unlike or None
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the settings and records of a run say of its books.
+
+    Attributes:
+        markets: how many markets of models were computed anew.
+        auctions: how many rounds of a token manager were (0: the records of an older hanse hold too little); None: the
+            run has no built-in token manager.
+        wrong: the first thing that is wrong; None: all is well.
+    """
+
+    markets: int = 0
+    auctions: int | None = None
+    wrong: str | None = None
+
+
+def replay_books(folder: Path, ledger: Ledger) -> Replayed:
+    """Hold a run's books against its settings and the records of its rounds.
+
+    Args:
+        folder: the run directory.
+        ledger: its open ledger, which verifies.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+
+    def history() -> Iterator[tuple[int, Transaction]]:
+        return ((record.round, record.transaction) for record in ledger.history())
+
+    for number, why in lost_rounds(folder).items():
+        return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost")
+    if wrong := against_rules(folder, history()):
+        return Replayed(wrong=wrong)
+    through = rounds_written(folder, ledger)
+    markets, unlike = first_wrong(recorded_markets(folder), history(), through)
+    if unlike is not None:
+        return Replayed(markets, None, unlike)
+    auctions, differs = replay_tokens(folder, history(), through)
+    return Replayed(markets, auctions, differs or None)

@@ -40,7 +40,7 @@ from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.names import MEMBERS
-from hanse.runs.record import LINES, ROUNDS, SHAPE, PackedRound, round_file
+from hanse.runs.record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, played_lines, round_file
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
@@ -243,6 +243,7 @@ class RunDir:
             for record in (path / ROUNDS).glob("*.npz"):
                 if record.stem.isdigit() and int(record.stem) >= folder._kept:
                     record.unlink()
+            said += _lost(path)
             if note is not None:
                 write_data(path, folder._kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
@@ -387,6 +388,15 @@ def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
         if size < length:
             raise CorruptCheckpointError(f"{name}: {file} has {size} bytes of the {length} that it should have")
     return snapshot
+
+
+def _lost(path: Path) -> list[str]:
+    """Return a line for each round of which the arrays are gone or were changed. Raises MachineError if the metrics are
+    damaged.
+    """
+    if not (path / METRICS).exists() or not played_lines(path, METRICS):
+        return []
+    return [f"warning: round {round}: {why}; what it said is lost" for round, why in lost_rounds(path).items()]
 
 
 @cache  # a process that plays many runs looks once: reading what is installed takes as long as a round

@@ -327,6 +327,8 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
             arrays[f"test_{metric.key}_gap"] = np.array([r.gaps.get(metric.key, "") for r in results], np.str_)
     if measures:
         arrays["test_without_block"] = without = _without_blocks(results)
+        none = np.full(2, np.nan)
+        arrays["test_interval"] = np.array([none if r.interval is None else r.interval.numpy() for r in results])
         known = errors_without(without, count)[some]
         if len(known) and np.isfinite(known).all():
             key = f"client/test_{measures[0].key}_error"

@@ -23,7 +23,8 @@ from hanse.base.errors import UserError, first_line, library
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
-EXTRA = "which is not installed: pip install 'hanse[llm]'"  # what messages say of a library of the extra
+# what messages say of a library of the extra
+EXTRA = "which is not installed: pip install '.[llm]' in a clone of hanse"
 
 BYTES = "bytes"
 
@@ -137,7 +138,7 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
         return ByteTokenizer()
     transformers = library("transformers", f"data.tokenizer: {name!r} needs transformers, {EXTRA}")
     try:
-        inner = transformers.AutoTokenizer.from_pretrained(name, local_files_only=not download)
+        inner = transformers.AutoTokenizer.from_pretrained(name, local_files_only=not download, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
             f"data.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded "

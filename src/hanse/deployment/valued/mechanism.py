@@ -140,7 +140,7 @@ class Watched:
         """Return the aggregate that the strategy makes of some clients' replies; None if it makes none of these.
 
         Raises:
-            NotAgain: it cannot be had without a trace in the training.
+            NotAgain: it cannot be made again.
         """
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
@@ -168,6 +168,15 @@ class Watched:
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
         return tells and bool(((mean - made).abs() <= near).all())
 
+    def repeats(self) -> bool:
+        """Say whether the strategy makes the same aggregate of the sound replies again.
+
+        Raises:
+            NotAgain: it cannot be made again.
+        """
+        remade = self.coalition(list(self.replies)) if self.replies else None
+        return self.made is not None and remade is not None and same(self.made, remade)
+
     def settled(self) -> None:
         """Find out whether the aggregate is the average of the sound replies, and if not, whether a copy of the
         strategy makes the same one again. If neither is so, ``why_not`` says why.
@@ -180,8 +189,7 @@ class Watched:
         why = "its aggregate is not the average of the replies" if known else OTHER
         if self.again is not None:
             try:
-                remade = self.again.made(list(self.replies)) if self.replies else None
-                if remade is not None and same(self.made, remade):
+                if self.repeats():
                     return
             except Exception as wrong:
                 why = str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
@@ -234,7 +242,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
     Args:
         strategy: name of the strategy's class.
         flower: version of Flower.
-        settings: the strategy's plain attributes.
+        settings: those parameters of the strategy that are Flower's own.
     """
     return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
@@ -388,6 +396,8 @@ class OfReplies(ValuePart):
             raise NotAgain(told.why_not)
         game = self._game(view, told, clients, weights, part.utility)
         solved = part.solve(game, len(clients), view)
+        if not told.average and not told.repeats():  # once more: what it remembers of other coalitions shows now
+            raise NotAgain(OTHER)
         # beside the values, what all updates together and none of them were worth: their difference is what was shared
         # out
         together, nothing = game.many([frozenset(range(len(clients))), frozenset()])

@@ -42,7 +42,8 @@ from hanse.data.spec import OBJECT
 from hanse.deployment.arrays import Form, arrays_of, numbers_of, own_copy, samples_of
 from hanse.deployment.members import Hello, Members
 from hanse.deployment.valued.mechanism import Replies, Watched, info, row_of, watching
-from hanse.deployment.valued.reaggregate import Again, NotAgain, Reach, as_before, copied, generators
+from hanse.deployment.valued.reaggregate import LEAST_S, Again, Child, NotAgain, pickled
+from hanse.deployment.valued.states import Kept, states
 from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
 from hanse.federation.codec import WireError
 from hanse.learning.engines import EngineChoice, make_engine
@@ -108,6 +109,8 @@ class Watch:
         gaps: a line for each round without values.
         rounds: how many rounds are planned; 0: not known.
         broken: whether keeping the run was given up.
+        child: the process in which the strategy aggregates again.
+        kept: puts back what user code changes in this process.
 
     Examples:
         A round of two clients, told by hand as :class:`hanse.deployment.valued.valued.Valued` does it:
@@ -148,6 +151,8 @@ class Watch:
     gaps: list[str] = field(default_factory=list)
     rounds: int = 0
     broken: bool = False
+    child: Child = field(default_factory=Child)
+    kept: Kept = field(default_factory=Kept)
     _setup: Setup | None = None
     _folder: RunDir | None = None
     _form: Form | None = None
@@ -172,13 +177,12 @@ class Watch:
         self.rounds = self.rounds or rounds or 0
         if arrays is None or self._setup is not None:
             return
-        with as_before():
-            worth = self.plan.worth
-            module = worth.problem.module if isinstance(worth, ByModule) else None
-            self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
-            if isinstance(worth, ByFunction):
-                worth.first_worth(own_copy(arrays))  # a mistake in it is better found now than as a gap in each round
-            self._make(arrays)
+        worth = self.plan.worth
+        module = worth.problem.module if isinstance(worth, ByModule) else None
+        self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
+        if isinstance(worth, ByFunction):
+            worth.first_worth(own_copy(arrays))  # a mistake in it is better found now than as a gap in each round
+        self._make(arrays)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
         """Hear that round ``number`` (from 1) begins from ``arrays``."""
@@ -205,7 +209,8 @@ class Watch:
         """Hear the replies, before the strategy may change them.
 
         Sound ones are kept as updates, the others with the reason of their refusal. If the strategy may do other than
-        average, a copy of it is made here.
+        average, it is pickled here. Its aggregates of a round may take as long as the round has taken until now, and
+        ``LEAST_S`` in any case.
         """
         now = self._now
         if now is None:
@@ -235,10 +240,11 @@ class Watch:
         if type(self.strategy).aggregate_train is FedAvg.aggregate_train:  # it aggregates as FedAvg does
             now.average = True
             return
+        if isinstance(now.worth, ByClients):  # which asks for no coalition's model
+            return
         try:
-            before = copied(self.strategy)
-            kinds = tuple(Reach.of(before).kinds)
-            now.again = Again(before, self._number, messages, generators(), kinds)
+            seconds = max(LEAST_S, time.perf_counter() - self._begun)
+            now.again = Again(self.child, pickled(self.strategy), self._number, messages, states(), seconds)
         except NotAgain as wrong:
             now.why_not = str(wrong)
 
@@ -278,11 +284,10 @@ class Watch:
         now, self._now = self._now, None
         if now is None or self._setup is None or self.state is None or self._folder is None:
             return
-        with as_before():
-            record = self._played(now, self._setup, self.state)
-            self._folder.append(record.packed())
-            self._folder.checkpoint(record.played.state)
-            self.state = record.played.state
+        record = self._played(now, self._setup, self.state)
+        self._folder.append(record.packed())
+        self._folder.checkpoint(record.played.state)
+        self.state = record.played.state
 
     def close(self) -> None:
         """Finish the record: end the round that is open, settle what is open in the books, and close the run directory.
@@ -294,23 +299,22 @@ class Watch:
         self._folder = None
         if folder is None or setup is None or state is None:
             return
-        with as_before():
-            if folder.is_new:
-                folder.discard()
-                return
-            if setup.mechanism.settle is not None:
-                # the last settlement asks nobody anything
-                nobody = Watched(Form.of(ArrayRecord()), self.plan.worth, Roster(), ArrayRecord())
-                last = finish(replace(setup, federation=Replies(nobody)), state)
-                folder.owe(last.state.round, last.view.posted)
-                folder.checkpoint(last.state)
-                folder.receipts(last.state.round, last.state.book, last.view.posted)
-            # only now is it known how many rounds there were
-            if not self.rounds:
-                section = RunSection(**{**self.plan.experiment.run.model_dump(), "rounds": state.round})
-                whole = self.plan.experiment.model_copy(update={"run": section, "model": self._model})
-                write_whole(folder.path / "config.toml", whole.to_toml())
-            folder.close()
+        if folder.is_new:
+            folder.discard()
+            return
+        if setup.mechanism.settle is not None:
+            # the last settlement asks nobody anything
+            nobody = Watched(Form.of(ArrayRecord()), self.plan.worth, Roster(), ArrayRecord())
+            last = finish(replace(setup, federation=Replies(nobody)), state)
+            folder.owe(last.state.round, last.view.posted)
+            folder.checkpoint(last.state)
+            folder.receipts(last.state.round, last.state.book, last.view.posted)
+        # only now is it known how many rounds there were
+        if not self.rounds:
+            section = RunSection(**{**self.plan.experiment.run.model_dump(), "rounds": state.round})
+            whole = self.plan.experiment.model_copy(update={"run": section, "model": self._model})
+            write_whole(folder.path / "config.toml", whole.to_toml())
+        folder.close()
 
     # ---- how it is kept
 
@@ -372,7 +376,7 @@ class Watch:
         # whatever became of the values, the next round starts from the strategy's own model
         after = self._really(now, played.state)
         played = replace(played, state=replace(after, states={**state.states, **after.states}))
-        seconds = {"valued": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
+        seconds = {"play": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
         record = RoundRecord.of(played, self._figures, seconds)
         if gap:
             record.metrics["gap"] = gap
@@ -467,7 +471,7 @@ def guarded(watch: Watch, listen: Callable[[], None]) -> None:
     if watch.broken:
         return
     try:
-        with as_before():
+        with watch.kept.as_before():
             listen()
     except Exception as wrong:
         watch.broken = True

@@ -33,8 +33,8 @@ from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
 from hanse.deployment.valued.mechanism import watching
-from hanse.deployment.valued.reaggregate import as_before
 from hanse.deployment.valued.record import Plan, Watch, guarded
+from hanse.deployment.valued.states import Kept
 from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth
 from hanse.mechanisms.registry import unmet_needs
 from hanse.runs.config import Experiment
@@ -136,7 +136,7 @@ def valued(
         raise UserError(f"out: {out!r}: must be the path of a new folder")
     if not isinstance(names, Mapping | None) or not all(isinstance(node, int) for node in names or {}):
         raise UserError(f"names: {names!r:.80}: must be what nodes are called, by node id, such as {{1234: 'Harvest'}}")
-    with as_before():
+    with Kept().as_before():
         worth = _worth(validation, model, utility, target)
     experiment = _experiment(strategy, method, payment, grant, clients, seed)
     return Valued(strategy, Plan(experiment, worth, Path(out), names or {}, overwrite))
@@ -184,6 +184,7 @@ class Valued(Generic[S]):
         self._take_off()
         watch = self._watch
         guarded(watch, watch.close)
+        watch.child.close()
         self._hold.release()
         if watch.state is not None and watch.state.round:
             rounds = watch.state.round
@@ -263,7 +264,8 @@ class Valued(Generic[S]):
         # a start of the user's own may call its arguments otherwise
         arrays = next((v for v in (said.get("initial_arrays"), *said.values()) if isinstance(v, ArrayRecord)), None)
         rounds = said.get("num_rounds")
-        self._watch.begins(arrays, rounds if isinstance(rounds, int) and rounds > 0 else None)
+        with self._watch.kept.as_before():
+            self._watch.begins(arrays, rounds if isinstance(rounds, int) and rounds > 0 else None)
 
     def _configure_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """Hear which round begins from which arrays, and who is asked."""
@@ -296,7 +298,7 @@ class Valued(Generic[S]):
         given, more, replies = _listed(given, more)
 
         def comes() -> None:
-            with self._bare():  # a copy of the strategy is made, by its own ways of copying
+            with self._bare():  # the strategy is pickled, by its own ways
                 watch.comes(_copies(replies))
 
         guarded(watch, comes)
@@ -386,6 +388,16 @@ def _worth(validation: Any, model: nn.Module | None, utility: str | None, target
     return ByModule.of(model, validation, utility, target)
 
 
+def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
+    """Return the parameters of Flower's own strategies that this one has, by name, where they are plain values. Other
+    attributes are the user's and may be secrets.
+    """
+    kinds = [kind for kind in type(strategy).__mro__ if kind.__module__.split(".")[0] == "flwr"]
+    known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}  # type: ignore[misc]
+    plain = {name: value for name, value in vars(strategy).items() if type(value) in (bool, int, float, str)}
+    return {name: value for name, value in plain.items() if name in known}
+
+
 def _experiment(
     strategy: Strategy, method: str | Mapping[str, Any], payment: Any, grant: float, clients: int, seed: int
 ) -> Experiment:
@@ -396,13 +408,9 @@ def _experiment(
     """
     if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 10**6:
         raise UserError(f"clients: {clients!r}: must be a whole number from 1 to 1000000")
-    # the strategy's plain public attributes, for readers of the record
-    settings = {
-        k: v for k, v in vars(strategy).items() if isinstance(v, bool | int | float | str) and not k.startswith("_")
-    }
     mechanism: dict[str, Any] = {
-        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"), "settings": settings,
-        "value": method,
+        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
+        "settings": _flowers(strategy), "value": method,
     }  # fmt: skip
     if payment is not None:
         mechanism["settle"] = payment

@@ -226,6 +226,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     return found | books if found["status"] == "done" else found
 
 
+LEAST = 1e-6  # tokens, one unit: less than it is rounding
 MOST_TRADERS = 40  # whose trades are kept pair by pair
 
 
@@ -263,30 +264,67 @@ def audits(outcome: TableOutcome) -> list[str]:
         outcome: the table with its results.
 
     Returns:
-        A line with the checks that hold in all runs, and one line for each other check. Nothing if no run has books.
+        A line with the checks that hold in all runs that have them, one line for each other check, and one on the
+        imports that would have paid and were left out. Nothing if no run has books.
     """
-    kept: Mapping[str, Mapping[str, Any]] = {
-        job.label: outcome.results[job.key]["audit"]
-        for job in outcome.jobs
-        if "audit" in outcome.results.get(job.key, {})
-    }
-    if not kept:
+    books = [job for job in outcome.jobs if "audit" in outcome.results.get(job.key, {})]
+    if not books:
         return []
-    names = [name for name in dict.fromkeys(name for audit in kept.values() for name in audit) if name != "rounds"]
+    kept = {job.label: _checks(job, outcome.results[job.key]["audit"]) for job in books}
+    names = list(dict.fromkeys(name for audit in kept.values() for name in audit))
+    has = {name: [label for label, audit in kept.items() if name in audit] for name in names}
     broken = {
-        name: [
-            f"{label}: {audit[name]['said']}"
-            for label, audit in kept.items()
-            if name in audit and not audit[name]["holds"]
-        ]
+        name: [f"{label}: {kept[label][name]['said']}" for label in has[name] if not kept[label][name]["holds"]]
         for name in names
     }
-    # "isolation" is a figure beside the checks (who never traded), not a property that a run can lack
-    sound = [name for name in names if not broken[name] and name != "isolation"]
-    markets = sum(audit["rounds"] for audit in kept.values())
+    sound: dict[int, list[str]] = {}  # by how many runs have the check
+    for name in (name for name in names if not broken[name]):
+        sound.setdefault(len(has[name]), []).append(name)
+    told = [
+        f"in {'all of them' if count == len(kept) else f'the {count} that have it'}: {', '.join(checks)}"
+        for count, checks in sound.items()
+    ]
+    markets = sum(outcome.results[job.key]["audit"]["rounds"] for job in books)
     replayed = f", {markets} markets replayed" if markets else ""
     audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
     return [
-        f"{audited} audited{replayed}; in all of them: {', '.join(sound)}",
-        *(f"{name}: not in {len(where)} of {len(kept)} runs ({where[0]})" for name, where in broken.items() if where),
+        "; ".join([f"{audited} audited{replayed}", *told]),
+        *(
+            f"{name}: not in {len(where)} of {len(has[name])} runs ({where[0]})"
+            for name, where in broken.items()
+            if where
+        ),
+        *_left_out(outcome),
     ]
+
+
+def _checks(job: Job, audit: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the checks of a kept audit, those of older ones by what they looked at.
+
+    "isolation" and "budget balance" could not fail. "local optimality" looked at imports that were left out only where
+    Algorithm 2 does not stop at the first seller that does not pay.
+    """
+    found = {name: check for name, check in audit.items() if name not in ("rounds", "isolation", "budget balance")}
+    both = found.pop("local optimality", None)
+    if both is not None:
+        skips = getattr(job.experiment.mechanism.built.weigh, "stop", "skip") == "skip"
+        found |= {"no import too many": both} | ({"no import left out": both} if skips else {})
+    return found
+
+
+def _left_out(outcome: TableOutcome) -> list[str]:
+    """Return a line on the imports that would have paid and were left out, by the metric ``market/eq9`` in the rounds
+    that a run has tested; nothing if no run has it.
+    """
+    curves = {
+        job.label: outcome.results.get(job.key, {}).get("curves", {}).get("market/eq9", ()) for job in outcome.jobs
+    }
+    worst = {label: max(known) for label, curve in curves.items() if (known := [x for x in curve if x is not None])}
+    left = {label: most for label, most in worst.items() if most > LEAST}
+    if not worst:
+        return []
+    said = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
+    if not left:
+        return [said]
+    label = max(left, key=lambda name: left[name])
+    return [f"{said}, the most by {left[label]:.3g} tokens ({label})"]

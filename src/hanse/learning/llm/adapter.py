@@ -79,7 +79,8 @@ def _tiny(transformers: Any, seed: int, width: int, layers: int) -> nn.Module:
 
 def _published(transformers: Any, name: str, bits: int | None) -> nn.Module:
     """Return a model from a folder, the cache or the hub, quantised if ``bits`` is given."""
-    options: dict[str, Any] = {}
+    # the name may come in a server's message: nothing that a model's folder brings is run
+    options: dict[str, Any] = {"trust_remote_code": False}
     if bits is not None:
         options["quantization_config"] = _quantised(transformers, bits)
         options["device_map"] = {"": 0}

@@ -1,0 +1,166 @@
+"""The operator's key: it signs the requests with the private half, and participants know it by the public half.
+
+``hanse network up`` makes the pair once, beside the certificates (:func:`make_operator_key`). The operator gives
+``operator.pub`` to its participants, who pin it with ``hanse network join`` (:func:`pin`): from then on their nodes
+act on requests of this key alone (:mod:`hanse.deployment.signing`). Both sides compare :func:`fingerprint`, by
+telephone for instance, since a key that was swapped on its way would be pinned all the same.
+
+Two environment variables lead Flower's processes to the files: ``HANSE_OPERATOR_KEY`` the server app, and
+``HANSE_OPERATOR`` a node's client app.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY, PUBLIC = "operator.key", "operator.pub"
+SIGNS_WITH, PINNED = "HANSE_OPERATOR_KEY", "HANSE_OPERATOR"  # the environment variables
+
+
+def home_of(folder: str | Path | None = None) -> Path:
+    """Return where a participant keeps its own: ``folder``, else ``HANSE_HOME``, else ``~/.hanse``."""
+    return Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
+
+
+# ---- the operator's side
+
+
+def make_operator_key(folder: Path) -> Path:
+    """Make the operator's key pair unless it is there, and return the path of the public key.
+
+    Args:
+        folder: gets ``operator.key`` (PEM, Ed25519), which only its owner can read, and ``operator.pub`` (64
+            hexadecimal digits). Neither is ever replaced.
+
+    Raises:
+        UserError: ``operator.pub`` is there without its private key, or with another one's.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    private, public = folder / KEY, folder / PUBLIC
+    if not private.exists() and public.exists():
+        raise UserError(_lost(private))
+    if not private.exists():
+        made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_whole(private, made, durable=True, private=True, replace=False)
+    found = signing_key(private).public_key().public_bytes_raw()
+    if not public.exists():
+        write_whole(public, found.hex() + "\n", durable=True)
+    if public_key(public) != found:
+        raise UserError(f"{public}: is not the public half of {private}: put back the one that belongs to it")
+    return public
+
+
+def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
+    """Return the private key with which the server signs.
+
+    Args:
+        path: its file; None: the one that ``HANSE_OPERATOR_KEY`` names.
+
+    Raises:
+        UserError: the variable is not set, the file is not there or is no Ed25519 key, or others can read it.
+    """
+    from hanse.ledger.receipts import load_key
+
+    if path is None and not os.environ.get(SIGNS_WITH):
+        raise UserError(
+            f"{SIGNS_WITH}: is not set, and a server signs every request; 'hanse network up' makes a key and sets it "
+            "('hanse network down' first, if the SuperLink was started by an older version)"
+        )
+    found = path or Path(os.environ[SIGNS_WITH])
+    if not found.is_file():
+        raise UserError(_lost(found))
+    if found.stat().st_mode & 0o077:
+        raise UserError(f"{found}: others may read it: chmod 600 {found}")
+    return load_key(found)
+
+
+def _lost(path: Path) -> str:
+    """Return the error line of a private key that is not there any more."""
+    return (
+        f"{path}: the operator's key is gone: put a copy back. Without one, remove {path.with_suffix('.pub')} and "
+        "'hanse network up' makes a new key, which every participant has to pin anew"
+    )
+
+
+def fingerprint(public: bytes) -> str:
+    """Return what people compare of a public key: the first 128 bits of its SHA-256, in groups of four digits.
+
+    Examples:
+        >>> fingerprint(bytes(32))
+        '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
+    """
+    digits = hashlib.sha256(public).hexdigest()[:32]
+    return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+
+
+# ---- the participant's side
+
+
+def public_key(path: Path) -> bytes:
+    """Return the public key in a file, 32 bytes.
+
+    Raises:
+        UserError: the file is not there, or holds something else.
+    """
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise UserError(f"{path}: the operator's public key cannot be read: {wrong}") from None
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise UserError(f"{path}: is not an operator's public key: must be 64 hexadecimal digits (operator.pub)")
+    return bytes.fromhex(text)
+
+
+def pin(home: Path, address: str, given: Path | None) -> Path:
+    """Pin an operator's key, and return the file that holds it.
+
+    Args:
+        home: the participant's folder (:func:`home_of`).
+        address: ``HOST:PORT`` of the operator; each has its own pin.
+        given: the ``operator.pub`` that the operator gave; None: the one that was pinned before.
+
+    Raises:
+        UserError: nothing is pinned yet and nothing is given, or another key is pinned.
+    """
+    pinned = home / "operators" / f"{address.replace(':', '_')}.pub"
+    if given is None and not pinned.exists():
+        raise UserError(
+            f"--operator: must be given when you first join {address}: the operator's public key, {PUBLIC}, which "
+            "comes with ca.crt"
+        )
+    if given is not None:
+        new = public_key(given)
+        write_whole(pinned, new.hex() + "\n", durable=True, private=True, replace=False)
+        if new != (old := public_key(pinned)):
+            raise UserError(
+                f"--operator: {given}: has the fingerprint {fingerprint(new)}; the key pinned for {address} has "
+                f"{fingerprint(old)}. If the operator itself says that its key has changed, remove {pinned}"
+            )
+    return pinned
+
+
+def pinned_key() -> bytes:
+    """Return the key that ``HANSE_OPERATOR`` names, as a node's client app finds it.
+
+    Raises:
+        UserError: the variable is not set, or its file holds no key.
+    """
+    path = os.environ.get(PINNED)
+    if not path:
+        raise UserError(
+            "no operator's key is pinned at this node: start it with 'hanse network join HOST:PORT --operator "
+            f"{PUBLIC}' (or set {PINNED} to the path of that file)"
+        )
+    return public_key(Path(path))

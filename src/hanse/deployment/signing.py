@@ -1,0 +1,105 @@
+"""Requests that only the operator can have made: the server signs each, and a node acts on no other.
+
+Whoever has an admitted key, or reaches the SuperLink's database, can bring a message to a node. :func:`sign` therefore
+adds to each request a nonce and an Ed25519 signature over Flower's run, the node, the type of message, and everything
+in the request: its kind and round, the assignment, the letter with receipts, the header, and the content hashes of its
+arrays. :func:`check` is the first thing that a node does with a message: it takes what the pinned key has signed for
+this node in this run, once.
+
+Which nonces a node has seen is in ``requests.db`` in the participant's folder, since each message may meet a fresh
+process. Nonces are random, so that messages may come in any order, and a server that starts again from an old copy of
+its files is not taken for a replay.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from flwr.app import Context
+from flwr.app import Message as FlowerMessage
+
+from hanse.base.files import private_folder
+from hanse.deployment.operator_key import fingerprint
+from hanse.federation.codec import Message, WireError, hash_of
+
+SEEN = "requests.db"  # nonces of the requests that a participant's nodes have taken
+PATIENCE_S = 60.0  # seconds to wait for another process of the node that is writing there
+
+
+def _statement(values: Mapping[str, Any], arrays: Iterable[str], run: int, node: int, kind: str) -> bytes:
+    """Return the bytes that a signature covers: compact JSON with sorted keys.
+
+    Args:
+        values: all plain values of the request, the header among them, but for the signature.
+        arrays: the names of its arrays, which are their content hashes.
+        run: Flower's id of the run.
+        node: Flower's id of the node that it is for.
+        kind: Flower's type of message.
+    """
+    said = {"hanse": "request 1", "run": run, "node": node, "type": kind, "values": values, "arrays": sorted(arrays)}
+    return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sign(message: FlowerMessage, key: Ed25519PrivateKey) -> FlowerMessage:
+    """Add a nonce and the signature to a request, and return it."""
+    values, about = message.content.config_records["hanse"], message.metadata
+    values["nonce"] = secrets.token_hex(16)
+    arrays = message.content.array_records["arrays"]
+    said = _statement(dict(values), arrays, about.run_id, about.dst_node_id, about.message_type)
+    values["signature"] = key.sign(said).hex()
+    return message
+
+
+def check(
+    request: Message, values: Mapping[str, Any], message: FlowerMessage, context: Context, operator: bytes, home: Path
+) -> None:
+    """Raise WireError unless the operator has signed this very request for this node and run, and it is new.
+
+    Args:
+        request: the message as :func:`hanse.deployment.message.from_records` reads it.
+        values: the plain values beside it.
+        message: Flower's message.
+        context: Flower's context of the node.
+        operator: the public key that is pinned, 32 bytes.
+        home: the participant's folder.
+
+    Raises:
+        WireError: with one line that says what is wrong. Nothing of the message may be acted upon then.
+    """
+    if not isinstance(values.get("signature"), str):
+        raise WireError("the request is not signed; a node takes requests of its operator alone")
+    plain = {name: value for name, value in values.items() if name != "signature"} | {"header": request.header}
+    try:
+        said = _statement(plain, request.arrays, context.run_id, context.node_id, message.metadata.message_type)
+        Ed25519PublicKey.from_public_bytes(operator).verify(bytes.fromhex(values["signature"]), said)
+    except (InvalidSignature, ValueError, TypeError):
+        raise WireError(
+            "the request is not signed for this node and this run by the operator's key that is pinned here, "
+            f"{fingerprint(operator)}"
+        ) from None
+    if wrong := [name for name, array in request.arrays.items() if hash_of(array) != name]:
+        raise WireError(f"an array of the request is not what was signed: {wrong[0][:40]}")
+    if not _new(str(values["nonce"]), home):
+        raise WireError("the request was taken before: a replay")
+
+
+def _new(nonce: str, home: Path) -> bool:
+    """Note a nonce, and say whether it is new. Of two processes that ask at once, one is told so."""
+    path = home / SEEN
+    if not home.exists():
+        private_folder(home)
+    try:
+        path.touch(0o600)
+        with closing(sqlite3.connect(path, timeout=PATIENCE_S)) as base, base:
+            base.execute("CREATE TABLE IF NOT EXISTS taken (nonce TEXT PRIMARY KEY) WITHOUT ROWID")
+            return base.execute("INSERT OR IGNORE INTO taken VALUES (?)", (nonce,)).rowcount == 1
+    except (sqlite3.Error, OSError) as wrong:
+        raise WireError(f"{path}: the request cannot be noted, so it is not acted upon: {wrong}") from None

@@ -1,0 +1,250 @@
+"""Path values: what every step was worth to the model, from a few gradients along the way that the model really went.
+
+A round moves a model from ``w`` to ``w + D``, ``D = sum_i s_i``, where ``s_i = q_i d_i`` is player i's weighted step.
+In the *increment game* a coalition is worth what its members' steps do while the others' steps are missing:
+
+    v(S) = U(w + sum_{i in S} s_i) - U(w)
+
+Nothing is rescaled, so a step of zero is worth exactly 0. The path value is the Aumann-Shapley value of this game's
+extension to fractions of players (Aumann, Shapley 1974), in which all steps grow at the same rate:
+
+    phi_i = integral_0^1 <grad U(w + t D), s_i> dt
+
+With respect to the parameters this is the integrated gradient of U (Sundararajan, Taly, Yan 2017); Friedman (2004)
+characterises it among methods that share out a cost along a path. It follows that
+
+* the values sum to ``U(w + D) - U(w)``, and summed over rounds to what the whole run gained;
+* given the path, a value is linear in the player's step: one step sent in parts under several names earns the same in
+  all, and a sum of steps has the sum of the values.
+
+It needs U to be differentiable along the path (kinks, as those of ReLU, do no harm), and all that moves to be in the
+steps. It is *not* the Shapley value of the increment game in general. For a quadratic U the two are equal: both are
+``<grad U(w) + H D / 2, s_i>``. They part with the third derivatives, since the Shapley value averages the gradient over
+random sets of steps, and the path value over equal shares of all of them.
+
+The integral is taken at Gauss-Legendre points, one gradient each. PI-FL's eq. (1) is the rule with a single point at
+the end of the path (:func:`hanse.games.shapley.first_order`), up to the origin of the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.games.coalitions import Coalition, Floats, positive_or_zero, whole_number
+
+MOST_POINTS = 24
+"""The most points of one rule."""
+TOLERANCE = 0.01
+"""How far the values' sum may be from the gain, as a share of it, before more points are taken."""
+_AT_ONCE = 1 << 23  # numbers of steps that are held in float64 at once
+
+
+@dataclass(frozen=True, eq=False)
+class PathIntegral:
+    """The mean of some gradients along a path.
+
+    Attributes:
+        gradients: ``[G, P]`` float64, the mean of each gradient; the first is that of the utility itself.
+        total: what the utility gained along the path by this integral, ``<gradients[0], step>``.
+        residual: what it gained besides: the error of the integral, and whatever else changed the utility. NaN if the
+            gain is not known.
+        points: of the rule that was used last.
+        evaluated: how many points were evaluated, those of earlier rules included.
+    """
+
+    gradients: Tensor
+    total: float
+    residual: float
+    points: int
+    evaluated: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether all gradients are finite numbers."""
+        return bool(self.gradients.isfinite().all())
+
+    def along(self, steps: Tensor) -> Floats:
+        """Return ``[n, G]``, how much each of ``steps [n, P]`` went along each mean gradient; 0 for a step of zero."""
+        width = max(1, steps.shape[1])
+        parts = torch.split(steps, max(1, _AT_ONCE // width))
+        return np.concatenate([(part.double() @ self.gradients.T).cpu().numpy() for part in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class PathValues:
+    """What each step was worth.
+
+    Attributes:
+        values: ``[n]`` float64.
+        residual: the gain minus the sum of the values: the error of the integral; NaN if the gain was not given.
+        without_block: ``[n, G - 1]``, the values by the other gradients, if ``gradient`` returns several.
+        points: of the rule that was used last.
+        evaluated: how many points were evaluated, those of earlier rules included.
+    """
+
+    values: Floats
+    residual: float
+    without_block: Floats
+    points: int
+    evaluated: int
+
+
+def integrate(
+    gradient: Callable[[Tensor], Any],
+    start: Tensor,
+    step: Tensor,
+    points: int = 3,
+    *,
+    gain: float | None = None,
+    tolerance: float = TOLERANCE,
+) -> PathIntegral:
+    """Return the mean gradient along the straight path from ``start`` to ``start + step``.
+
+    Args:
+        gradient: takes a model ``[P]`` and returns the utility's gradient ``[P]``, or several gradients ``[G, P]`` of
+            which the first is the utility's.
+        start: ``[P]``.
+        step: ``[P]``.
+        points: of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a polynomial of
+            degree up to 2 k along the path.
+        gain: how much the utility really gained. If the integral is further from it than ``tolerance`` times the gain,
+            the points are doubled, up to 24.
+        tolerance: a share of the gain, at least 0.
+
+    Raises:
+        ValueError: shapes that do not fit, or too many or too few points.
+
+    Examples:
+        >>> found = integrate(lambda w: -2 * w, torch.tensor([3.0]), torch.tensor([-1.0]), gain=5.0)  # U(w) = -w^2
+        >>> round(found.total, 9), found.points
+        (5.0, 3)
+    """
+    count = whole_number("points", points)
+    if not 1 <= count <= MOST_POINTS:
+        raise ValueError(f"points is {points}; allowed: 1 to {MOST_POINTS}")
+    positive_or_zero("tolerance", tolerance)
+    if start.ndim != 1 or step.shape != start.shape:
+        raise ValueError(f"start has shape {tuple(start.shape)}, step {tuple(step.shape)}; allowed: (P,) for both")
+    evaluated = 0
+    while True:
+        mean = _mean(gradient, start, step, count)
+        evaluated += count
+        total = float(mean[0] @ step.double())
+        residual = math.nan if gain is None else gain - total
+        # a comparison with NaN is false: without a gain, or with a gradient that is not finite, one rule is all
+        if count == MOST_POINTS or gain is None or not abs(residual) > tolerance * abs(gain):
+            return PathIntegral(mean, total, residual, count, evaluated)
+        count = min(2 * count, MOST_POINTS)
+
+
+def values(
+    gradient: Callable[[Any], Any],
+    steps: Any,
+    points: int = 3,
+    *,
+    start: Any = None,
+    gain: float | None = None,
+    tolerance: float = TOLERANCE,
+) -> PathValues:
+    """Return the path value of every step: the Aumann-Shapley value of the increment game.
+
+    Args:
+        gradient: takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the gradient ``[P]``
+            of the utility there; or several gradients ``[G, P]``, the utility's first and then, for intervals, that of
+            the utility without each block of its samples.
+        steps: ``[n, P]``, each player's weighted step ``q_i d_i``: its weight times how far it moved the model.
+        points: see :func:`integrate`.
+        start: ``[P]``, the model before; None: zeros, so that ``gradient`` is given how far the model has moved.
+        gain: how much the utility really gained, ``U(start + sum of steps) - U(start)``. With it, points are added
+            until the values' sum agrees with it, and ``residual`` says what is left.
+        tolerance: see :func:`integrate`.
+
+    Raises:
+        ValueError: shapes that do not fit, numbers that are not finite, or points out of range.
+
+    Examples:
+        Two steps towards 1 and one away, with U(w) = -(w - 1)^2, which gains 0.75 from 0 to 0.5:
+
+        >>> found = values(lambda w: -2 * (w - 1), [[0.25], [0.5], [-0.25]], gain=0.75)
+        >>> found.values.round(4).tolist(), abs(found.residual) < 1e-12
+        ([0.375, 0.75, -0.375], True)
+    """
+    moves = steps.detach() if isinstance(steps, Tensor) else torch.as_tensor(np.asarray(steps, dtype=np.float64))
+    if moves.ndim != 2 or len(moves) < 1:
+        raise ValueError(f"steps has shape {tuple(moves.shape)}; allowed: (n, P) with at least one step")
+    before = torch.zeros(moves.shape[1]) if start is None else torch.as_tensor(start)
+    before = before.detach().to(moves)
+    if not bool(moves.isfinite().all() & before.isfinite().all()):
+        raise ValueError("steps or start has numbers that are not finite; allowed: finite numbers")
+
+    def asked(model: Tensor) -> Any:
+        return gradient(model if isinstance(steps, Tensor) else model.numpy())
+
+    found = integrate(asked, before, moves.sum(0), points, gain=gain, tolerance=tolerance)
+    if not found.finite:
+        raise ValueError("gradient returned numbers that are not finite on the path; allowed: finite numbers")
+    worth = found.along(moves)
+    return PathValues(worth[:, 0], found.residual, worth[:, 1:], found.points, found.evaluated)
+
+
+def beyond(steps: Tensor, known: Tensor) -> Tensor:
+    """Return what of ``steps [n, P]`` is orthogonal to the steps ``known [m, P]``: 0 for any combination of these.
+
+    Examples:
+        >>> beyond(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]])).tolist()
+        [[0.0, 4.0]]
+    """
+    if not len(known):
+        return steps
+    _, sizes, directions = torch.linalg.svd(known.double(), full_matrices=False)
+    # directions that are only rounding say nothing
+    directions = directions[sizes > max(known.shape) * torch.finfo(known.dtype).eps * sizes[0]]
+    wide = steps.double()
+    new: Tensor = wide - (wide @ directions.T) @ directions
+    return new.to(steps.dtype)
+
+
+def increment_game(utility: Callable[[Any], float], steps: Any, start: Any = None) -> Callable[[Coalition], float]:
+    """Return the increment game itself, for the solvers of :mod:`hanse.games.shapley`.
+
+    Args:
+        utility: takes a model ``[P]`` and returns its worth.
+        steps: ``[n, P]`` numpy array, the players' weighted steps.
+        start: ``[P]``, the model before; None: zeros.
+
+    Examples:
+        >>> from hanse.games import shapley
+        >>> game = increment_game(lambda w: -float((w - 1) @ (w - 1)), [[0.25], [0.5], [-0.25]])
+        >>> shapley.exact(game, 3).round(4).tolist()  # of a quadratic utility: the path values
+        [0.375, 0.75, -0.375]
+    """
+    moves = np.asarray(steps, dtype=np.float64)
+    before = np.zeros(moves.shape[1]) if start is None else np.asarray(start, dtype=np.float64)
+    nothing = utility(before)
+
+    def worth(coalition: Coalition) -> float:
+        return float(utility(before + moves[sorted(coalition)].sum(axis=0)) - nothing)
+
+    return worth
+
+
+def _mean(gradient: Callable[[Tensor], Any], start: Tensor, step: Tensor, points: int) -> Tensor:
+    """Return the Gauss-Legendre mean of the gradients on the path, ``[G, P]`` float64."""
+    nodes, masses = np.polynomial.legendre.leggauss(points)
+    mean: Tensor | None = None
+    for t, mass in zip(((nodes + 1) / 2).tolist(), (masses / 2).tolist(), strict=True):
+        found = torch.as_tensor(gradient(start + t * step))
+        found = found.detach().double()
+        found = found[None] if found.ndim == 1 else found
+        if found.ndim != 2 or found.shape[1] != len(start):
+            raise ValueError(f"gradient has shape {tuple(found.shape)}; allowed: ({len(start)},) or (G, {len(start)})")
+        mean = mass * found if mean is None else mean.add_(found, alpha=mass)
+    assert isinstance(mean, Tensor)
+    return mean

@@ -1,0 +1,199 @@
+"""What PI-FL's and TIFF's token managers must have posted, computed anew from a run's records.
+
+``hanse ledger verify`` and ``hanse audit`` use it. The records of a round say who bid, who sat where, whose update was
+mixed and what it was worth; ``metrics.jsonl`` says how good each tier was. From these and the rule's options in
+``config.toml`` every transaction of the round follows (PI-FL eqs 6-14), and the ledger must have exactly these.
+
+One number is in no record: how good the tiers were after the last round, which clients report when the run ends. Of
+that settlement the units that go back are taken from the ledger, up to the share ``eta``; all else must follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.files import json_lines, read_arrays, read_toml
+from hanse.core.entry import Transaction, pool
+from hanse.games.tokens import Movement, settle_tier, share_out
+from hanse.mechanisms.pifl import TokenManager, moved_bids, tier_transactions
+from hanse.runs.older import built_in_parts
+from hanse.runs.record import METRICS, Arrays, round_file
+
+# the seats of a round as they are recorded: the kinds of their dtypes
+_SEATS = {"client": "iu", "start": "iu", "tier": "iu", "bidder": "b", "worked": "b", "worth": "f"}
+_NAMES = ("bids", *(f"tokens_{name}" for name in _SEATS))
+
+
+@dataclass
+class _Replay:
+    """What has come of the rounds so far.
+
+    Attributes:
+        rule: the run's token manager.
+        seats: the seats that are still to be settled, ``[S]`` each, by the names of ``_SEATS``.
+        best: the best accuracy of each tier so far, by row.
+        sat: how often each client's update was mixed into a tier, by (client, row).
+        pools: units by tier, by row.
+    """
+
+    rule: TokenManager
+    seats: Arrays = field(default_factory=lambda: {name: np.zeros(0, np.int64) for name in _SEATS})
+    best: dict[int, float] = field(default_factory=dict)
+    sat: dict[tuple[int, int], int] = field(default_factory=dict)
+    pools: dict[int, int] = field(default_factory=dict)
+
+    def settled(self, accuracies: Mapping[int, float], posted: Iterable[Transaction]) -> list[Transaction]:
+        """Return the settlement of the seats, tier by tier.
+
+        Args:
+            accuracies: how good each tier was, by row. One that is not there is not known: what goes back is then what
+                ``posted`` says.
+            posted: the round's transactions in the ledger.
+        """
+        found, seats = [], self.seats
+        steps = {transaction.step: transaction for transaction in posted}
+        for k in np.unique(seats["tier"]).tolist():
+            here = seats["tier"] == k
+            clients, worked = seats["client"][here].tolist(), seats["worked"][here].tolist()
+            providers = [c for c, did in zip(clients, worked, strict=True) if did]
+            given: dict[str, Any] = {
+                "payers": [c for c, bid in zip(clients, seats["bidder"][here].tolist(), strict=True) if bid],
+                "providers": providers,
+                "price": self.rule.units,
+                "contributions": dict(zip(clients, seats["worth"][here].tolist(), strict=True)),
+                "participations": {c: float(self.sat[c, k]) for c in providers},
+                "pool": self.pools.get(k, 0),
+            }
+            if k in accuracies:
+                given |= {"best_accuracy": self.best.get(k, 0.0), "eta": self.rule.eta, "gamma": self.rule.gamma}
+                moved = settle_tier(**given, accuracy=accuracies[k])
+            else:
+                moved = share_out(**given, returned=self._said(k, given, steps.get(f"reimburse/{k}")))
+            self.pools[k] = self.pools.get(k, 0) + _into_pool(moved)
+            found += tier_transactions(k, moved)
+        return found
+
+    def _said(self, tier: int, given: Mapping[str, Any], posted: Transaction | None) -> int:
+        """Return the units that go back by the ledger, at most the share eta of the tier's pool (eqs 9, 10)."""
+        purse = pool(f"tier {tier}")
+        units = 0 if posted is None else -sum(amount for name, amount in posted.postings if name == purse)
+        held: int = given["pool"] + given["price"] * len(given["payers"])
+        return min(max(0, units), round(self.rule.eta * held))
+
+    def played(self, seats: Arrays, accuracies: Mapping[int, float]) -> None:
+        """Take in a round that was just played, as ``TokenManager.learn`` does."""
+        for k, reached in accuracies.items():
+            self.best[k] = max(self.best.get(k, 0.0), reached)
+        columns = (seats[name].tolist() for name in ("client", "start", "tier", "worked"))
+        known = dict(self.best)
+        for client, start, tier, worked in zip(*columns, strict=True):
+            self.best[tier] = max(self.best.get(tier, 0.0), known.get(start, 0.0))
+            if worked:
+                self.sat[client, tier] = self.sat.get((client, tier), 0) + 1
+        self.seats = seats
+
+
+def _into_pool(moved: Sequence[Movement]) -> int:
+    """Return by how many units a tier's pool has grown."""
+    return sum(units if equation == "6" else -units for equation, _, _, units in moved)
+
+
+def replay_tokens(
+    folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None
+) -> tuple[int | None, str]:
+    """Compute every settlement of a run's token manager anew, and hold the ledger against it.
+
+    Args:
+        folder: the run directory. No file of its rounds is missing.
+        history: the ledger's transactions, each with its round.
+        through: rounds from this one on may be incomplete in the ledger; None: all are there.
+
+    Returns:
+        How many rounds were computed anew (0: the records of an older hanse hold too little), and the first posting
+        that differs, or "". None: the run has no built-in token manager.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+    rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
+    if not isinstance(rule, TokenManager):
+        return None, ""
+    groups = ((round, [t for _, t in same]) for round, same in groupby(_but_grants(history), key=lambda one: one[0]))
+    replay, count, last, ahead = _Replay(rule), 0, -1, next(groups, None)
+    for line in json_lines(folder / METRICS, ("round",)):
+        last, there = int(line["round"]), list[Transaction]()
+        if ahead is not None and ahead[0] <= last:
+            (dated, there), ahead = ahead, next(groups, None)
+            if dated != last:
+                return count, _unlike(dated, (), there)
+        if through is not None and last >= through:
+            continue
+        file = round_file(folder, last)
+        record = read_arrays(file, _NAMES)
+        if not count and "bids" in record and len(record) < len(_NAMES):
+            return 0, ""  # from an older hanse
+        try:
+            due = _due(replay, record, line, there) if record else []
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
+            raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
+        if unlike := _unlike(last, due, there):
+            return count, unlike
+        count += bool(record)
+    while ahead is not None:
+        (dated, there), ahead = ahead, next(groups, None)
+        if unlike := _unlike(dated, replay.settled({}, there) if dated == last + 1 else [], there):
+            return count, unlike
+    return count, ""
+
+
+def _but_grants(history: Iterable[tuple[int, Transaction]]) -> Iterator[tuple[int, Transaction]]:
+    """Yield the transactions that the token manager posts."""
+    return (one for one in history if one[1].kind != "grant")
+
+
+def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Sequence[Transaction]) -> list[Transaction]:
+    """Return the transactions of a round by its record, and take the round in. Raises ValueError or KeyError for a
+    record whose arrays do not fit each other.
+    """
+    seats, bids = {name: record[f"tokens_{name}"] for name in _SEATS}, record["bids"]
+    for name, kinds in _SEATS.items():
+        if seats[name].shape != seats["client"].shape or seats[name].ndim != 1 or seats[name].dtype.kind not in kinds:
+            raise ValueError(f"tokens_{name} is {seats[name].dtype} {seats[name].shape}")
+    if bids.ndim != 2 or bids.dtype.kind != "b":
+        raise ValueError(f"bids is {bids.dtype} {bids.shape}")
+    accuracies = {k: float(line[f"tokens/tier {k}/accuracy"]) for k in np.unique(replay.seats["tier"]).tolist()}
+    settled = replay.settled(accuracies, posted)
+    kept = np.zeros_like(bids)
+    kept[seats["client"][seats["bidder"]], seats["tier"][seats["bidder"]]] = True
+    units = replay.rule.units
+    replay.played(seats, accuracies)
+    return [*settled, *moved_bids(bids, units, "bid"), *moved_bids(bids & ~kept, units, "return")]
+
+
+def _unlike(round: int, due: Sequence[Transaction], posted: Sequence[Transaction]) -> str:
+    """Return the first place in which a round's transactions in the ledger differ from those that are due, or ""."""
+    for right, found in zip_longest(due, posted):
+        if right == found:
+            continue
+        if found is None:
+            return f"round {round}: '{right.step}' follows from the records, and the ledger does not have it"
+        if right is None or right.step != found.step:
+            return f"round {round}: the ledger has '{found.step}', which does not follow from the records"
+        for (account, units), (name, amount) in _pairs(right, found):
+            if (account, units) != (name, amount):
+                said = f"'{found.step}' moves {name or 'nothing'} by {amount:+d} units"
+                return f"round {round}: {said}; by the records {account or 'nothing'} by {units:+d}"
+        return f"round {round}: '{found.step}' has another kind or memo than by the records"
+    return ""
+
+
+def _pairs(right: Transaction, found: Transaction) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """Yield the postings of two transactions side by side; a posting that one of them lacks is ("", 0)."""
+    yield from zip_longest(right.postings, found.postings, fillvalue=("", 0))

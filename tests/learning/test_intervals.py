@@ -1,0 +1,166 @@
+"""Intervals of figures of small tests: closed forms, published examples, and how often they cover the truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import hanse
+from hanse.learning.intervals import Z, auc_interval, difference, wilson
+from hanse.learning.metrics import Judged, Metric, build_metric, reading_of
+from hanse.reports.statement import MainFit, statement
+
+HERE = f"{__name__}:"
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (10, 10), (81, 263), (15, 148), (1, 29), (7, 10)])
+def test_wilsons_interval_is_scipys(right: int, n: int) -> None:
+    wanted = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert wilson(right / n, n) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+def test_where_all_are_right_the_interval_ends_at_n_over_n_plus_z2() -> None:
+    for n in (1, 5, 10, 1000):
+        assert wilson(1.0, n) == (pytest.approx(n / (n + Z**2)), 1.0)
+        assert wilson(0.0, n) == (0.0, pytest.approx(Z**2 / (n + Z**2)))
+
+
+def test_an_auc_of_one_pair_is_a_proportion_of_one_sample() -> None:
+    assert auc_interval(1.0, 1, 1) == pytest.approx(wilson(1.0, 1))
+    assert auc_interval(0.5, 1, 1) == pytest.approx(wilson(0.5, 1))
+
+
+@pytest.mark.parametrize(("auc", "m", "n"), [(1.0, 5, 5), (0.93, 5, 12), (0.5, 50, 50), (0.02, 7, 4), (1.0, 1, 9)])
+def test_the_ends_of_an_aucs_interval_are_196_errors_away_by_hanley_and_mcneil(auc: float, m: int, n: int) -> None:
+    low, high = auc_interval(auc, m, n)
+    assert 0 <= low < auc or low == auc == 0
+    assert auc < high <= 1 or high == auc == 1
+    both = (m + n) / 2 - 1
+    for end in (low, high):
+        if 0 < end < 1:
+            q1, q2 = end / (2 - end), 2 * end**2 / (1 + end)
+            variance = (end * (1 - end) + both * (q1 - end**2) + both * (q2 - end**2)) / (m * n)
+            assert abs(auc - end) == pytest.approx(Z * math.sqrt(variance), abs=1e-6)
+    assert auc_interval(1 - auc, m, n) == pytest.approx((1 - high, 1 - low), abs=1e-6)
+
+
+def test_newcombes_examples_of_a_difference() -> None:
+    """Table II of Newcombe 1998 (Stat. Med. 17, 873): method 10 at 56/70 - 48/80, 9/10 - 3/10, 10/10 - 0/10."""
+    for (a, m), (b, n), wanted in (
+        ((56, 70), (48, 80), (0.0524, 0.3339)),
+        ((9, 10), (3, 10), (0.1705, 0.8090)),
+        ((10, 10), (0, 10), (0.6075, 1.0)),
+    ):
+        found = difference(a / m, wilson(a / m, m), b / n, wilson(b / n, n))
+        assert found == pytest.approx(wanted, abs=5e-5)
+
+
+def test_two_figures_that_move_together_differ_more_surely() -> None:
+    mine, other = (0.8, 0.95), (0.7, 0.9)
+    apart = [difference(0.9, mine, 0.8, other, r) for r in (0.0, 0.5, 0.9)]
+    widths = [high - low for low, high in apart]
+    assert widths == sorted(widths, reverse=True)
+    assert difference(0.9, (0.8, 1.0), 0.8, (0.7, 0.9), 1.0) == pytest.approx((0.1, 0.1))
+
+
+@pytest.mark.parametrize(("m", "n", "truth"), [(5, 5, 0.95), (5, 20, 0.9), (20, 20, 0.8)])
+def test_the_interval_of_an_auc_covers_it_on_small_tests(m: int, n: int, truth: float) -> None:
+    draw = np.random.default_rng(0)
+    ill = draw.standard_normal((2000, m, 1)) + math.sqrt(2) * stats.norm.ppf(truth)
+    aucs = (ill > draw.standard_normal((2000, 1, n))).mean(axis=(1, 2))
+    ends = {auc: auc_interval(auc, m, n) for auc in set(aucs.tolist())}
+    covered = np.mean([ends[auc][0] <= truth <= ends[auc][1] for auc in aucs.tolist()])
+    assert 0.93 <= covered <= 1
+
+
+# the intervals of metrics
+
+
+def judged(y: list[int], p: list[float]) -> Judged:
+    one = np.array(p)
+    return Judged(np.array(y), np.stack([1 - one, one], 1), -np.log(np.where(np.array(y) == 1, one, 1 - one)))
+
+
+def share_right(y: Any, p: Any) -> float:
+    """Return the share of samples that are right."""
+    return float((p.argmax(axis=1) == y).mean())
+
+
+def found(metric: Metric, samples: Judged) -> tuple[float, float]:
+    return metric.interval(samples, metric.without_blocks(samples))
+
+
+PERFECT = judged([0, 0, 0, 0, 0, 0, 1, 1, 1, 1], [0.1] * 6 + [0.9] * 4)
+ONE_WRONG = judged([0, 0, 0, 0, 0, 0, 1, 1, 1, 1], [0.1] * 5 + [0.9] * 5)
+
+
+def test_ten_samples_make_nothing_certain() -> None:
+    assert found(build_metric("accuracy", 2), PERFECT) == wilson(1.0, 10)
+    assert found(build_metric("auc", 2), PERFECT) == auc_interval(1.0, 4, 6)
+    for name in ("f1", "balanced_accuracy", "average_precision"):  # of four samples of the rarer class
+        assert found(build_metric(name, 2), PERFECT) == wilson(1.0, 4)
+        low, high = found(build_metric(name, 2), ONE_WRONG)
+        assert 0 <= low < high <= 1
+
+
+def test_a_metric_of_the_users_is_within_its_range_or_else_what_a_bootstrap_found() -> None:
+    bounded = build_metric({"name": HERE + "share_right", "within": [0, 1]}, 2)
+    assert bounded.reading.within == (0.0, 1.0)
+    assert found(bounded, PERFECT) == wilson(1.0, 10)
+    low, high = found(bounded, judged([0, 1, 1], [0.1, 0.9, 0.1]))
+    assert (low, high) == (0.0, 1.0)  # Student's t with three samples leaves everything open
+    free = build_metric(HERE + "share_right", 2)
+    low, high = found(free, ONE_WRONG)
+    assert (low, high) == pytest.approx(tuple(stats.binom.ppf([0.025, 0.975], 10, 0.9) / 10), abs=0.11)
+    assert found(free, ONE_WRONG) == (low, high)  # the draws are always the same
+    assert np.isnan(found(free, PERFECT)).all()  # no width: nothing is said
+    many = judged([0, 1] * 101, [0.1, 0.9] * 100 + [0.9, 0.9])
+    assert np.isnan(found(free, many)).all()  # the jackknife serves
+
+
+@pytest.mark.parametrize("within", [[1, 0], [0, 1, 2], "0..1", [0, float("inf")], [True, 2]])
+def test_a_range_that_is_none_is_refused(within: object) -> None:
+    with pytest.raises(hanse.UserError, match=r"within is .*; must be \[least, greatest\], two finite numbers"):
+        build_metric({"name": HERE + "share_right", "within": within}, 2)
+    read = reading_of({"name": HERE + "share_right", "within": within})
+    assert read is not None
+    assert read.within == (-math.inf, math.inf)
+
+
+def test_a_statement_of_a_few_rows_claims_no_certainty(tmp_path: Path) -> None:
+    """Four clients with about ten test rows of two digits each, told apart without an error."""
+    experiment = hanse.Experiment(
+        data={"clients": 20, "client_test": 0.15, "partition": "iid"},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 20},
+        train={"epochs": 5, "lr": 0.3},
+        eval={"metrics": ["accuracy"]},
+        run={"rounds": 5},
+    )
+    hanse.run(experiment, out=tmp_path / "run")
+    fits = [statement(tmp_path / "run", client).fit for client in range(20)]
+    best = [fit for fit in fits if fit.main is not None and fit.main.last == 1.0]
+    assert best
+    for fit in fits:
+        assert fit.main is not None
+        assert fit.samples is not None
+        assert fit.main.interval == pytest.approx(wilson(fit.main.last or 0.0, fit.samples))
+    assert all(fit.main is not None and (fit.main.interval or (1, 1))[0] < 0.85 for fit in best)
+
+
+def test_two_perfect_models_are_compared_with_all_that_small_tests_leave_open() -> None:
+    accuracy = reading_of("accuracy")
+    assert accuracy is not None
+    sure = wilson(1.0, 10)
+    fit = MainFit(reading=accuracy, values=(1.0,), error=0.0, recorded=sure, alone=0.9, alone_recorded=wilson(0.9, 10))
+    low, high = fit.difference_interval or (0, 0)
+    assert low < 0 < high
+    assert fit.sign == 0
+    older = replace(fit, recorded=None, blocks=10, difference_error=0.0)
+    assert older.interval is None  # an error of 0 is no certainty

@@ -1,0 +1,497 @@
+"""Books that an operator forges consistently, in every place that it holds: what finds them, and what does not.
+
+``verify`` sees what contradicts the run's settings or the records of its rounds. What contradicts nothing of the
+operator's own takes receipts, which it does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forging import History, history_of, rerecorded, restamped, rewritten
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import MachineError, PartError
+from hanse.cli import app
+from hanse.core.entry import MINT, TOKEN, Transaction, client
+from hanse.core.telling import Kind, Telling
+from hanse.ledger.place import open_ledger, verify_run
+from hanse.ledger.receipts import Receipt, contradiction, read_receipts, write_receipts
+from hanse.ledger.recover import rebuild_run
+from hanse.reports.audit import audit_run
+from hanse.reports.disputes import replay
+from hanse.runs.record import HASH, METRICS
+from hanse.runs.replay import replay_books
+
+N = 8
+
+
+def experiment(mechanism: Any, **sections: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "digits", "clients": N, "alpha": 1.0, "client_validation": 0.1},
+        model={"name": "logistic"},
+        mechanism=mechanism,
+        train={"steps": 2, "batch_size": 8, "lr": 0.1},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 4, "seed": 3},
+        **sections,
+    )
+
+
+def played(folder: Path, mechanism: Any) -> Path:
+    hanse.run(experiment(mechanism), out=folder / "run")
+    shutil.move(folder / "run" / "receipts", folder / "receipts")  # the participants' own, where nobody else writes
+    return folder
+
+
+@pytest.fixture(scope="module")
+def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    mechanism = {"name": "pifl", "by_contribution": 2, "at_random": 1}
+    return played(tmp_path_factory.mktemp("auction"), mechanism)
+
+
+@pytest.fixture(scope="module")
+def fees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return played(tmp_path_factory.mktemp("fees"), "paying:paying")
+
+
+@pytest.fixture
+def run(auction: Path, tmp_path: Path) -> Path:
+    shutil.copytree(auction / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def wrong_of(folder: Path, receipts: Path | None = None) -> str | None:
+    """What ``hanse ledger verify`` says is wrong."""
+    told = [] if receipts is None else list(read_receipts(receipts))
+    with open_ledger(folder) as ledger:
+        verdict = verify_run(folder, ledger, told)
+        return verdict.wrong if verdict.wrong is not None else replay_books(folder, ledger).wrong
+
+
+def command(*args: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def at(history: History, kind: str, round: int | None = None) -> int:
+    """The place of the first transaction of a kind, in a round."""
+    return next(i for i, (r, t) in enumerate(history) if t.kind == kind and round in (None, r))
+
+
+def moved(history: History, place: int, units: int) -> None:
+    """Let the first account of a transaction get so many units more, and the second less."""
+    number, one = history[place]
+    (a, x), (b, y), *rest = one.postings
+    history[place] = (number, replace(one, postings=((a, x + units), (b, y - units), *rest)))
+
+
+def fee(units: int, step: str = "fee/1") -> Transaction:
+    return Transaction(step, "fee", ((client(1), -units), (client(0), units)))
+
+
+# ---- honest runs
+
+
+def test_honest_books_hold_against_settings_records_and_receipts(auction: Path, fees: Path) -> None:
+    for place, auctions in ((auction, 4), (fees, None)):
+        assert wrong_of(place / "run", place / "receipts") is None
+        with open_ledger(place / "run") as ledger:
+            assert replay_books(place / "run", ledger).auctions == auctions
+    code, said = command("ledger", "verify", auction / "run", "--json")
+    assert (code, json.loads(said)["auctions"]) == (0, 4)
+    audit = audit_run(auction / "run")
+    assert audit.holds
+    assert [check.name for check in audit.checks] == ["records", "conservation", "grants and kinds", "auctions"]
+
+
+def test_what_is_rewritten_without_a_change_still_holds(run: Path, auction: Path) -> None:
+    rewritten(run, history_of(run))
+    assert wrong_of(run, auction / "receipts") is None
+
+
+# ---- (a) lines behind the last receipt
+
+
+@pytest.mark.parametrize("dated", [3, 4])
+def test_a_fee_that_is_appended_after_the_run_is_found_by_receipts(fees: Path, tmp_path: Path, dated: int) -> None:
+    """Dated in a round that the receipts have closed; where the rule is the user's own nothing else contradicts it."""
+    folder = tmp_path / "run"
+    shutil.copytree(fees / "run", folder)
+    honest = [one for one in history_of(folder) if one[0] <= dated]
+    told = [r for r in read_receipts(fees / "receipts") if r.count == len(history_of(folder))]
+    if dated < 4:  # a run whose last rounds posted nothing, as in the attack
+        rewritten(folder, honest)
+        with open_ledger(folder) as ledger:
+            head, book = ledger.head(), ledger.as_book()
+        told = [
+            replace(r, count=len(honest), head=head, balance=book.balance(client(r.client)), escrow=0, postings=())
+            for r in told
+        ]
+    write_receipts(tmp_path / "kept", told)
+    assert wrong_of(folder, tmp_path / "kept") is None
+    rewritten(folder, [*honest, (dated, fee(20 * TOKEN))])
+    assert wrong_of(folder) is None
+    line = f"count after transaction {len(honest) + 1}: it says {len(honest)}, the book transaction {len(honest) + 1}"
+    assert line in (wrong_of(folder, tmp_path / "kept") or "")
+    code, said = command("ledger", "verify", folder, "--receipts", tmp_path / "kept")
+    assert (code, "The books do not hold" in said) == (1, True)
+    found = replay(folder, 1, tmp_path / "kept")
+    assert [(d.what, d.said, d.found) for d in found.disputes] == [
+        (
+            "number of transactions until its round ended",
+            str(len(honest)),
+            f"transaction {len(honest) + 1}, dated round {dated}",
+        )
+    ]
+    code, said = command("statement", folder, "--client", "1", "--check-receipts", "--receipts", tmp_path / "kept")
+    assert code == 1
+
+
+# ---- (b) grants, kinds, dates
+
+
+def second_grant(history: History) -> None:
+    history.insert(
+        at(history, "bid"), (1, Transaction("grant/2", "grant", ((MINT, -50 * TOKEN), (client(2), 50 * TOKEN))))
+    )
+
+
+def other_size(history: History) -> None:
+    moved(history, at(history, "grant"), -TOKEN)
+
+
+def unknown_client(history: History) -> None:
+    postings = ((MINT, -100 * TOKEN), (client(N), 100 * TOKEN))
+    history.insert(at(history, "bid"), (0, Transaction(f"grant/{N}", "grant", postings)))
+
+
+def other_step(history: History) -> None:
+    history[0] = (0, replace(history[0][1], step="grant/x"))
+
+
+def undeclared(history: History) -> None:
+    history.insert(at(history, "pay", 2), (2, fee(3 * TOKEN)))
+
+
+def after_the_run(history: History) -> None:
+    history.append((7, fee(TOKEN)))
+
+
+def not_recorded(history: History) -> None:
+    history.insert(at(history, "bid", 2), (2, replace(fee(TOKEN, "reward/7"), kind="reward")))
+
+
+def out_of_a_pool(history: History) -> None:
+    last = history[-1][1]
+    assert last.kind == "reward"
+    history.append((4, Transaction("reward/9", "reward", ((client(0), -TOKEN), (client(1), TOKEN)))))
+
+
+def dropped(kind: str) -> Callable[[History], None]:
+    return lambda history: history.pop(max(i for i, (_, t) in enumerate(history) if t.kind == kind)) and None
+
+
+def another_amount(kind: str, round: int, units: int = 1) -> Callable[[History], None]:
+    return lambda history: moved(history, at(history, kind, round), units)
+
+
+FORGED: dict[str, tuple[Callable[[History], None], str]] = {
+    "a second grant": (second_grant, "client/2 was opened before; each client gets one grant"),
+    "a grant of another size": (other_size, "round 0: 'grant/0': is not a grant of 100 tokens from the mint"),
+    "a grant to nobody": (unknown_client, "round 0: 'grant/8': the run has no client 8"),
+    "a grant under another name": (other_step, "round 0: 'grant/x': is not a grant of 100 tokens"),
+    "a kind that the rule does not post": (undeclared, "round 2: 'fee/1': is of the kind 'fee', which the run's"),
+    "a date after the run": (after_the_run, "round 7: 'fee/1': is dated after the run"),
+    "a reward that no record explains": (not_recorded, "round 2: "),
+    "a line more at the end": (out_of_a_pool, "round 4: the ledger has 'reward/9', which does not follow"),
+    "a reward of another amount": (another_amount("reward", 3), "round 3: 'reward/"),
+    "a reward of another amount at the end": (another_amount("reward", 4), "round 4: 'reward/"),
+    "another share of what goes back": (another_amount("reimburse", 3), "round 3: 'reimburse/"),
+    "a bid of another amount": (another_amount("bid", 2, -1), "round 2: 'bid/"),
+    "the last reward is missing": (dropped("reward"), "round 4: 'reward/1' follows from the records"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_consistent_forgery_that_contradicts_settings_or_records_is_found(
+    run: Path, auction: Path, case: str
+) -> None:
+    forge, said = FORGED[case]
+    history = history_of(run)
+    forge(history)
+    rewritten(run, history)
+    with open_ledger(run) as ledger:
+        assert ledger.verify().ok  # the chain alone says nothing
+    assert said in (wrong_of(run) or "")
+    assert not audit_run(run).holds
+    assert wrong_of(run, auction / "receipts") is not None
+
+
+@pytest.mark.parametrize(
+    ("round", "name", "change"),
+    [
+        (1, "tokens_worth", lambda worth: -worth),
+        (2, "tokens_bidder", np.logical_not),
+        (1, "tokens_worked", np.logical_not),
+        (2, "bids", np.zeros_like),
+        (2, "tokens_tier", lambda tier: 1 - tier),
+    ],
+)
+def test_a_record_from_which_other_postings_follow_is_found(run: Path, round: int, name: str, change: Any) -> None:
+    with np.load(run / "rounds" / f"{round:05d}.npz") as stored:
+        changed = change(stored[name])
+    rerecorded(run, round, **{name: changed})
+    assert (wrong_of(run) or "").startswith(f"round {round}: " if name in ("bids", "tokens_bidder") else "round ")
+
+
+def test_a_tier_of_another_accuracy_is_found(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    place = max(n for n, line in enumerate(lines) if line.get("tokens/tier 0/theta", 0) > 0)
+    lines[place]["tokens/tier 0/accuracy"] = 1.0  # nothing would go back
+    (run / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "/0' moves" in (wrong_of(run) or "") or "reimburse/0" in (wrong_of(run) or "")
+
+
+def test_what_goes_back_at_the_end_is_bounded_by_eta_and_else_needs_receipts(run: Path, auction: Path) -> None:
+    """The accuracies that clients report when the run ends are in no record."""
+
+    def shifted(units: int) -> History:
+        history = history_of(auction / "run")
+        end = [i for i, (r, t) in enumerate(history) if r == 4 and t.step == "reward/0"]
+        back = [i for i, (r, t) in enumerate(history) if r == 4 and t.step == "reimburse/0"]
+        ((i,), (j,)) = end, back
+        *winners, (purse, paid) = history[i][1].postings
+        *payers, (_, given) = history[j][1].postings
+        held = -paid - given
+        returned = -given + units
+        part, odd = divmod(returned, len(payers))
+        lines = [(name, part + (n < odd)) for n, (name, _) in enumerate(payers)]
+        history[j] = (4, replace(history[j][1], postings=(*lines, (purse, -returned))))
+        from hanse.games.tokens import rank_rewards
+
+        order = sorted(winners, key=lambda one: one[1])
+        worth = {int(name.partition("/")[2]): float(n) for n, (name, _) in enumerate(order)}
+        again = rank_rewards(held - returned, worth, dict.fromkeys(worth, 1.0))
+        lines = [(name, again[int(name.partition("/")[2])]) for name, _ in winners]
+        history[i] = (4, replace(history[i][1], postings=(*lines, (purse, returned - held))))
+        return history
+
+    rewritten(run, shifted(-1000))
+    assert wrong_of(run) is None
+    assert wrong_of(run, auction / "receipts") is not None
+    rewritten(run, shifted(10**6))  # more than eta of the pool
+    assert "round 4: 'reimburse/0' moves" in (wrong_of(run) or "")
+
+
+def test_records_of_an_older_hanse_are_not_replayed_and_it_is_said(run: Path) -> None:
+    def stripped(first: int) -> None:
+        for number in range(first, 4):
+            file = run / "rounds" / f"{number:05d}.npz"
+            with np.load(file) as stored:
+                kept: dict[str, Any] = {k: v for k, v in stored.items() if not k.startswith("tokens_")}
+            np.savez(file, **kept)
+        restamped(run)
+
+    stripped(2)  # but not if only some of them lack what is needed
+    with pytest.raises(hanse.UserError, match=r"00002\.npz: the record of the round cannot be read"):
+        wrong_of(run)
+    stripped(0)
+    code, said = command("ledger", "verify", run)
+    assert code == 0
+    assert "Auctions were not replayed: an older hanse wrote the run" in said
+    assert [check.said for check in audit_run(run).checks if not check.holds] == [
+        "not computed anew: the records hold too little, as those of an older hanse do"
+    ]
+
+
+class PostsOther:
+    """A rule that names another kind than it posts."""
+
+    def tells(self, slots: frozenset[str]) -> Telling:
+        return Telling(kinds=(Kind("share", "shares"),))
+
+
+def test_a_rule_that_posts_what_it_does_not_name_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import paying as rules
+
+    monkeypatch.setattr(rules.Fees, "tells", PostsOther.tells, raising=False)
+    with pytest.raises(
+        PartError, match="the settle part Fees: posts 'bid', which its tells does not name; it names share"
+    ):
+        hanse.run(experiment("paying:paying"), out=tmp_path / "run")
+
+
+# ---- (c) what a node keeps
+
+
+RECEIPT = Receipt("b", 3, 1, 20, "h" * 64, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (RECEIPT, ""),
+        (replace(RECEIPT, round=4, count=22, head="i" * 64), ""),
+        (replace(RECEIPT, round=5), ""),  # rounds that posted nothing
+        (replace(RECEIPT, round=4, book="c"), "is of another book, 'c'; that of round 3 was of 'b'"),
+        (replace(RECEIPT, round=4, count=19), "says 19 transactions; that of round 3 said 20"),
+        (replace(RECEIPT, round=4, head="i" * 64), "has another head for 20 transactions than that of round 3"),
+        (replace(RECEIPT, count=21, head="i" * 64), "differs from that of round 3, which was the last of its round"),
+        (replace(RECEIPT, round=2, count=21, head="i" * 64), "differs from that of round 3"),
+        (replace(RECEIPT, balance=6), "differs from that of round 3"),
+    ],
+)
+def test_receipts_that_contradict_those_that_are_kept(tmp_path: Path, told: Receipt, said: str) -> None:
+    file = tmp_path / "client-1.jsonl"
+    earlier = replace(RECEIPT, round=2, count=15, head="g" * 64)
+    write_receipts(tmp_path, [earlier, RECEIPT])
+    why = contradiction(file, [earlier, told])  # sent again, and the next one
+    assert said in why
+    assert bool(said) == bool(why)
+
+
+def test_a_receipt_that_is_sent_again_late_is_no_contradiction(tmp_path: Path) -> None:
+    many = [replace(RECEIPT, round=r, count=20 + r, head=f"{r:064d}") for r in range(9)]
+    write_receipts(tmp_path, many)
+    assert contradiction(tmp_path / "client-1.jsonl", [many[1]]) == ""
+    assert contradiction(tmp_path / "client-1.jsonl", [replace(many[1], balance=0)]) != ""
+    assert contradiction(tmp_path / "client-2.jsonl", [replace(many[1], client=2)]) == ""
+
+
+# ---- the journal, the heads, the file
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: [*lines[:9], lines[9].replace("10", "11", 1), *lines[10:]], "is damaged in line 10"),
+        (lambda lines: [*lines[:9], lines[9].replace("client/", "escrow/", 1), *lines[10:]], "is damaged in line 10"),
+        (lambda lines: lines[:-1], "ends after"),
+        (lambda lines: [], "ends after 0 of"),
+        (lambda lines: ["[" * 100000, *lines[1:]], "is damaged in line 1"),
+    ],
+)  # fmt: skip
+def test_verify_reads_the_journal(run: Path, change: Any, said: str) -> None:
+    file = run / "transactions.jsonl"
+    file.write_text("".join(f"{line}\n" for line in change(file.read_text().splitlines())))
+    assert (wrong_of(run) or "").startswith(f"transactions.jsonl: {said}")
+    assert [check.name for check in audit_run(run).checks if not check.holds] == ["conservation"]
+
+
+def test_a_journal_of_another_chain_or_none_is_found(run: Path) -> None:
+    file = run / "transactions.jsonl"
+    file.unlink()
+    assert wrong_of(run) == "transactions.jsonl: is not there (an older hanse kept none)"
+    other = run.parent / "other"
+    shutil.copytree(run, other)
+    rewritten(other, [(r, replace(t, memo="x") if i == 30 else t) for i, (r, t) in enumerate(history_of(other))])
+    shutil.copy(other / "transactions.jsonl", file)
+    assert wrong_of(run) == "transactions.jsonl: has another transaction 31 than the ledger"
+
+
+@pytest.mark.parametrize("round", [0, 2])
+def test_a_head_of_zeros_in_the_metrics_is_found(run: Path, round: int) -> None:
+    lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    lines[round]["ledger/head"] = "0" * 64
+    (run / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert (wrong_of(run) or "").startswith(f"metrics of round {round}: head {'0' * 64} is not in the book")
+
+
+NEVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            f"DROP TABLE books; CREATE VIEW books(id, name, floor) AS {NEVER} x, 'b', 0 FROM n",
+            "it has a view, 'books'",
+        ),
+        (
+            "DELETE FROM postings WHERE transaction_id > 20; DELETE FROM transactions WHERE number > 20; "
+            f"CREATE TRIGGER mine BEFORE INSERT ON transactions BEGIN {NEVER} count(*) FROM n; END",
+            "it has a trigger of its own, 'mine'",
+        ),
+    ],
+)
+def test_a_ledger_with_a_query_that_never_ends_is_set_aside(run: Path, auction: Path, change: str, said: str) -> None:
+    """Before, ``hanse ledger rebuild`` never came back."""
+    with closing(sqlite3.connect(run / "ledger.db")) as connection:
+        guards = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in guards:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.executescript(change)
+        connection.commit()
+    [line] = rebuild_run(run)
+    assert said in line
+    assert "written anew from transactions.jsonl" in line
+    assert history_of(run) == history_of(auction / "run")
+    assert wrong_of(run, auction / "receipts") is None
+
+
+def test_without_the_journal_such_a_ledger_stays_as_it_is(run: Path) -> None:
+    with closing(sqlite3.connect(run / "ledger.db")) as connection:
+        connection.execute(f"CREATE VIEW more AS {NEVER} x FROM n")
+    (run / "transactions.jsonl").unlink()
+    with pytest.raises(MachineError, match="it has a view, 'more'; it cannot be rebuilt"):
+        rebuild_run(run)
+
+
+# ---- files of rounds
+
+
+def lost(run: Path) -> None:
+    (run / "rounds" / "00002.npz").unlink()
+
+
+def changed(run: Path) -> None:
+    file = run / "rounds" / "00002.npz"
+    with np.load(file) as stored:
+        kept: dict[str, Any] = {**stored, "loss": stored["loss"] + 1}
+    np.savez(file, **kept)
+
+
+@pytest.mark.parametrize(("harm", "why"), [(lost, "is missing"), (changed, "is not the file that was written")])
+def test_a_file_of_a_round_that_is_lost_or_changed_is_said(
+    run: Path, auction: Path, harm: Callable[[Path], None], why: str
+) -> None:
+    harm(run)
+    said = f"rounds/00002.npz {why}"
+    assert wrong_of(run) == f"round 2: {said}, so nobody can say what it should have cost"
+    code, told = command("audit", run)
+    assert code == 1
+    checks = {check.name: check.said for check in audit_run(run).checks if not check.holds}
+    assert checks == {"records": f"round 2: {said}", "auctions": "not computed anew: a round's file is lost"}
+    code, told = command("statement", run, "--client", "1")
+    assert said in told
+    assert command("report", run)[0] == 0
+    assert said in (run / "report.html").read_text()
+    code, told = command("resume", run)
+    assert f"warning: round 2: {said}" in told
+    found = replay(run, 1, auction / "receipts")
+    assert [d.who for d in found.disputes] == ["record of round 2"]
+
+
+def test_a_file_without_a_hash_is_one_of_an_older_hanse(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    assert all(len(line.pop(HASH)) == 40 for line in lines)
+    (run / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changed(run)
+    with open_ledger(run) as ledger:
+        assert replay_books(run, ledger).wrong is None
+    lost(run)
+    with open_ledger(run) as ledger:
+        assert "00002.npz is missing" in (replay_books(run, ledger).wrong or "")

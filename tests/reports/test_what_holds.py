@@ -1,0 +1,239 @@
+"""Every sentence that says that something holds, with a run in which it does not hold and is not said.
+
+They are those of the audit's checks and of the books: ``hanse audit``, ``ledger verify``, ``statement
+--check-receipts``. The report has none of its own; it repeats the audit's facts.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hanse
+from hanse.cli import app
+from hanse.games.market_checks import local_optimality
+from hanse.reports.audit import Audit, audit_run, load_market
+from hanse.reports.report import write_report
+
+Change = Callable[[Path], None]
+
+
+def market(tmp: Path, options: dict[str, Any] | None = None, **more: Any) -> Path:
+    profiles = {"name": "listed", "cost": [0.1, 1.0, 6.0, 0.2, 0.3], "eagerness": [1e4] * 5}
+    hanse.run(
+        hanse.Experiment(
+            data={"clients": 5, "alpha": 1.0, "client_test": 0.2, "seed": 2, "validation": 0.0},
+            model={"name": "logistic"},
+            mechanism={"name": "ipfl", **(options or {})},
+            train={"steps": 5, "batch_size": 16, "lr": 0.1},
+            clients={"profiles": profiles, "grant": 100.0},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 4, "seed": 3},
+            **more,
+        ),
+        out=tmp,
+    )
+    return tmp
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("runs")
+    attacker = {"attacker": {"clients": [3], "kind": "shuffle"}}
+    median = hanse.Experiment(
+        data={"clients": 5},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 5, "weigh": "median"},
+        run={"rounds": 2},
+    )
+    hanse.run(median, out=place / "median")
+    return {
+        "skip": market(place / "skip"),
+        "break": market(place / "break", {"stop": "break"}, behaviour={"attacker": {"clients": [3], "kind": "flip"}}),
+        "attacked": market(place / "attacked", {"lam": 1.0}, behaviour=attacker),
+        "median": place / "median",
+    }
+
+
+def arrays(**functions: Callable[[Any], Any]) -> Change:
+    """Replace arrays of round 1 by functions of themselves."""
+
+    def change(folder: Path) -> None:
+        file = folder / "rounds" / "00001.npz"
+        with np.load(file) as record:
+            kept = {name: record[name] for name in record}
+        np.savez(file, **{**kept, **{name: function(kept[name]) for name, function in functions.items()}})
+
+    return change
+
+
+def toggled(wanted: int) -> Change:
+    """Turn one import off (``wanted`` = 1) or one on (0): the one for which that is worst by eq. (9)."""
+
+    def change(folder: Path) -> None:
+        r = load_market(folder)[1]
+        graph = np.array(r.graph)
+        pairs = [(i, j) for i, j in np.argwhere(graph == wanted) if i != j]
+
+        def wrong(at: tuple[int, int]) -> float:
+            other = graph.copy()
+            other[at] = 1 - wanted
+            return local_optimality(r.market, other)[wanted]
+
+        graph[max(pairs, key=wrong)] = 1 - wanted
+        arrays(market_graph=lambda _: graph)(folder)
+
+    return change
+
+
+def eq9(folder: Path) -> None:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[1]["market/eq9"] -= 0.5
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def one_less(units: np.ndarray) -> np.ndarray:
+    found = units.copy()
+    found[units == 0] = -1  # a unit may be lost to rounding, and nothing is paid below 0
+    return found
+
+
+def posted(folder: Path) -> None:
+    """Add a unit to one posting of the books."""
+    with sqlite3.connect(folder / "ledger.db") as books:
+        for (name,) in books.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            books.execute(f'DROP TRIGGER "{name}"')
+        [last] = books.execute("SELECT max(transaction_id) FROM postings").fetchone()
+        books.execute("UPDATE postings SET amount = amount + 1 WHERE transaction_id = ? AND line = 0", (last,))
+
+
+def hashed(folder: Path) -> None:
+    arrays(made_hash=lambda hashes: np.array(["0" * 40] * len(hashes)))(folder)
+
+
+WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes it fail
+    "graph": ("skip", toggled(1)),
+    "payments": ("skip", arrays(market_units=one_less)),
+    "no import too many": ("skip", toggled(0)),
+    "no import left out": ("skip", toggled(1)),
+    "market/eq9": ("skip", eq9),
+    "individual rationality": ("skip", arrays(market_cost=lambda c: c + 50)),
+    "true rationality": ("skip", arrays(market_utility=lambda u: u - 5)),
+    "delivery": ("skip", arrays(withheld=lambda w: np.append(w, 7))),
+    "conservation": ("skip", posted),
+    "models": ("median", hashed),
+}
+
+
+def by_name(audit: Audit) -> dict[str, bool]:
+    return {check.name: check.holds for check in audit.checks}
+
+
+def test_these_are_all_checks_of_the_audit(runs: dict[str, Path]) -> None:
+    audits = [audit_run(folder) for folder in runs.values()]
+    assert {name for audit in audits for name in by_name(audit)} == set(WRONG)
+    assert all(audit.holds for audit in audits)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_check_that_fails_is_not_said_to_hold(name: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    of, change = WRONG[name]
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[of], copy)
+    said = next(check.said for check in audit_run(copy).checks if check.name == name)
+    change(copy)
+    audit = audit_run(copy)
+    assert not by_name(audit)[name]
+    shown = CliRunner().invoke(app, ["audit", str(copy)], env={"COLUMNS": "400"})
+    assert shown.exit_code == 1
+    assert said not in shown.stdout
+    [line] = [line for line in shown.stdout.splitlines() if f" {name} " in line]
+    assert "FAILS" in line
+    assert "holds" not in line
+
+
+def test_what_break_leaves_out_is_told_round_by_round_and_is_the_runs_own_metric(runs: dict[str, Path]) -> None:
+    audit = audit_run(runs["break"])
+    assert "no import left out" not in by_name(audit)
+    metric = [json.loads(line).get("market/eq9") for line in (runs["break"] / "metrics.jsonl").read_text().splitlines()]
+    left = {number: worth for number, worth in enumerate(metric) if worth is not None and worth > 0}
+    worst = max(left, key=lambda number: left[number])
+    assert len(left) > 1
+    [said] = [fact.said for fact in audit.facts if fact.name == "imports left out"]
+    assert f"an import that would have paid in {len(left)} of {audit.markets} markets, so iPFL eq. (9) does not" in said
+    assert f"above its price: {left[worst]:.4g} tokens in round {worst}. By round: " in said
+    assert said.endswith(", ".join(f"{number}: {worth:.4g}" for number, worth in left.items()))
+    assert "imports left out" not in {fact.name for fact in audit_run(runs["skip"]).facts}
+
+
+def test_an_attacker_that_earns_is_named_whoever_is_alone(runs: dict[str, Path]) -> None:
+    audit = audit_run(runs["attacked"])
+    attacker = next(c for c in audit.clients if c.client == 3)
+    [said] = [fact.said for fact in audit.facts if fact.name == "known cheats"]
+    assert attacker.sold > 0
+    place = 1 + sum(c.utility > attacker.utility for c in audit.clients)
+    assert said == (
+        f"client 3 (of the attackers) was paid {attacker.sold:.3f} and paid {attacker.bought:.3f} tokens; its "
+        f"utility of {attacker.utility:.3f} is number {place} of 5"
+    )
+    shown = CliRunner().invoke(app, ["audit", str(runs["attacked"])], env={"COLUMNS": "400"})
+    assert said in shown.stdout
+    honest = {fact.name: fact.said for fact in audit_run(runs["skip"]).facts}
+    assert honest["known cheats"] == "none of these clients, by the experiment's file"
+
+
+def test_models_that_could_not_be_compared_are_no_check(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["median"], copy)
+    file = copy / "rounds" / "00001.npz"
+    with np.load(file) as record:
+        kept = {name: record[name] for name in record if not name.startswith("made_")}
+    # the last round is recorded by weights, as where nobody answered and the row stayed
+    np.savez(file, **{**kept, "W_row": np.array([0]), "W_column": np.array([0]), "W_weight": np.array([1.0])})
+    audit = audit_run(copy)
+    assert audit.checks == ()
+    assert [fact.said for fact in audit.facts] == [
+        "1 were recorded by their hashes, and the last checkpoint has none of them: none could be compared"
+    ]
+
+
+def test_books_and_receipts_are_not_said_to_agree_where_they_do_not(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["skip"], copy)
+    verify = ["ledger", "verify", str(copy), "--receipts", str(copy / "receipts")]
+    check = ["statement", str(copy), "--client", "1", "--check-receipts", "--receipts", str(copy / "receipts")]
+    assert "The books hold" in CliRunner().invoke(app, verify).stdout
+    assert "agree with the book" in " ".join(CliRunner().invoke(app, check).stdout.split())
+    posted(copy)
+    for command in (verify, check):
+        shown = CliRunner().invoke(app, command)
+        assert shown.exit_code == 1
+        assert "The books hold" not in shown.output
+        assert "agree with the book" not in " ".join(shown.output.split())
+
+
+def test_a_market_that_is_wrong_is_no_book_that_holds(runs: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("payments", "delivery"):
+        copy = tmp_path / name
+        shutil.copytree(runs["skip"], copy)
+        WRONG[name][1](copy)
+        shown = CliRunner().invoke(app, ["ledger", "verify", str(copy)])
+        assert shown.exit_code == 1
+        assert "hold:" not in shown.stdout
+
+
+def test_the_report_says_who_traded_nothing_and_what_an_attacker_earned(runs: dict[str, Path], tmp_path: Path) -> None:
+    write_report([runs["attacked"]], tmp_path / "report", title="t", lead="")
+    page = html.unescape((tmp_path / "report" / "report.html").read_text())
+    facts = {fact.name: fact.said for fact in audit_run(runs["attacked"]).facts}
+    assert f"No trade: {facts['no trade']}. Known cheats: {facts['known cheats']}." in page
+    assert "number 3 of 5" in facts["known cheats"]
