@@ -93,8 +93,26 @@ def key_of(sections: Mapping[str, Any]) -> str:
     Args:
         sections: the experiment as nested plain values that JSON can hold.
     """
-    text = json.dumps(sections, sort_keys=True)
+    text = json.dumps(_as_first_written(sections), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an experiment as it was written when ``judges = "all"`` was the default of first-order values at clients.
+
+    Results of that time are kept by the keys under which they were planned. So "all" is left out, and the default of
+    today, which would look the same, is named.
+    """
+    mechanism = sections.get("mechanism")
+    table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
+    said = table.get("value", {})
+    value = dict(said) if isinstance(said, Mapping) else {"name": said}
+    if value.get("name", "first_order_clients" if table.get("name") == "pifl" else "") != "first_order_clients":
+        return sections
+    judges = value.pop("judges", "auto")
+    value |= {} if judges == "all" else {"judges": judges}
+    rest = {key: option for key, option in table.items() if key != "value"}
+    return {**sections, "mechanism": rest | ({"value": value} if value else {})}
 
 
 def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequence[str] = ("data", "run")) -> Job:
@@ -191,16 +209,19 @@ def _same(path: Path, asked: Experiment) -> bool:
     """Return whether a run directory is of this experiment.
 
     Engine settings that were left to "auto" are not compared: the directory has what they became on the machine that
-    ran it. A directory that this version of hanse cannot read is not the same.
+    ran it. Nor is who judges contributions, if that was left open. A directory that this version of hanse cannot read
+    is not the same.
     """
     try:
         ours, theirs = asked.sections(), Experiment.read(path / "config.toml").sections()
     except UserError:
         return False
-    open_ = {name for name, value in ours["engine"].items() if value in (None, "auto")}
+    open_ = {("engine", name) for name, value in ours["engine"].items() if value in (None, "auto")}
+    if getattr(asked.mechanism.built.value, "judges", None) == "auto":
+        open_.add(("mechanism", "value"))
     return all(
-        {k: v for k, v in ours[name].items() if k not in open_ or name != "engine"}
-        == {k: v for k, v in theirs[name].items() if k not in open_ or name != "engine"}
+        {k: v for k, v in ours[name].items() if (name, k) not in open_}
+        == {k: v for k, v in theirs[name].items() if (name, k) not in open_}
         for name in ours
     )
 

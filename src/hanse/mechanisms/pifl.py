@@ -52,7 +52,7 @@ from hanse.games import tiers as games
 from hanse.games import tokens
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel, chosen_seats
-from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
+from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
@@ -609,8 +609,10 @@ class TokenManager(SettlePart):
                 top = tiers * auctions * (best - self.units)
                 gains.append(f"So about {say(top)} tokens in all for one that is the best in every auction.")
         gains.append("Who is invited without a bid trains and earns without paying.")
-        unknown = ("How many others bid, and how its updates rank among theirs.",)
-        return Terms(pays, tuple(gains), unknown, most, most_round)
+        unknown = ["How many others bid, and how its updates rank among theirs."]
+        if getattr(joining.parts.get("value"), "judges", None) == "all":
+            unknown.append(SELF_JUDGED)
+        return Terms(pays, tuple(gains), tuple(unknown), most, most_round)
 
 
 @dataclass(frozen=True)
@@ -646,7 +648,8 @@ class Tokens(TokenManager):
             for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
                 scored = view.answers.get((c, QUESTION))
                 if isinstance(scored, Scored) and scored.num_samples > 0:
-                    i, samples = place[k], min(scored.num_samples, LARGEST_COUNT)  # a reported number may be anything
+                    # a reported number may be anything
+                    i, samples = place[k], min(scored.num_samples, self.score_samples or LARGEST_COUNT)
                     total += samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
                     weight += samples
             found[k] = total / weight if weight else 0.0
@@ -821,7 +824,11 @@ def pifl(
     personal_from: Literal["validation", "train", "test"] = "validation",
     pretraining: Count = 0,
 ) -> Mechanism:
-    """PI-FL: tiers with a scheduler, first-order values at the clients, tokens, and personal models.
+    """PI-FL: tiers with a scheduler, first-order values, tokens, and personal models.
+
+    Who judges contributions is an option of the value part. As in the paper, clients judge their own:
+    ``value = { judges = "all" }``. By default nobody does: the server's validation samples judge, or without any
+    ``judges = "others"`` (:class:`hanse.mechanisms.value.FirstOrderAtClients`).
 
     Args:
         tiers: the number of tiers, K.

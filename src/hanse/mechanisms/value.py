@@ -31,6 +31,7 @@ from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
 from hanse.games import mixture, path, shapley
 from hanse.games.gtg import Stop
+from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.coalitions import WEIGHED, WORST, Coalitions
@@ -105,6 +106,11 @@ FIRST_ORDER = Measure(
     "first-order value",
     "A first-order value is how far an update moved the model down the slope of the loss, against the mean update. The "
     "values of a round sum to zero: they rank, and share out nothing.",
+)
+PLACE = Measure(
+    "place among the others",
+    "A place says where an update stands among those of its model, from -1/2 (last) to 1/2 (first), by the first-order "
+    "values that half of the other clients give it. The places of a round sum to zero.",
 )
 
 PATH = Measure(
@@ -585,9 +591,13 @@ class FirstOrderAtClients(ValuePart):
         normalised: True for eq. (2), False for eq. (1).
         share: on which share of their data clients compute the gradient.
         samples: on how many samples at most; None: on all.
-        judges: "all": a group's values use the gradient of all its clients. "others": a client's own gradient is left
-            out of its own value. A client whose data fit the tier badly has the steepest gradient, and its update moves
-            along it, so that "all" favours it.
+        judges: whose gradients a client's value goes by. "all" is the paper's: those of all clients of its group, its
+            own included. What a client sends there is believed, so a false gradient makes it worth the most. "others":
+            the clients of a group are dealt into two halves in each round, by lot, and each half is judged by the
+            other. A value is then a place (:func:`hanse.games.impartial.impartial_places`), and nothing that a client
+            sends about the others moves its own. No gradient counts as longer than the median of its half. "auto" is
+            "others", unless the mechanism brings this part itself and the server has a validation set: then
+            "first_order" takes its place before the run, and the choice is written into ``config.toml``.
     """
 
     needs = frozenset({"groups"})
@@ -596,11 +606,13 @@ class FirstOrderAtClients(ValuePart):
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
-    judges: Literal["all", "others"] = "all"
+    judges: Literal["auto", "others", "all"] = "auto"
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a first-order value is."""
-        return Telling(measures=FIRST_ORDER)
+        """Return the telling with what a value is, and what is wrong with values that clients compute themselves."""
+        if self.judges != "all":
+            return Telling(measures=PLACE)
+        return Telling(participant=SELF_JUDGED, report=SELF_JUDGED, measures=FIRST_ORDER)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients of each group for the gradient of the group's mean update.
@@ -621,26 +633,94 @@ class FirstOrderAtClients(ValuePart):
         return found
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return first-order values ``[S]``; 0 in a group none of whose clients sent a gradient.
+        """Return first-order values or places, ``[S]``.
+
+        Without a gradient of those who judge, values are 0, and places are drawn by lot; ``value/unjudged`` counts such
+        seats.
 
         Args:
-            view: the round; ``answers``, ``trained`` and ``mixed`` are read.
+            view: the round; ``answers``, ``trained``, ``mixed`` and ``draw`` are read.
             state: of this part, which keeps none: ``{}``.
         """
         updates, width = view.trained, view.context.layout.num_parameters
-        per_seat, heard = np.zeros(len(updates)), 0
+        per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0
         for row, group in updates.seats.groups().items():
-            gradients = _gradients(view, row, np.unique(updates.seats.client[group]).tolist(), width)
+            clients = updates.seats.client[group]
+            gradients = self._gradients(view, row, np.unique(clients).tolist(), width)
             heard += len(gradients)
             weights = sample_shares(np.maximum(view.mixed.W[row, group], 0.0))
             models = updates.rows[group, :width]
-            if self.judges == "all" and gradients:
-                per_seat[group] = shapley.first_order(_mean(gradients), models, weights, self.normalised)
-            for place, s in enumerate(group if self.judges == "others" else ()):
-                rest = {c: g for c, g in gradients.items() if c != updates.seats.client[s]}
-                if rest:
-                    per_seat[s] = shapley.first_order(_mean(rest), models, weights, self.normalised)[place]
-        return Values(per_seat, metrics={"value/sum": float(per_seat.sum()), "value/gradients": float(heard)}), state
+
+            def worth(judges: Gradients, models: Tensor = models, weights: Floats = weights) -> Floats:
+                """Return what the group's updates are worth to some judges."""
+                return shapley.first_order(_mean(judges), models, weights, self.normalised)
+
+            if self.judges == "all":
+                per_seat[group] = worth(gradients) if gradients else 0.0
+                unjudged += 0 if gradients else len(group)
+            else:
+                per_seat[group], without = _by_halves(view.draw("judges", start=row), clients, gradients, worth)
+                unjudged += without
+        metrics = {
+            "value/sum": float(per_seat.sum()),
+            "value/gradients": float(heard),
+            "value/unjudged": float(unjudged),
+        }
+        return Values(per_seat, metrics=metrics), state
+
+    def _gradients(self, view: View, row: int, clients: Sequence[int], width: int) -> Gradients:
+        """Return the gradients that came and are finite, by client, each with its number of samples: at most as many
+        as were asked for, whatever it reports.
+        """
+        found = {}
+        for c in clients:
+            answer = view.answers.get((c, _question(row)))
+            if isinstance(answer, Derived) and answer.num_samples > 0:
+                gradient = answer.gradients[0, :width].double().cpu()
+                if bool(torch.isfinite(gradient).all()):
+                    found[c] = (gradient, min(answer.num_samples, self.samples or answer.num_samples))
+        return found
+
+
+Gradients = Mapping[int, tuple[Tensor, int]]
+"""Gradients ``[P]`` by client, each with the number of samples that it is the mean of."""
+SELF_JUDGED = (
+    "What an update is worth is computed here from gradients that the clients send, its own client's included, as in "
+    "PI-FL's paper. Nothing proves them: a client that sends a false one can make its own update worth the most."
+)
+
+
+def _by_halves(
+    draw: np.random.Generator, clients: Ints, gradients: Gradients, worth: Callable[[Gradients], Floats]
+) -> tuple[Floats, int]:
+    """Return the places of a group's seats, ``[m]``, judged in two halves, and how many seats had no judge.
+
+    Args:
+        draw: deals the halves, and breaks ties.
+        clients: ``[m]``, the client of each seat.
+        gradients: what the clients sent.
+        worth: what all the seats are worth to some judges, ``[m]``.
+    """
+    dealt, lot = draw.permutation(np.unique(clients)), draw.permutation(len(clients))
+    half = np.isin(clients, dealt[: len(dealt) // 2])
+    values, unjudged = np.zeros(len(clients)), 0
+    for side in (True, False):
+        here = half == side
+        judges = {c: gradients[c] for c in np.unique(clients[~here]).tolist() if c in gradients}
+        if judges:
+            values[here] = worth(_bounded(judges))[here]
+        else:
+            unjudged += int(here.sum())
+    places = np.zeros(len(clients))
+    places[lot] = impartial_places(values[lot], half[lot], bool(draw.integers(2)))
+    return places, unjudged
+
+
+def _bounded(gradients: Gradients) -> Gradients:
+    """Return the gradients, none of them longer than their (lower) median, so that no client judges alone."""
+    lengths = {c: float(gradient.norm()) for c, (gradient, _) in gradients.items()}
+    most = float(np.quantile(list(lengths.values()), 0.5, method="lower"))
+    return {c: (g * (most / lengths[c]) if lengths[c] > most else g, n) for c, (g, n) in gradients.items()}
 
 
 def _question(row: int) -> str:
@@ -648,19 +728,7 @@ def _question(row: int) -> str:
     return f"gradient {row}"
 
 
-def _gradients(view: View, row: int, clients: Sequence[int], width: int) -> dict[int, tuple[Tensor, int]]:
-    """Return the gradients that came and are finite, by client, each with its number of samples."""
-    found = {}
-    for c in clients:
-        answer = view.answers.get((c, _question(row)))
-        if isinstance(answer, Derived) and answer.num_samples > 0:
-            gradient = answer.gradients[0, :width].double().cpu()
-            if bool(torch.isfinite(gradient).all()):
-                found[c] = (gradient, answer.num_samples)
-    return found
-
-
-def _mean(gradients: Mapping[int, tuple[Tensor, int]]) -> Tensor:
+def _mean(gradients: Gradients) -> Tensor:
     """Return the mean of the gradients, weighted by samples."""
     total = sum(samples for _, samples in gradients.values())
     first, *rest = ((samples / total) * gradient for gradient, samples in gradients.values())

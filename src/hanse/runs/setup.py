@@ -54,10 +54,11 @@ from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.registry import REASONS, refuse_late, rules, unmet_needs
 from hanse.mechanisms.robust import tolerated
 from hanse.mechanisms.select import rounds_to_meet_all
+from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 from hanse.rounds.arrivals import Waiting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
-from hanse.runs.config import Experiment, ModelSection
+from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.record import load_run
 
@@ -134,6 +135,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         experiment = experiment.model_copy(update={"data": spec})
         data = build_data(spec, dataset)
     experiment, another = _modelled(experiment, data, own.model)
+    experiment = experiment.model_copy(update={"mechanism": _judged(experiment.mechanism, data)})
     problem, initial = another(0)
     mechanism = experiment.mechanism.built
     clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
@@ -185,6 +187,35 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         about=said,
         loop=loop,
     )
+
+
+def _judged(section: MechanismSection, data: FederatedData) -> MechanismSection:
+    """Return the mechanism with what its table leaves open about who judges contributions written into it.
+
+    A mechanism's own part "first_order_clients" becomes "first_order" where the server has a validation set. One that
+    the table names or gives other options to stays at the clients, with ``judges = "others"``.
+    """
+    value, said = section.built.value, section.table.get("value", {})
+    if not isinstance(value, FirstOrderAtClients) or value.judges != "auto":
+        return section
+    said = {"name": said} if isinstance(said, str) else dict(said)
+    chosen: dict[str, Any] = said | {"judges": "others"}
+    if said.keys() <= {"judges", "normalised"} and data.server_validation:
+        chosen = {"name": "first_order", "normalised": value.normalised}
+    return MechanismSection(**(section.table | {"value": chosen}))
+
+
+def _who_judges(asked: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return who judges contributions, where that was left open, and a warning where clients judge their own."""
+    was, value = asked.mechanism.built.value, mechanism.value
+    if getattr(value, "judges", None) == "all":
+        told = f"{SELF_JUDGED[0].lower()}{SELF_JUDGED[1:]} With 'others', or value = 'first_order', none can."
+        return [f"warning: mechanism.value.judges: 'all': {told}"]
+    if getattr(was, "judges", None) != "auto":
+        return []
+    if isinstance(value, FirstOrder):
+        return ["the server's validation samples judge contributions: mechanism.value = 'first_order'"]
+    return ["clients judge each other's contributions, in two halves: mechanism.value.judges = 'others'"]
 
 
 def _seats(mechanism: Mechanism, data: FederatedData) -> int:
@@ -530,7 +561,8 @@ def settle_engine(
         UserError: the experiment asks for what only clients of this process can do.
     """
     settled = blueprint.experiment
-    experiment = experiment.model_copy(update={"data": settled.data, "model": settled.model})
+    asked, completed = experiment, ("data", "model", "mechanism")
+    experiment = asked.model_copy(update={name: getattr(settled, name) for name in completed})
     if federation is not None:
         refuse_on_a_network(experiment, blueprint.mechanism)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
@@ -551,13 +583,14 @@ def settle_engine(
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
     said = [
-        *experiment.mechanism.notes,
+        *asked.mechanism.notes,
         *choice.why,
         *differs,
         *_too_short(experiment, blueprint),
         *missing_metrics(problem, blueprint.data, _tested(experiment, blueprint.data, False)),
         *_not_held(mechanism),
         *_never_asked(experiment, mechanism),
+        *_who_judges(asked, mechanism),
         *_not_by_steps(mechanism, blueprint.loop),
         *([] if federation is not None else _at_once(experiment, blueprint.behaviours)),
     ]

@@ -1,0 +1,39 @@
+"""Ranking players who judge one another, so that nobody's place depends on what it says of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.games.coalitions import Floats
+
+
+def impartial_places(values: Any, half: Any, ahead: bool) -> Floats:
+    """Return the places of players who were judged in two halves, each by the other: ``[m]``, -1/2 to 1/2, sum 0.
+
+    Each half is ranked by itself, and the two rankings are merged by relative rank. A player's place follows from its
+    rank in its own half, the sizes of the halves and ``ahead``, and its own half was judged by the other one. So no
+    judgement of its own moves it. The halves are those of the partition mechanism (Alon, Fischer, Procaccia,
+    Tennenholtz 2011, "Sum of us: strategyproof selection from the selectors").
+
+    Args:
+        values: ``[m]``, what each player is worth to those who judged it; of equals the later one is ahead. Values of
+            different halves are never compared.
+        half: ``[m]`` of bool, which half each player is in.
+        ahead: the half that is ahead where relative ranks are equal.
+
+    Examples:
+        Two halves of two; whoever is second in its half is behind both who are first:
+
+        >>> impartial_places([9.0, 8.0, 0.1, 0.2], [True, True, False, False], ahead=True).tolist()
+        [0.375, -0.125, -0.375, 0.125]
+    """
+    worth, side = np.asarray(values, np.float64), np.asarray(half, bool)
+    relative = np.zeros(len(worth))
+    for one in (True, False):
+        here = np.flatnonzero(side == one)
+        relative[here[np.argsort(worth[here], kind="stable")]] = (np.arange(len(here)) + 0.5) / max(1, len(here))
+    rank: NDArray[np.int64] = np.argsort(np.lexsort((side == ahead, relative)))
+    return np.asarray((rank + 0.5) / max(1, len(worth)) - 0.5)

@@ -1,0 +1,50 @@
+"""Places of players who judge one another in two halves."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hanse.games.impartial import impartial_places
+
+games = st.integers(1, 12).flatmap(
+    lambda m: st.tuples(
+        st.lists(st.floats(-1e9, 1e9), min_size=m, max_size=m),
+        st.lists(st.booleans(), min_size=m, max_size=m),
+        st.lists(st.floats(-1e9, 1e9), min_size=m, max_size=m),
+        st.booleans(),
+    )
+)
+
+
+@given(games)
+def test_places_are_a_ranking_and_what_a_half_is_worth_moves_nobody_of_the_other(
+    game: tuple[list[float], list[bool], list[float], bool],
+) -> None:
+    values, side, other, ahead = (*map(np.array, game[:3]), game[3])
+    m = len(values)
+    places = impartial_places(values, side, ahead)
+    np.testing.assert_allclose(np.sort(places), (np.arange(m) + 0.5) / m - 0.5, atol=1e-12)
+    changed = impartial_places(np.where(side, other, values), side, ahead)  # all that the False half can say
+    np.testing.assert_array_equal(changed[~side], places[~side])
+    np.testing.assert_array_equal(np.sort(changed[side]), np.sort(places[side]))  # it only shares out their places
+    for one in (True, False):  # and a half keeps its own order
+        here = np.flatnonzero(side == one)
+        np.testing.assert_array_equal(np.argsort(places[here]), np.argsort(values[here], kind="stable"))
+
+
+def test_places_by_hand() -> None:
+    def of(values: list[float], half: list[int], ahead: bool) -> NDArray[np.float64]:
+        return impartial_places(values, np.array(half, bool), ahead) * len(values)
+
+    # relative ranks 1/4, 3/4 and 1/6, 1/2, 5/6: no ties
+    np.testing.assert_allclose(of([5, 7, 1, 2, 3], [1, 1, 0, 0, 0], True), [-1, 1, -2, 0, 2], atol=1e-12)
+    # 1/2 and 1/4, 3/4
+    np.testing.assert_allclose(of([9, 1, 2], [1, 0, 0], False), [0, -1, 1], atol=1e-12)
+    # equal halves: in each pair of equals the half that is ahead
+    np.testing.assert_allclose(of([1, 2, 3, 4], [1, 1, 0, 0], True), [-0.5, 1.5, -1.5, 0.5], atol=1e-12)
+    np.testing.assert_allclose(of([1, 2, 3, 4], [1, 1, 0, 0], False), [-1.5, 0.5, -0.5, 1.5], atol=1e-12)
+    assert of([3], [0], True).tolist() == [0.0]
+    assert of([], [], True).tolist() == []

@@ -1,0 +1,199 @@
+"""Who judges contributions in PI-FL: whoever lies about its gradient is paid for it by the paper's way alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_pifl import experiment
+
+import hanse
+from hanse.cli.entry import app
+from hanse.core.part import View
+from hanse.core.port import Derived
+from hanse.games import tokens
+from hanse.mechanisms.pifl import pifl
+from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
+from hanse.reports.prospect import prospect
+from hanse.reports.statement import statement
+from hanse.runs.config import Experiment
+from hanse.runs.record import load_run
+from hanse.runs.rehearsal import rehearse
+from hanse.runs.setup import build, settle_engine
+
+ROOT = Path(__file__).parents[2]
+
+
+def closing(judges: str, clients: int = 6) -> tuple[FirstOrderAtClients, View]:
+    """Return the value part, and the view that it is shown, of a round in which all clients train one tier."""
+    table = {"name": "pifl", "tiers": 1, "by_contribution": clients, "value": {"judges": judges}}
+    part, view, _ = rehearse(table, data={"clients": clients, "samples_per_client": 30}).before("value")
+    assert isinstance(part, FirstOrderAtClients)
+    assert sorted(view.trained.seats.client.tolist()) == list(range(clients))
+    return part, view
+
+
+def valued(part: FirstOrderAtClients, view: View, sent: Mapping[int, Derived | None] = {}) -> np.ndarray:
+    """Return the values where some clients have sent something else; None: nothing."""
+    answers = dict(view.answers)
+    for c, derived in sent.items():
+        del answers[c, "gradient 0"]
+        answers |= {} if derived is None else {(c, "gradient 0"): derived}
+    return part.value(replace(view, answers=answers), {})[0].per_seat
+
+
+def sending(gradient: Any, samples: int = 30) -> Derived:
+    return Derived("gradient 0", torch.as_tensor(np.asarray(gradient), dtype=torch.float32)[None], samples)
+
+
+def away(view: View, c: int) -> np.ndarray:
+    """Return the gradient by which client c's update seems to lower the loss most."""
+    rows, weights = view.trained.rows.double(), torch.tensor(view.mixed.W[0, : len(view.trained)])
+    moved = rows[view.trained.seats.client.tolist().index(c)] - weights.double() @ rows
+    return (-1e6 * moved / moved.norm()).numpy()
+
+
+def test_no_gradient_moves_the_place_or_the_pay_of_the_client_that_sends_it() -> None:
+    part, view = closing("others")
+    draw, honest = np.random.default_rng(0), valued(part, view)
+    clients, others_moved = view.trained.seats.client.tolist(), 0
+    assert sorted(honest) == pytest.approx([-5 / 12, -3 / 12, -1 / 12, 1 / 12, 3 / 12, 5 / 12])
+
+    def pay(values: np.ndarray) -> dict[int, int]:
+        return tokens.rank_rewards(10_000, dict(zip(clients, values, strict=True)), dict.fromkeys(clients, 1))
+
+    for c in clients:
+        width = view.trained.rows.shape[1]
+        lies = [sending(away(view, c)), sending(-away(view, c)), sending(draw.normal(size=width) * 1e9, 2**53), None]
+        for lie in lies:
+            lied = valued(part, view, {c: lie})
+            assert lied[clients.index(c)] == honest[clients.index(c)]
+            assert pay(lied)[c] == pay(honest)[c]
+            others_moved += not np.array_equal(lied, honest)
+    assert others_moved > 0
+
+
+def test_by_the_paper_s_way_a_false_gradient_makes_any_client_worth_the_most() -> None:
+    part, view = closing("all")
+    clients = view.trained.seats.client.tolist()
+    for c in clients:
+        assert clients[int(valued(part, view, {c: sending(away(view, c))}).argmax())] == c
+
+
+def test_who_is_better_by_every_gradient_is_first_in_its_half() -> None:
+    part, view = closing("others")
+    for c in view.trained.seats.client.tolist():
+        values = valued(part, view, {j: sending(away(view, c)) for j in range(6)})
+        at = view.trained.seats.client.tolist().index(c)
+        assert values[at] > 0.2  # first or second of six, by the coin between the halves' firsts
+    nobody, none = part.value(replace(view, answers={}), {})[0], valued(part, view, dict.fromkeys(range(6)))
+    np.testing.assert_array_equal(nobody.per_seat, none)
+    assert sorted(none) == pytest.approx(((np.arange(6) + 0.5) / 6 - 0.5).tolist())  # by lot
+    assert nobody.metrics["value/unjudged"] == 6
+
+
+def test_neither_a_long_gradient_nor_a_claim_of_many_samples_outweighs_the_other_judges() -> None:
+    part, view = closing("others")
+    sent = {c: view.answers[c, "gradient 0"] for c in range(6)}
+    lengths = {c: float(one.gradients.norm()) for c, one in sent.items() if isinstance(one, Derived)}
+    longest = max(lengths, key=lengths.__getitem__)
+    one = sent[longest]
+    assert isinstance(one, Derived)
+    honest = valued(part, view)
+    np.testing.assert_array_equal(valued(part, view, {longest: replace(one, gradients=1e9 * one.gradients)}), honest)
+    many, most = (valued(part, view, {longest: replace(one, num_samples=n)}) for n in (2**53, 64))  # 64 were asked for
+    np.testing.assert_array_equal(many, most)
+
+
+CHOICES: list[tuple[Any, float, type, Any]] = [
+    ({"name": "pifl"}, 0.5, FirstOrder, {"name": "first_order", "normalised": True}),
+    ({"name": "pifl", "value": {"normalised": False}}, 0.5, FirstOrder, {"name": "first_order", "normalised": False}),
+    ({"name": "pifl"}, 0.0, FirstOrderAtClients, {"judges": "others"}),
+    ({"name": "pifl", "value": {"samples": 8}}, 0.5, FirstOrderAtClients, {"samples": 8, "judges": "others"}),
+    ({"name": "pifl", "value": {"judges": "all"}}, 0.5, FirstOrderAtClients, {"judges": "all"}),
+]
+
+
+@pytest.mark.parametrize(("table", "validation", "kind", "written"), CHOICES)
+def test_who_judges_is_chosen_before_the_run_and_written_down(
+    table: dict[str, Any], validation: float, kind: type, written: Any, tmp_path: Path
+) -> None:
+    asked = Experiment(
+        data={"clients": 4, "samples_per_client": 30, "validation": validation},
+        model={"name": "logistic"},
+        mechanism=table,
+        run={"rounds": 1},
+    )
+    settled, setup, said = settle_engine(asked, build(asked))
+    assert type(setup.mechanism.value) is kind
+    assert settled.sections()["mechanism"]["value"] == written
+    (tmp_path / "config.toml").write_text(settled.to_toml())
+    again = Experiment.read(tmp_path / "config.toml")
+    assert again.mechanism.built.value == setup.mechanism.value
+    assert build(again).mechanism.value == setup.mechanism.value  # what is written down is not chosen again
+    warned = [line for line in said if line.startswith("warning: mechanism.value.judges: 'all'")]
+    assert len(warned) == (written == {"judges": "all"})
+    assert sum("judge" in line for line in said) == 1
+
+
+def test_a_part_that_is_named_stays_at_the_clients_and_python_means_what_the_file_means() -> None:
+    named = rehearse({"name": "pifl", "value": "first_order_clients"})
+    assert named.experiment.sections()["mechanism"]["value"]["judges"] == "others"
+    greedy = rehearse({"name": "greedyfed", "value": "first_order_clients"})
+    assert greedy.setup.mechanism.value == FirstOrderAtClients(judges="others")
+    assert rehearse(pifl()).setup.mechanism == rehearse("pifl").setup.mechanism
+    mine = replace(pifl(), value=FirstOrderAtClients(judges="others"))
+    assert rehearse(mine).setup.mechanism.value == mine.value
+
+
+def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    gained = {}
+    settings = {"server": ({}, 0.5), "others": ({}, 0.0), "all": ({"value": {"judges": "all"}}, 0.0)}
+    for name, (mechanism, validation) in settings.items():
+        held = []
+        for behaviour in ({}, {"pifl_cheats:Cheat": {"clients": [3], "gradient": 1e6}}):
+            asked = experiment(
+                data={"clients": 8, "validation": validation},
+                mechanism={"by_contribution": 8, **mechanism},
+                behaviour=behaviour,
+                run={"rounds": 6},
+            )
+            held.append(hanse.run(asked).book.balance("client/3"))
+        gained[name] = held[1] - held[0]
+    assert gained["server"] == gained["others"] == 0
+    assert gained["all"] > 500_000  # half a token in five rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["default, validation samples at the server", "default, none there"])
+def test_over_20_seeds_the_gradient_lie_gains_at_most_5_per_cent(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import pifl_cheats as cheats
+
+    name = "lies about its gradient"
+    found = [cheats.compared(cheats.DEFAULT, setting, seed, name) for seed in range(20)]
+    _, _, upper = cheats.interval([lied - honest for lied, _, honest in found])
+    assert upper <= 5
+
+
+def test_the_paper_s_way_comes_with_a_warning_before_the_run_and_in_the_statement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, warning = tmp_path / "paper.toml", "warning: mechanism.value.judges: 'all': what an update is worth"
+    text = '[data]\nclients = 4\nsamples_per_client = 30\n[model]\nname = "logistic"\n[mechanism]\nname = "pifl"\n{}\n'
+    for judges, warned in (('value = { judges = "all" }', True), ("", False)):
+        out = tmp_path / f"run-{warned}"
+        file.write_text(text.format(judges) + "[run]\nrounds = 2\n")
+        app(["run", str(file), "--explain", "--out", str(out)], standalone_mode=False)
+        said = " ".join(capsys.readouterr().out.split())
+        assert (warning in said) is warned
+        assert ("the server's validation samples judge contributions" in said) is not warned
+        assert (SELF_JUDGED in statement(out, 0).told) is warned
+        assert (SELF_JUDGED in load_run(out).about.sentences) is warned
+        assert (SELF_JUDGED in prospect(Experiment.read(file), 0).unknown) is warned
