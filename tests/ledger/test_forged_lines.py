@@ -56,7 +56,7 @@ def played(folder: Path, mechanism: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    mechanism = {"name": "pifl", "by_contribution": 2, "at_random": 1}
+    mechanism = {"name": "pifl", "by_contribution": 2, "at_random": 1, "value": {"judges": "all"}}
     return played(tmp_path_factory.mktemp("auction"), mechanism)
 
 

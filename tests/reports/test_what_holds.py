@@ -62,7 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     auction = hanse.Experiment(
         data={"clients": 4, "client_validation": 0.1},
         model={"name": "logistic"},
-        mechanism={"name": "pifl", "by_contribution": 2, "at_random": 0},
+        mechanism={"name": "pifl", "by_contribution": 2, "at_random": 0, "value": {"judges": "all"}},
         train={"steps": 2},
         run={"rounds": 3},
     )
