@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -70,7 +71,7 @@ def test_an_effect_is_students_t_at_its_looks_share() -> None:
     assert effect(np.append(FIVE, [9.0]), 0.2, 0.0) == found  # the sixth seed waits for the tenth
 
 
-def test_the_noise_floor_is_added_to_the_error_and_hides_what_is_smaller() -> None:
+def test_the_noise_floor_is_added_to_the_error_and_nothing_below_it_is_confirmed() -> None:
     bare, noisy, unknown = (effect(FIVE, 0.2, floor) for floor in (0.0, 0.1, None))
     sd = FIVE.std(ddof=1)
     assert [e.error for e in (bare, noisy, unknown) if e] == pytest.approx(
@@ -80,9 +81,9 @@ def test_the_noise_floor_is_added_to_the_error_and_hides_what_is_smaller() -> No
     assert words([effect(steady, 0.01, 0.08)], [0.01])[0].word == "open"
     assert words([effect(steady, 0.01, 0.004)], [0.01])[0].word == "confirmed"
     shifted = np.tile(steady, 4)
-    assert words([effect(shifted, 0.01, 0.11)], [0.01])[0].word == "open"  # clear of 0, and below the floor
-    assert words([effect(shifted, 0.01, 0.09)], [0.01])[0].word == "confirmed"
-    assert words([effect(-shifted, 0.01, 0.11)], [0.01])[0].word == "no such effect"
+    assert words([effect(shifted, 0.01, 0.3)], [0.01])[0].word == "open"
+    assert words([effect(shifted, 0.01, 0.1)], [0.01])[0].word == "confirmed"
+    assert words([effect(-shifted, 0.01, 0.2)], [0.01])[0].word == "no such effect"
 
 
 def test_sign_flips_are_all_patterns_of_signs() -> None:
@@ -166,9 +167,12 @@ def test_the_seeds_that_an_open_claim_needs_would_decide_it() -> None:
     def at(seeds: int) -> float:
         return float(stats.t.isf(ALPHA * 0.5 / 2, seeds - 1)) * 0.1581139 / math.sqrt(seeds)
 
-    assert at(n) < 0.1  # the mean, 0.1, would be clear of 0
-    assert at(n - 1) > 0.1
-    assert seeds_needed(Effect(0.0, 1.0, 0.0, 0.25, 5, 1, 1, 1), 1e-6, ALPHA) is None
+    assert n == 20  # 16 would be clear of 0, and the look is after 20
+    assert at(16) < 0.1 < at(15)
+    more = seeds_needed(replace(found, mean=0.08), 0.1, ALPHA)
+    assert more is not None
+    assert at(more) < 0.08 < at(more - 1)
+    assert seeds_needed(Effect(0.0, 1.0, 0.25, 5, 1, 1, 1), 1e-6, ALPHA) is None
 
 
 def test_a_decision_is_more_likely_with_a_larger_effect() -> None:

@@ -17,8 +17,7 @@ for *confirmed* and *contradicted* together and once for *no such effect*, so th
 somewhere in a table with a chance of at most 5 %.
 
 **The noise floor** is the deviation of the difference between a run and the same run on another instruction set or
-engine. It is added to an effect's error (over the root of the number of seeds), and an effect that is smaller is
-neither confirmed nor contradicted.
+engine. Over the root of the number of seeds it is added to an effect's error, so that nothing below it is confirmed.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class Effect:
     Attributes:
         mean: of the seeds at the last look.
         error: its standard error, the noise floor included.
-        floor: the noise floor: an effect that is not larger counts as none.
         share: the part of 5 % that this look has.
         seeds: how many seeds the look has.
         up: the p-value against "it is 0 or less", two-sided and over all looks.
@@ -59,7 +57,6 @@ class Effect:
 
     mean: float
     error: float
-    floor: float
     share: float
     seeds: int
     up: float
@@ -79,6 +76,7 @@ class Judged:
         needed: how many seeds would decide an open claim if mean and deviation stay what they are; None: unknown, or
             more than 10,000.
         level: the level of the interval's error, which is Holm's for this claim.
+        lesser: whether a confirmed effect is smaller than the smallest that matters.
     """
 
     word: Word
@@ -87,6 +85,7 @@ class Judged:
     high: float = math.nan
     needed: int | None = None
     level: float = ALPHA
+    lesser: bool = False
 
 
 def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
@@ -165,13 +164,12 @@ def effect(differences: Floats, margin: float, floor: float | None) -> Effect | 
         return None
     n, share = at
     mean, sd = float(differences[:n].mean()), float(differences[:n].std(ddof=1))
-    floor = sd if floor is None else floor
-    return _tested(mean, (sd + floor) / math.sqrt(n), floor, share, n, margin)
+    return _tested(mean, (sd + (sd if floor is None else floor)) / math.sqrt(n), share, n, margin)
 
 
-def _tested(mean: float, error: float, floor: float, share: float, n: int, margin: float) -> Effect:
+def _tested(mean: float, error: float, share: float, n: int, margin: float) -> Effect:
     (up, down), (_, small) = t_sides(mean, error, n), t_sides(mean, error, n, margin)
-    return Effect(mean, error, floor, share, n, *(min(1.0, p / share) for p in (up, down, small)))
+    return Effect(mean, error, share, n, *(min(1.0, p / share) for p in (up, down, small)))
 
 
 def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
@@ -192,9 +190,9 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
     first, second = first[:n], second[:n]
     by_seed = 100 * (first - second).mean(axis=1)
     error = max(float(by_seed.std(ddof=1)) / math.sqrt(n), 100 * spread_of_shares(first, second))
-    found = _tested(float(by_seed.mean()), error, 0.0, share, n, margin)
+    found = _tested(float(by_seed.mean()), error, share, n, margin)
     up, down = (min(1.0, p / share) for p in flip_sides((first - second).sum(axis=1).astype(np.int64)))
-    return Effect(found.mean, error, 0.0, share, n, up, down, found.small)
+    return Effect(found.mean, error, share, n, up, down, found.small)
 
 
 def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
@@ -213,8 +211,7 @@ def equality(differences: Floats, margin: float, floor: float | None) -> Effect 
     over_low, under_low = t_sides(found.mean, found.error, found.seeds, -margin)
     inside, outside = max(under, over_low), min(over, under_low)
     up, down = min(1.0, inside / found.share), min(1.0, outside / found.share)
-    # no floor: a difference of 0 is what is claimed
-    return Effect(found.mean, found.error, -1.0, found.share, found.seeds, up, down, 1.0)
+    return Effect(found.mean, found.error, found.share, found.seeds, up, down, 1.0)
 
 
 def together(effects: Sequence[Effect]) -> Effect:
@@ -251,7 +248,8 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
     """Return the words of a table's claims.
 
     *confirmed*: the interval is clear of 0 on the claimed side; *contradicted*: on the other side; *no such effect*: it
-    lies below the smallest effect that matters, and not wholly below 0; *open*: none of these.
+    contains 0 and lies below the smallest effect that matters; *open*: none of these. An effect that is confirmed and
+    lies below the smallest that matters is ``lesser``.
 
     Args:
         effects: of each claim; None: fewer seeds than its first look has. A claim counts in Holm's correction whether
@@ -265,21 +263,20 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
         if e is None:
             found.append(Judged("open", level=level))
             continue
-        clear = sign <= ALPHA and abs(e.mean) > e.floor
-        word: Word = (
-            "contradicted" if clear and e.down < e.up
-            else "no such effect" if small <= ALPHA
-            else "confirmed" if clear
-            else "open"
-        )  # fmt: skip
-        half = float(stats.t.isf(level * e.share / 2, e.seeds - 1)) * e.error
+        clear = sign <= ALPHA
+        word: Word = "no such effect" if small <= ALPHA else "open"
+        if clear:
+            word = "confirmed" if e.up < e.down else "contradicted"
+        half = float(stats.t.isf(level * e.share / 2, e.seeds - 1)) * e.error if e.error else 0.0
         needed = seeds_needed(e, margin, level) if word == "open" else None
-        found.append(Judged(word, e, e.mean - half, e.mean + half, needed, level))
+        lesser = word == "confirmed" and small <= ALPHA
+        found.append(Judged(word, e, e.mean - half, e.mean + half, needed, level, lesser))
     return found
 
 
 def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
-    """Return how many seeds would decide a claim if its mean and deviation stay as they are; None: more than 10,000.
+    """Return how many seeds would decide a claim if its mean and deviation stay as they are, at least up to the next
+    look; None: more than 10,000.
 
     Args:
         found: its effect now.
@@ -287,11 +284,12 @@ def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
         level: Holm's level for it.
     """
     spread = found.error * math.sqrt(found.seeds)
-    away = max(abs(found.mean) if abs(found.mean) > found.floor else 0.0, margin - found.mean)
+    away = max(abs(found.mean), margin - found.mean)
     sizes = np.unique(np.geomspace(found.seeds + 1, MOST_NEEDED, 2000).astype(np.int64))
     share = look(LOOKS[-1])[1]  # type: ignore[index]  # the last look's; one after more seeds would have no more
     enough = sizes[stats.t.isf(level * share / 2, sizes - 1) * spread / np.sqrt(sizes) < away]
-    return int(enough[0]) if len(enough) else None
+    least = int(enough[0]) if len(enough) else None
+    return least if least is None else next((n for n in LOOKS if n >= least), least)
 
 
 def chance_to_decide(found: Effect | None, margin: float, at: int, level: float) -> float:
