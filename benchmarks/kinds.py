@@ -54,7 +54,8 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
     },
     "Ditto, a row a client, 10 seats": MNIST | {"mechanism": {"name": "ditto", "clients_per_round": 10}},
     "PI-FL, 3 tiers of 4 seats": MNIST
-    | {"mechanism": {"name": "pifl", "tiers": 3, "by_contribution": 3, "at_random": 1}, "clients": {"grant": 100.0}},
+    | {"mechanism": {"name": "pifl", "tiers": 3, "by_contribution": 3, "at_random": 1, "value": {"judges": "all"}}}
+    | {"clients": {"grant": 100.0}},
     "iPFL, all of 20 clients": MNIST
     | {"data": {**MNIST["data"], "clients": 20}, "mechanism": {"name": "ipfl"}, "clients": {"grant": 1e6}},
     "Shakespeare, LSTM, FedAvg, 10 roles": SHAKESPEARE,

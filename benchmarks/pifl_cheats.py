@@ -3,6 +3,8 @@
     python benchmarks/pifl_cheats.py table    # each cheat under each setting, seeds 0 to 4
     python benchmarks/pifl_cheats.py default  # the gradient lie under the default, with and without validation samples
                                               # at the server, seeds 0 to 19
+    python benchmarks/pifl_cheats.py riders   # a quarter of 20 clients trains nothing, where tiers have data of
+                                              # different kinds ("mixture") and where not ("dirichlet"), seeds 0 to 4
 
 Ten clients with a grant of 20 tokens play 40 rounds on digits. In seed s the cheat is client s mod 10, so that no place
 in the split of the data decides. ``gain`` is what the cheat has at the end less what the same client has in the same
@@ -30,7 +32,7 @@ from torch import Tensor
 import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.port import Answered, Derived, Gradient, Reply, Request, Result, Scored, Trained
-from hanse.federation.behaviour import Me, OfSome, with_updates
+from hanse.federation.behaviour import Me, OfSome, first_places, with_updates
 
 CLIENTS, TIERS, GRANT, ROUNDS = 10, 2, 20.0, 40
 
@@ -179,10 +181,42 @@ def show(settings: Mapping[str, Mapping[str, Any]], cheats: Sequence[str], seeds
             print(f"| {cheat} | {mean[0]:.1f}, {mean[1]:.1f} | {gain} | {ahead} | {each} |", flush=True)
 
 
+def riders(partition: str, setting: Mapping[str, Any], seed: int) -> tuple[float, float]:
+    """Return the mean balances of free riders and of the others, in tokens."""
+    asked = hanse.Experiment(
+        data={"clients": 20, "partition": partition, "client_test": 0.2, "client_validation": 0.15, "seed": seed},
+        model={"name": "mlp", "hidden": [16]},
+        mechanism={**setting["mechanism"], "by_contribution": 10, "at_random": 1},
+        train={"epochs": 2, "batch_size": 16, "lr": 0.1},
+        behaviour={"free_rider": {"fraction": 0.25}},
+        engine={"train": "stacked", "threads": 1},
+        eval={"every": 20},
+        run={"rounds": 20, "seed": seed},
+    )
+    book = hanse.run(asked).book
+    held = np.array([book.balance(f"client/{c}") for c in range(20)]) / TOKEN
+    bad = np.isin(np.arange(20), first_places(seed, "free riders", 20, 5))
+    return float(held[bad].mean()), float(held[~bad].mean())
+
+
+def show_riders(seeds: range) -> None:
+    """Print what free riders have at the end beside the others, by who judges and by the kind of data."""
+    print(f"| clients' data | who judges | riders less others | {' | '.join(f'seed {s}' for s in seeds)} |")
+    print("|---" * (3 + len(seeds)) + "|")
+    for partition in ("mixture", "dirichlet"):
+        for name, setting in SETTINGS.items():
+            found = [riders(partition, setting, seed) for seed in seeds]
+            less = np.mean([a - b for a, b in found])
+            each = " | ".join(f"{a:.1f}, {b:.1f}" for a, b in found)
+            print(f"| {partition} | {name} | {less:+.1f} | {each} |", flush=True)
+
+
 if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) > 1 else "table"
     many = range(int(os.environ.get("SEEDS", "20" if what == "default" else "5")))
-    if what == "default":
+    if what == "riders":
+        show_riders(many)
+    elif what == "default":
         show(DEFAULT, [name for name in CHEATS if name in (*LIES, "honest", "bids for all tiers")], many)
     else:
         show(SETTINGS, list(CHEATS), many)

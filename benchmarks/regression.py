@@ -94,6 +94,7 @@ def _of(name: str, **options: Any) -> Mapping[str, Any]:
 
 
 TOKENS = {"data": OWN_TESTS, "clients": {"grant": 30.0}, "run": {"rounds": 6}}
+PIFL = {"name": "pifl", "tiers": 2, "by_contribution": 3, "at_random": 1, "value": {"judges": "all"}}  # the paper's way
 MARKET = {"data": OWN_TESTS, "clients": {"grant": 300.0}, "run": {"rounds": 5}}
 
 JOBS: Mapping[str, Mapping[str, Any]] = {
@@ -118,16 +119,10 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
     "inverse distances": _job(_of("fedavg", weigh="inverse_distance")),
     "FedGen": _job(_of("fedgen"), engine={"train": "sequential"}),
     "GTFedGen": _job(_of("gtfedgen"), engine={"train": "sequential"}),
-    "PI-FL": _job({"name": "pifl", "tiers": 2, "by_contribution": 3, "at_random": 1}, **TOKENS),
-    "PI-FL, few tokens": _job(
-        {"name": "pifl", "tiers": 2, "by_contribution": 3, "at_random": 1}, **{**TOKENS, "clients": {"grant": 2.0}}
-    ),
-    "PI-FL, GTFLAT in the tiers": _job(
-        {"name": "pifl", "tiers": 2, "by_contribution": 3, "at_random": 1, "weigh": "gtflat"}, **TOKENS
-    ),
-    "PI-FL, first order at the server": _job(
-        {"name": "pifl", "tiers": 2, "by_contribution": 3, "at_random": 1, "value": "first_order"}, **TOKENS
-    ),
+    "PI-FL": _job(PIFL, **TOKENS),
+    "PI-FL, few tokens": _job(PIFL, **{**TOKENS, "clients": {"grant": 2.0}}),
+    "PI-FL, GTFLAT in the tiers": _job({**PIFL, "weigh": "gtflat"}, **TOKENS),
+    "PI-FL, first order at the server": _job({**PIFL, "value": "first_order"}, **TOKENS),
     "TIFF": _job({"name": "tiff"}, **TOKENS),
     "iPFL": _job({"name": "ipfl"}, **MARKET),
     "iPFL, few tokens": _job({"name": "ipfl"}, **{**MARKET, "clients": {"grant": 20.0}}),

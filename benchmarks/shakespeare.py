@@ -31,7 +31,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "local": {"name": "local"},
     "FedAvg": {"name": "fedavg", "select": "everyone"},
     "GTFLAT": {"name": "gtfedavg", "select": "everyone"},
-    "PI-FL": {"name": "pifl", "tiers": 2, "by_contribution": 4, "at_random": 1},
+    "PI-FL": {"name": "pifl", "tiers": 2, "by_contribution": 4, "at_random": 1, "value": {"judges": "all"}},
     "iPFL": {"name": "ipfl", "lam": 2.0, "eta": 5000.0, "keep_best": False},
 }
 PAPER = {"rounds": 50, "steps": 200, "batch": 64, "hidden": 256}

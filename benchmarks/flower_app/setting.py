@@ -56,5 +56,5 @@ def hanses(nodes: int, at_clients: bool) -> dict[str, dict[str, Any]]:
         "PI-FL": {"name": "pifl", "tiers": 1, **everyone, "value": "first_order"},
     }
     if at_clients:
-        found["PI-FL, values at clients"] = {"name": "pifl", "tiers": 1, **everyone}
+        found["PI-FL, values at clients"] = {"name": "pifl", "tiers": 1, **everyone, "value": {"judges": "all"}}
     return found

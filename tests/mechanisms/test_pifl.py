@@ -331,10 +331,10 @@ def test_other_policies_bid_in_their_own_way() -> None:
     assert len(set(ends.values())) == 4
 
 
-def test_free_riders_lose_against_those_who_work() -> None:
-    run = hanse.run(
-        experiment(behaviour={"free_rider": {"fraction": 0.25}}, mechanism={"by_contribution": 10}, run={"rounds": 20})
-    )
+@pytest.mark.parametrize("judges", ["all", "others"])
+def test_free_riders_lose_against_those_who_work(judges: str) -> None:
+    judged = {"by_contribution": 10, "value": {"judges": judges}}
+    run = hanse.run(experiment(behaviour={"free_rider": {"fraction": 0.25}}, mechanism=judged, run={"rounds": 20}))
     from hanse.base.streams import stream
 
     place = np.argsort(stream(1, "free riders").permutation(20))

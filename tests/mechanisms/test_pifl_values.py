@@ -31,7 +31,11 @@ def test_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
     experiment = hanse.Experiment(
         data={"clients": 8, "alpha": 0.5},
         model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 4, "value": {"name": "first_order_clients", "samples": None}},
+        mechanism={
+            "name": "fedavg",
+            "clients_per_round": 4,
+            "value": {"name": "first_order_clients", "samples": None, "judges": "all"},
+        },
         train={"lr": 0.05},
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 2},

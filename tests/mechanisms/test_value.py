@@ -336,7 +336,7 @@ def test_value_parts_say_what_they_measure() -> None:
     named = {
         "exact": "Shapley value", "gtg": "Shapley value", "monte_carlo": "Shapley value", "mixture": "Shapley value",
         "banzhaf": "Banzhaf value", "leave_one_out": "leave-one-out value", "first_order": "first-order value",
-        "first_order_clients": "first-order value", "path": "path value",
+        "first_order_clients": "place among the others", "path": "path value",
     }  # fmt: skip
     for name, wanted in named.items():
         mechanism = build_mechanism({"name": "pifl" if name == "first_order_clients" else "fedavg", "value": name})

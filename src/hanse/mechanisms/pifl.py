@@ -446,7 +446,7 @@ class TokenManager(SettlePart):
 
         Args:
             view: the round; ``stage``, ``round``, ``present``, ``answers``, ``said``, ``table``, ``judge``,
-                ``seats``, ``trained``, ``get(Bids)``, ``get(SettledRound)`` and ``book`` are read.
+                ``seats``, ``trained``, ``values``, ``get(Bids)``, ``get(SettledRound)`` and ``book`` are read.
             state: as :meth:`init` makes it.
         """
         if view.stage == "close":
