@@ -44,7 +44,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.port import Ask, Request
-from hanse.deployment import walls
+from hanse.deployment import walls, warm
 from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
 from hanse.deployment.loopback import Loopback, flwr
 from hanse.deployment.message import QUERY, to_records
