@@ -39,8 +39,8 @@ def audit(
     """Check a run that pays: do the books and records hold, and of a market, did everyone gain, and does a lie pay?
 
     Every round is replayed from its record: a market's prices, who was delivered what, an auction's settlement, and
-    what the ledger moved. It needs nothing but the run directory, and prints a line for each check and a row for each client. It exits with 1 if a
-    check fails.
+    what the ledger moved. It needs nothing but the run directory, and prints a line for each check and a row for each
+    client. It exits with 1 if a check fails.
 
     With --client the run is played again for each lie that this client might have told (a false size, cost or
     eagerness, an attack, or staying alone), to see whether any of them would have paid. That needs --trust if the run's
