@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from hanse.cli import entry
 
 EXPERIMENT = """
 [data]
@@ -208,3 +211,24 @@ def test_list_names_everything(folder: Path) -> None:
 def test_explain_says_which_engine_and_why(folder: Path) -> None:
     done = hanse("run", "exp.toml", "--explain", cwd=folder)
     assert "stacked" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resume", "runs/exp"], "'hanse resume DIR' goes on from the last checkpoint"),
+        (["network", "run", "harvest"], "what the SuperLink plays goes on without this command"),
+    ],
+)
+def test_ctrl_c_says_what_goes_on(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["hanse", *words])
+    with pytest.raises(SystemExit) as ended:
+        entry._main()
+    assert ended.value.code == 1
+    assert said in " ".join(capsys.readouterr().err.split())
