@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 import hanse.flower
 from hanse.base.errors import UserError, import_path
+from hanse.base.lock import Hold
 from hanse.base.looking import from_message
 from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
@@ -43,6 +44,7 @@ from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import hash_of, pack
 from hanse.federation.node import Assignment, ClientData
 from hanse.ledger.receipts import Receipt
+from hanse.runs.rundir import ASKED, PARTICIPANTS, claim
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})
@@ -231,7 +233,7 @@ def test_what_the_operator_signs_is_acted_upon_once_whatever_process_it_meets(tm
     # the server sends the same question anew after a crash: it is another request
     assert participant.answer(asked(0, letter=LETTER)) == {"round": 0}
     assert kept.read_text() == receipts
-    assert (tmp_path / signing.SEEN).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / ASKED).stat().st_mode & 0o777 == 0o600
 
 
 def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path) -> None:
@@ -244,16 +246,25 @@ def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path)
 
 def test_a_nonce_that_a_crash_cut_short_hides_no_later_one(tmp_path: Path) -> None:
     assert signing._new("a" * 32, tmp_path)
-    with (tmp_path / signing.SEEN).open("ab") as file:
+    with (tmp_path / ASKED).open("ab") as file:
         file.write(b"\n" + b"b" * 20)
     assert signing._new("c" * 32, tmp_path)
     assert [signing._new(c * 32, tmp_path) for c in "acb"] == [False, False, True]
 
 
 def test_a_request_that_cannot_be_noted_is_not_acted_upon(tmp_path: Path) -> None:
-    (tmp_path / signing.SEEN).mkdir()
+    (tmp_path / ASKED).mkdir()
     assert "cannot be noted, so it is not acted upon" in Participant(tmp_path).answer(asked(0))["refused"]
-    assert [p.name for p in tmp_path.iterdir()] == [signing.SEEN]
+    assert [p.name for p in tmp_path.iterdir()] == [ASKED]
+
+
+def test_a_simulations_nodes_may_have_been_asked_who_they_are_before_their_run_begins(tmp_path: Path) -> None:
+    (tmp_path / PARTICIPANTS).mkdir()
+    (tmp_path / PARTICIPANTS / ASKED).touch()
+    claim(Hold(tmp_path), overwrite=False)
+    (tmp_path / PARTICIPANTS / "mine").touch()
+    with pytest.raises(UserError, match="exists already"):
+        claim(Hold(tmp_path), overwrite=False)
 
 
 # ---- names in messages

@@ -29,8 +29,7 @@ from flwr.app import Message as FlowerMessage
 from hanse.base.files import private_folder
 from hanse.deployment.operator_key import fingerprint
 from hanse.federation.codec import Message, WireError, hash_of
-
-SEEN = "requests.txt"  # nonces of the requests that a participant's nodes have taken, a line each
+from hanse.runs.rundir import ASKED
 
 
 def _statement(values: Mapping[str, Any], arrays: Iterable[str], run: int, node: int, kind: str) -> bytes:
@@ -92,7 +91,7 @@ def check(
 
 def _new(nonce: str, home: Path) -> bool:
     """Note a nonce, and say whether it is new. Of two processes that ask at once, one is told so."""
-    path = home / SEEN
+    path = home / ASKED  # a nonce on each line
     if not home.exists():
         private_folder(home)
     try:

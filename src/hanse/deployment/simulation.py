@@ -30,7 +30,7 @@ from hanse.federation.node import ClientData
 from hanse.federation.profiles import build_profiles
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
-from hanse.runs.rundir import claim, clear
+from hanse.runs.rundir import PARTICIPANTS, claim, clear
 from hanse.runs.setup import build as build_blueprint
 from hanse.runs.setup import refuse_on_a_network
 
@@ -108,7 +108,7 @@ def _simulated(
         "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False},
     }
     try:
-        app = _app(experiment, path.resolve() / "participants", key.public_key().public_bytes_raw())
+        app = _app(experiment, path.resolve() / PARTICIPANTS, key.public_key().public_bytes_raw())
         run_simulation(server, app, clients, backend_config=backend)  # type: ignore[arg-type]
     except Exception:
         # what the server app raised says more than Flower's exception about it

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
+# where a simulation's virtual nodes note what they were asked: who they are, before the run begins
+PARTICIPANTS, ASKED = "participants", "requests.txt"
 STARTED = (
     ROUNDS,
     "checkpoints",
@@ -115,6 +117,8 @@ def _is_no_run(path: Path) -> bool:
     """Say whether this entry may lie where a run begins: members who came, or what a start that was killed left
     behind.
     """
+    if path.name == PARTICIPANTS and path.is_dir():
+        return {entry.name for entry in path.iterdir()} == {ASKED}
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
