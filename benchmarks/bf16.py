@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from hanse.lab.job import Job, play, seeded
+from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, play_all
 
 MODELS = {"fashion_mnist": "cnn_small", "cifar10": "cnn"}
@@ -84,7 +85,12 @@ def main() -> None:
         for precision in PRECISIONS
     }
     done = play_all(
-        list(jobs.values()), given.out, play, workers=given.workers, label="bf16", console=Console(stderr=True)
+        list(jobs.values()),
+        Store(given.out / "jobs"),
+        play,
+        workers=given.workers,
+        label="bf16",
+        console=Console(stderr=True),
     )
     print("\n".join(rows(done, jobs, given.sources, given.seeds)))
     for key, why in done.failures.items():

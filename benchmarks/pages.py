@@ -1,13 +1,11 @@
-"""The papers' kept results: the pages that are made of them, and what was planned before it was run.
+"""The papers' kept results: the pages that are made of them, and whether their settings were committed first.
 
     python benchmarks/pages.py            # writes docs/results from benchmarks/results
     python benchmarks/pages.py --check    # ends with 1 if docs/results is not what benchmarks/results gives
-    python benchmarks/pages.py --plan PAPER TABLE [--recipe R] [--scale S] [--seeds N] [--only WORDS] [--device D]
 
-``hanse reproduce PAPER TABLE ... --out benchmarks/results/PAPER`` keeps a file for each run under ``jobs/``. ``--plan``
-with the same words writes the keys of these runs to ``benchmarks/results/PAPER/planned.json`` first. A key is a hash of
-the run's settings, so that a result whose key was committed before it was run was not chosen afterwards; a test
-compares the commits.
+``hanse reproduce PAPER ... --out benchmarks/results/PAPER`` adds a line for each run to ``kept.jsonl.gz``, with the
+commit that played it: its settings stood in that commit. Lines without a commit are older than that. The keys of their
+runs, hashes of their settings, were committed in ``planned.json`` before the results were; a test compares the commits.
 
 The pages say what is kept, and nothing is run for them: ``docs/results/index.md`` has a line for each table and figure,
 ``docs/results/PAPER.md`` the verdicts, every table with a finished run, and what was not run. Verdicts are written by
@@ -51,13 +49,14 @@ from unittest.mock import patch
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.data import sources
+from hanse.lab.kept import KeptFile
 from hanse.lab.papers import catalogue, changes, computed
 from hanse.lab.papers.catalogue import MADE_OF, PAPERS, SHIPPED
 from hanse.lab.papers.compare import Row, cpu_hours, rows, seed_values
 from hanse.lab.papers.figures import charts
-from hanse.lab.papers.runner import TableOutcome, expand, kept_outcome
+from hanse.lab.papers.runner import TableOutcome, kept_outcome
 from hanse.lab.papers.show import draw, stem_of, table_markdown
-from hanse.lab.papers.tables import RECIPES, SCALES, PaperTable, filtered, on_device, read_table, sources_of, with_seeds
+from hanse.lab.papers.tables import RECIPES, SCALES, PaperTable, read_table, sources_of, with_seeds
 from hanse.reports.chart import Chart, to_csv
 from hanse.reports.compare import paired
 
@@ -587,18 +586,15 @@ def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
     return f"{more}{hours:.1f} processor hours (from a round's cost in {runs} by recipe {' and '.join(by)}){unknown}"
 
 
-def _unread(folder: Path, kept: Mapping[str, Sequence[Kept]]) -> list[str]:
-    """Name the kept results that no table above reads: failed, damaged, of a seed, device or setting that none has."""
+def _unread(kept_file: KeptFile, kept: Mapping[str, Sequence[Kept]]) -> list[str]:
+    """Name the kept results that no table above reads: failed, or of a seed, device or setting that none has."""
     read = {key for tables in kept.values() for k in tables for key in k.outcome.results}
-    lines = []
-    for path in sorted(folder.glob("*.json")):
-        if path.stem not in read:
-            try:
-                found = json.loads(path.read_text())
-                said = f"{found['label']}: {found['status']}" + (f", {found['error']}" if "error" in found else "")
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                said = "cannot be read"
-            lines.append(f"- {path.stem}: {said}")
+    lines = [
+        f"- {key}: {found['label']}: {found['status']}" + (f", {found['error']}" if "error" in found else "")
+        for key, there in sorted(kept_file.lines().items())
+        for found in there
+        if key not in read
+    ]
     return ["## Kept results that no table here reads", "", *lines, ""] if lines else []
 
 
@@ -617,7 +613,7 @@ def _paper_page(
         pictures += drawn
         lines += _shown(found, drawn)
     lines += [] if any(kept.values()) else ["None yet.", ""]
-    lines += _unread(results / paper / "jobs", kept)
+    lines += _unread(KeptFile(results / paper), kept)
     lines += ["## Not finished at full size", ""]
     lines += _not_run(paper, judged, kept, data) or ["Everything is finished."]
     return Page(f"{paper}.md", HEAD + "\n".join(lines) + "\n", tuple(pictures))
@@ -811,45 +807,35 @@ def stale(made: Sequence[Page], folder: Path) -> list[str]:
 
 
 # ---- plans
-def plan(asked: argparse.Namespace, results: Path = RESULTS) -> Path:
-    """Add the keys of a table's runs to its paper's plan, under "table recipe scale"; return the plan's path.
-
-    Keys that are planned stay planned. Raises UserError for a table, filter or number of seeds that cannot be.
-    """
-    paper, name = asked.plan
-    table = on_device(filtered(find_table(paper, name, asked.scale, asked.recipe), asked.only), asked.device)
-    seeds = table.seeds if asked.seeds is None else asked.seeds
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds}: must be at least 1")
-    path = results / paper / PLANNED
-    planned: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
-    under = f"{name} {asked.recipe} {asked.scale}"
-    keys = [*planned.get(under, ()), *(job.key for job in expand(table, seeds)[0])]
-    write_whole(path, json.dumps(planned | {under: list(dict.fromkeys(keys))}, indent=1, sort_keys=True) + "\n")
-    return path
-
-
 def unplanned(root: Path = ROOT) -> list[str]:
-    """Return the result files that were committed before their plan: "path, added in COMMIT" each.
+    """Return the kept runs whose settings were not committed before them: "PAPER: KEY, why" each.
 
-    The plan must stand in a commit before the one that adds the result, so that both at once do not count.
+    A run either names the commit that played it, which must be in the history, or it was added, in a file of its own,
+    by a commit after the one that added its key to the plan.
     """
-    found = []
+    before: dict[str, set[str]] = {}
     for commit, paths in _added(root):
-        planned: dict[str, set[str]] = {}
-        for path in paths:
-            paper = Path(path).parts[2]
-            if paper not in planned:
-                planned[paper] = _planned_before(root, commit, paper)
-            if Path(path).stem not in planned[paper] and (root / path).exists():
-                found.append(f"{path}, added in {commit[:10]}")
+        planned = {paper: _planned_before(root, commit, paper) for paper in {Path(path).parts[2] for path in paths}}
+        for path in map(Path, paths):
+            if path.stem in planned[path.parts[2]]:
+                before.setdefault(path.parts[2], set()).add(path.stem)
+    commits = set(_git(root, "rev-list", "HEAD").split())
+    found = []
+    for folder in sorted((root / "benchmarks" / "results").glob("*/")):
+        for key, lines in KeptFile(folder).lines().items():
+            for line in lines:
+                commit = line.get("made", {}).get("commit")
+                if "made" in line and commit not in commits:
+                    found.append(f"{folder.name}: {key}, played by {commit}, which is not in the history")
+                if "made" not in line and key not in before.get(folder.name, ()):
+                    found.append(f"{folder.name}: {key}, not planned in an earlier commit")
     return found
 
 
 def _added(root: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each commit that adds result files, and the files."""
     places = ":(glob)benchmarks/results/*/jobs/*.json"
-    log = _git(root, "log", "--no-renames", "--diff-filter=A", "--name-only", "--format=%x00%H", "--", places)
+    log = _git(root, "log", "-c", "--no-renames", "--diff-filter=A", "--name-only", "--format=%x00%H", "--", places)
     for entry in log.split("\0")[1:]:
         commit, *paths = entry.split()
         yield commit, paths
@@ -870,14 +856,7 @@ def _git(root: Path, *words: str) -> str:
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return what was asked for on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--plan", nargs=2, metavar=("PAPER", "TABLE"))
-    what.add_argument("--check", action="store_true")
-    parser.add_argument("--recipe", choices=RECIPES, default="paper")
-    parser.add_argument("--scale", choices=SCALES, default="smoke")
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--only", action="append", default=[], metavar="WORDS")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--check", action="store_true")
     return parser.parse_args(words)
 
 
@@ -885,8 +864,6 @@ def main() -> None:
     """Do what the command line asks for."""
     asked = arguments()
     try:
-        if asked.plan:
-            return print(f"wrote {plan(asked).relative_to(ROOT)}; commit it before the runs")
         with data_as_kept(RESULTS, update=not asked.check) as data:
             made = pages(RESULTS, data)
     except UserError as wrong:

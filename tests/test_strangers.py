@@ -104,9 +104,11 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
     spoil, refused_by = DAMAGES[damage]
     spoil(folder)
     for name, words in LOOKS.items():
-        code, _, err = run_hanse(*(word.format(folder) for word in words))
+        code, out, err = run_hanse(*(word.format(folder) for word in words))
         assert code in (1, 2) if name in refused_by else code in (0, 1, 2), (name, code, err)
-        assert len(err.splitlines()) == (1 if code else 0), (name, err)
+        # what a check finds is its result, which stands where it would otherwise say that all holds
+        found = code == 1 and not err and out and name in ("disputes", "audit", "verify")
+        assert found or len(err.splitlines()) == (1 if code else 0), (name, out, err)
         # what must be refused is refused where it is read, with the file's name; the last net is for the rest
         assert name not in refused_by or "do not fit together" not in err, (name, err)
         assert untouched(folder), name

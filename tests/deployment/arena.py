@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, RecordDict
 from hostile import changed
+from inprocess import KEY
 
 import hanse
 from hanse.core.part import Deployment
@@ -104,7 +105,7 @@ class Arena:
         def job(member: Any, num_clients: int) -> Assignment:
             return Assignment("run", member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
 
-        self.federation = FlowerFederation(self.grid, Members(), job, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
+        self.federation = FlowerFederation(self.grid, Members(), job, KEY, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
         self.federation.present(-1)
         sizes = [m.num_samples for m in self.federation.members.by_key.values()]
         sets = (local.server_validation, local.server_test)

@@ -14,6 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hostile import npy
+from inprocess import KEY
 
 from hanse.core.port import Reply, Request, Train, Trained
 from hanse.deployment.link import FlowerFederation
@@ -117,7 +118,8 @@ def main() -> None:
     member = Member(0, key, "node", 5, (3,), 2, 1)
     grid = One()
     federation = FlowerFederation(
-        grid, Members(None, {key: member}), lambda m, n: Assignment("run", 0, 1, 0, {}, {}), deadline_s=10.0, capacity=1  # type: ignore[arg-type]
+        grid, Members(None, {key: member}), lambda m, n: Assignment("run", 0, 1, 0, {}, {}), KEY,  # type: ignore[arg-type]
+        deadline_s=10.0, capacity=1,
     )  # fmt: skip
     assert federation.present(0).ids.tolist() == [0]
     request = Request(0, (Train(0, 0, torch.from_numpy(ROW)),))

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import textwrap
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,12 @@ for words in json.loads(sys.argv[1]):
         number = int(words[1] if words[0] == "log" else words[2])
     one = runs[number - 1]
     if words[0] == "list":
+        if one.get("gone"):  # as Flower 1.41 and 1.42 print it
+            said = "Using SuperLink: here\\n\\nit is unavailable.\\nCheck it."
+            print(json.dumps({"success": False, "error-message": said}))
+            continue
         done = Path(f"streamed{number}").exists()
         status = one["status"] if done else "running"
-        if one.get("gone"):
-            print(json.dumps({"success": False, "error-message": "connection refused"}))
-            continue
         print(json.dumps({"runs": [{"status": status, "status-details": one.get("details", "")}]}))
     else:
         lines = one["lines"][: one.get("cut")] if words[0] == "run" else one["lines"]
@@ -140,9 +142,38 @@ def test_a_superlink_that_has_gone_is_one_line_with_the_next_commands(
     net = network(tmp_path, monkeypatch, {"lines": ["hanse: round 0"], "breaks": True, "gone": True})
     with pytest.raises(UserError) as wrong:
         net.play()
-    [line] = wrong.value.lines
-    assert line.startswith("the SuperLink does not say how the run goes")
-    assert "'hanse network up' starts it" in line
+    assert wrong.value.lines == (
+        "the SuperLink is not running (the SuperLink does not say how the run goes: it is unavailable. Check it.)",
+        f"its log: {tmp_path / 'logs' / 'superlink.log'}; 'hanse network up {tmp_path}' starts it, with the options "
+        "that it was first given",
+        f"'hanse network run {tmp_path}' goes on after the last finished round",
+    )
+
+
+def test_an_admitted_key_is_told_in_our_words_and_flowers_box_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def boxed(said: str) -> str:
+        """As Flower 1.41 and 1.42 print an error."""
+        lines = [line.ljust(76) for line in textwrap.wrap(said, 76)]
+        box = "\n".join(("╭─ Error ─╮", *(f"│ {line} │" for line in lines), "╰────╯"))
+        return f"import sys; print('Using SuperLink: here'); print({box!r}, file=sys.stderr); sys.exit(1)"
+
+    net = network(tmp_path, monkeypatch)
+    monkeypatch.setattr(loopback.Processes, "pid", lambda self, name: 1)
+    monkeypatch.setattr(loopback, "_MANY", boxed("[code: 23] Public key already in use."))
+    with pytest.raises(UserError) as wrong:
+        net.register([("clinic.pub", "the clinic")])
+    assert str(wrong.value) == "KEY.pub: clinic.pub: is admitted already; whoever has it can join"
+    unavailable = "Connection to the SuperLink is unavailable. Please check your network connection and 'address'."
+    monkeypatch.setattr(loopback, "_MANY", boxed(unavailable))
+    with pytest.raises(UserError) as wrong:
+        net.register([("clinic.pub", "the clinic")])
+    assert str(wrong.value) == f"flwr supernode register: failed: {unavailable}"
+    monkeypatch.setattr(loopback.Processes, "pid", lambda self, name: None)
+    with pytest.raises(UserError) as wrong:
+        net.register([("clinic.pub", "the clinic")])
+    assert wrong.value.lines[0] == f"the SuperLink is not running (flwr supernode register: failed: {unavailable})"
 
 
 def test_a_server_app_that_is_not_ours_fails_with_its_tracebacks_last_line(

@@ -1,7 +1,7 @@
 """Receipts reach their participants, whatever dies on the way; one process, Flower's own records."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hanse.federation.codec import WireError
 from hanse.federation.node import Node
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
+from hanse.runs.record import load_run
 
 ROUNDS = 3
 
@@ -130,6 +131,28 @@ def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, mon
     assert holds(run, tmp_path)
 
 
+def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From round 1 on the server tells client 1 of another book: it keeps none of these, answers with the reason, and
+    its log has it."""
+    honest = Letters.add
+
+    def forged(self: Letters, lines: Iterable[tuple[int, str]], rounds: int) -> None:
+        told = ((c, json.loads(line)) for c, line in lines)
+        other = ((c, r | {"head": "f" * 64, "count": 1} if c == 1 and r["round"] >= 1 else r) for c, r in told)
+        honest(self, ((c, json.dumps(r)) for c, r in other), rounds)
+
+    monkeypatch.setattr(Letters, "add", forged)
+    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    assert [r.round for r in kept(tmp_path)[1]] == [0]
+    assert [r.round for r in kept(tmp_path)[2]] == [0, 1, 2, 3]
+    said = "the receipt of round 1 says 1 transactions; that of round 0 said "
+    assert f"the operator's books contradict themselves: {said}" in caplog.text
+    assert run.path is not None
+    assert any(c == 1 and said in reason for _, c, reason in load_run(run.path).refusals())
+
+
 def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> None:
     exp, grid = books(), grid_of(books(), tmp_path)
     run_with(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))
@@ -166,5 +189,5 @@ def test_a_damaged_file_of_letters_is_one_line_with_what_is_lost(tmp_path: Path)
     path = tmp_path / "letters.json"
     for text in ("", "[]", '{"waiting": 5}', '{"rounds": 1, "waiting": {"x": []}}'):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"letters\.json: is damaged .* receipts that had not reached"):
+        with pytest.raises(UserError, match=r"letters\.json: is damaged .* receipts of all rounds are made again"):
             Letters.read(path)

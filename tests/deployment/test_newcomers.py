@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid, client_app, play
+from inprocess import KEY, InProcessGrid, client_app, play
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 
 import hanse
@@ -162,7 +162,7 @@ def test_a_hello_out_of_bounds_is_refused_in_one_line_and_costs_nobody_else_anyt
     hello: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: hello))
-    federation = FlowerFederation(grid, Members(), lambda *_: None)
+    federation = FlowerFederation(grid, Members(), lambda *_: None, KEY)
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     [record] = caplog.records
@@ -180,7 +180,7 @@ def test_a_hello_at_its_bounds_is_taken(tmp_path: Path) -> None:
         "profile": {"cost": 1.5, "a": "b", "c": 2**53, "d": True},
     }
     grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: json.dumps(SOUND | most)))
-    roster = FlowerFederation(grid, Members(), lambda *_: None).present(0)
+    roster = FlowerFederation(grid, Members(), lambda *_: None, KEY).present(0)
     assert (len(roster), roster[4].num_samples, roster[4].profile) == (N, 2**53, most["profile"])  # by order: the last
 
 
@@ -189,7 +189,9 @@ def test_an_answer_without_a_hello_is_refused(answer: RecordDict, tmp_path: Path
     def meddle(node: int, message: Message, reply: Message) -> Message:
         return Message(answer, reply_to=message) if node == 102 else reply
 
-    federation = FlowerFederation(grid_of(experiment("fedavg"), tmp_path, meddle=meddle), Members(), lambda *_: None)
+    federation = FlowerFederation(
+        grid_of(experiment("fedavg"), tmp_path, meddle=meddle), Members(), lambda *_: None, KEY
+    )
     assert len(federation.present(0)) == N - 1
     [reason] = federation.newcomers.refused.values()
     assert "hello: must be JSON" in reason
@@ -242,7 +244,7 @@ def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: 
         return reply
 
     grid.meddle, grid.pull_messages = from_its_node, inflates  # type: ignore[method-assign]
-    federation = FlowerFederation(grid, Members(), lambda *_: None)
+    federation = FlowerFederation(grid, Members(), lambda *_: None, KEY)
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     [reason] = federation.newcomers.refused.values()
     assert reason.endswith("its answer cannot be read: ValueError: no such object type")
@@ -260,7 +262,7 @@ class Clock:
 
 
 def federation_of(grid: InProcessGrid) -> tuple[FlowerFederation, Clock]:
-    federation, clock = FlowerFederation(grid, Members(), lambda *_: None), Clock()
+    federation, clock = FlowerFederation(grid, Members(), lambda *_: None, KEY), Clock()
     federation.newcomers.clock = clock
     return federation, clock
 

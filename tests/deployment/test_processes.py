@@ -92,6 +92,33 @@ def test_a_node_key_is_what_flower_reads(tmp_path: Path) -> None:
     assert (tmp_path / "node0").stat().st_mode & 0o077 == 0
 
 
+def test_a_message_that_waits_ends_soon_after_its_node() -> None:
+    """Flower's own watch interrupts the main thread, which heeds nothing while it waits."""
+    pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    code = (
+        "import functools, sys\n"
+        "from flwr.supercore.app_utils import start_parent_process_monitor\n"
+        "from hanse.deployment import client, processes\n"
+        "client.end_with_parent = functools.partial(processes.end_with_parent, grace_s=0.1)\n"
+        "start_parent_process_monitor(int(sys.argv[-1]))\n"
+        "client.client_app(lambda context: None)\n"
+        "print('waits', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(["sleep", "600"]) as node:
+        words = [sys.executable, "-c", code, "--parent-pid", str(node.pid)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as message:
+            try:
+                assert message.stdout is not None
+                assert message.stdout.readline() == "waits\n"
+                node.kill()
+                node.wait()
+                assert message.wait(60) == 1
+            finally:
+                node.kill()
+                message.kill()
+
+
 def test_without_a_keeper_the_command_says_so_and_starts_flowers_own(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the extra 'flower'")
     command = link(tmp_path / "warm") / COMMAND

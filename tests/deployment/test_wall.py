@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,38 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from deployed import APP, experiment, final, free_ports, metrics, network, plan, until
+from flwr.app import Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import push_objects
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.routers.fleet.router import router
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.deployment import walls
+from hanse.core.port import Ask, Request
+from hanse.deployment import walls, warm
 from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
 from hanse.deployment.loopback import Loopback, flwr
+from hanse.deployment.message import QUERY, to_records
+from hanse.deployment.operator_key import PINNED, make_operator_key
+from hanse.federation.codec import Message as Packed
+from hanse.federation.codec import pack
+from hanse.federation.node import Assignment
+from hanse.ledger.receipts import Receipt
 
 STRANGER = 65534  # a user that is not this one: nobody
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -94,10 +116,12 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
     assert sorted(p.name for p in (tmp_path / "harvest").iterdir()) == before
 
 
-def test_a_participant_joins_with_a_key_and_a_ca_that_are_there(
+def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(PINNED, "")
     before = os.umask(0o022)
     monkeypatch.setattr(walls, "run", lambda name, words: started.append((name, words, os.umask(before))))
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
@@ -107,10 +131,46 @@ def test_a_participant_joins_with_a_key_and_a_ca_that_are_there(
     assert "--ca: " in str(result.exception)
     ca.touch()
     key.touch()
-    assert CliRunner().invoke(app, [*join, "--node-config", "partition-id=1"]).exit_code == 0
+    result = CliRunner().invoke(app, join)
+    assert isinstance(result.exception, UserError)
+    assert "--operator: must be given when you first join fed.example.org:9092" in str(result.exception)
+    first = [*join, "--operator", str(make_operator_key(tmp_path))]
+    os.umask(before)
+    assert CliRunner().invoke(app, first).exit_code == 0
+    started.clear()
+    assert CliRunner().invoke(app, [*join, "--node-config", "partition-id=1"]).exit_code == 0  # it is pinned by now
+    assert os.environ[PINNED] == str(tmp_path / "home" / "operators" / "fed.example.org_9092.pub")
     words = ["--superlink", "fed.example.org:9092", "--root-certificates", str(ca), "--auth-supernode-private-key"]
     words += [str(key), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
     assert started == [("flower-supernode", words, 0o077)]
+
+
+@pytest.mark.slow
+def test_a_participants_messages_are_answered_by_a_warm_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", warm.SOCKET, "FLWR_TELEMETRY_ENABLED"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is taken back
+    found: list[subprocess.CompletedProcess[str]] = []
+
+    def answers(name: str, words: list[str]) -> None:
+        """A message comes in."""
+        found.append(subprocess.run([warm.COMMAND, "--help"], capture_output=True, text=True, check=False))
+
+    before = os.umask(0o022)
+    monkeypatch.setattr(walls, "run", answers)
+    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
+    ca.touch()
+    key.touch()
+    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
+    try:
+        assert CliRunner().invoke(app, [*join, "--warm", "--import", "colorsys"]).exit_code == 0
+    finally:
+        os.umask(before)
+    [message] = found
+    assert "--runtime-api-address" in message.stdout
+    assert message.stderr == ""  # a cold start would say so
+    assert not Path(os.environ[warm.SOCKET]).parent.exists()
 
 
 def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tmp_path: Path) -> None:
@@ -317,6 +377,75 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
     kept = list((net.folder / "participants").rglob("*"))
     assert {p.name for p in kept} >= {"secret.key", "models.npz", "receipts"}
     assert [p for p in kept if p.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gate", [True, False], ids=["at the gate", "at the node"])
+def test_a_participant_instructs_no_other(
+    gate: bool, net: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exp = experiment("fedavg", nodes=2, rounds=12, mechanism={"clients_per_round": 2})
+    if not gate:  # Flower's own SuperLink, as it is
+        whole = walls.command
+        bare = [str(Path(sys.executable).parent / "flower-superlink")]
+        monkeypatch.setattr(walls, "command", lambda name: bare if name == "flower-superlink" else whole(name))
+        monkeypatch.setattr(walls, "TABLE", tmp_path / "tcp")
+    net.up()
+    config = {"plan": str(plan(tmp_path, {"run": exp}))}
+    play = threading.Thread(target=net.play, args=(config,))
+    play.start()
+    until("the first round", lambda: (tmp_path / "run" / "metrics.jsonl").exists())
+    victim, attacker = (int(re.findall(r"SuperNode ID: (\d+)", net.processes.log(f"node{i}"))[-1]) for i in (0, 1))
+    run = int(re.findall(r'"run-id": "(\d+)"', flwr([["list", "--format", "json"]], net.env(), APP))[0])
+
+    name, owned = json.loads((tmp_path / "run" / "federation.json").read_text())["run"], tmp_path / "owned"
+    loss = {"name": "subprocess:Popen", "args": ["touch", str(owned)]}
+    job = Assignment(name, 0, 2, 0, {"name": "logistic"}, {"lr": 0.1, "loss": loss}).to_json()
+    letter = json.dumps(asdict(Receipt("books", 0, 0, 9, "0" * 64, 5, 0)))
+    stay = pack(Request(0, (Ask("stay", {}),)))
+    for forged in (
+        to_records(stay, kind="request", round=0, job=job),
+        to_records(Packed("null"), kind="letter", round=0, job=job.replace("subprocess:Popen", "mae"), letter=letter),
+        to_records(Packed("null"), kind="hello"),
+    ):
+        if gate:
+            with pytest.raises(httpx.HTTPStatusError, match="403"):
+                _instruct(net, run, attacker, victim, forged)
+        else:
+            _instruct(net, run, attacker, victim, forged)
+    said = "hanse: refused: an instruction to node" if gate else "a message was refused: the request is not signed"
+    log = "superlink" if gate else "node0"
+    until("all three are refused", lambda: net.processes.log(log).count(said) == 3)
+    play.join()
+    assert not owned.exists()
+    assert list((net.folder / "participants").rglob("*.jsonl")) == []  # no receipt was kept
+    local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
+    assert torch.equal(local.table.rows, state.table.rows)
+    assert [line["answered"] for line in metrics(tmp_path / "run")] == [2] * exp.run.rounds
+
+
+def _instruct(net: Loopback, run: int, attacker: int, victim: int, content: RecordDict) -> None:
+    """Push a message to the node ``victim`` with the key of ``node1``, as if the server had sent it."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, SUPERLINK_NODE_ID, 1
+    message = Message(content, dst_node_id=victim, message_type=QUERY, ttl=600.0)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    key = load_ssh_private_key((net.folder / "keys" / "node1").read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    ca, signs = (net.folder / "certs" / "ca.crt").read_bytes(), NodeAuthHttpInterceptor(key, key.public_key())
+    fleet, node = FleetHttpClient.from_server_address(net.door, False, ca, [signs]), NodeProto(node_id=attacker)
+    with no_object_id_recompute():
+        pushed = fleet.PushMessages(
+            PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(remove_content_from_message(message))],
+                message_object_trees=[get_object_tree(message)],
+            )
+        )
+        push_objects(
+            get_all_nested_objects(message),
+            push_object_fn=make_push_object_fn_protobuf(fleet.PushObject, node, run, pushed.session_id),
+            object_ids_to_push=set(pushed.objects_to_push),
+        )
 
 
 def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:

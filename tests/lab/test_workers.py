@@ -21,12 +21,13 @@ from sweep_cases import dies_once, made_up, points_of
 from hanse.data import sources
 from hanse.lab import player
 from hanse.lab.job import Job, Step, play, play_kept
+from hanse.lab.kept import Store
 from hanse.lab.player import Work, _Worker, in_processes, may_fork, play_all
 from hanse.lab.sweep import run_sweep
 
 
 def curves(jobs: list[Job], folder: Path, workers: int) -> list[object]:
-    done = play_all(jobs, folder, play, workers=workers, label="test")
+    done = play_all(jobs, Store(folder / "jobs"), play, workers=workers, label="test")
     assert not done.failures
     return [(done.results[job.key]["curves"], done.results[job.key]["clients"]) for job in jobs]
 
@@ -45,7 +46,10 @@ def test_a_bar_is_drawn_where_something_is_left_to_play(tmp_path: Path) -> None:
     for _ in range(2):
         file = StringIO()
         console = Console(file=file, width=100)
-        assert len(play_all(jobs, tmp_path / "out", made_up, workers=1, label="test", console=console).results) == 2
+        assert (
+            len(play_all(jobs, Store(tmp_path / "jobs"), made_up, workers=1, label="test", console=console).results)
+            == 2
+        )
         drawn.append(file.getvalue())
     assert "2/2 runs" in drawn[0]
     assert drawn[1] == ""

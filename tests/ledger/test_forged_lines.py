@@ -56,7 +56,7 @@ def played(folder: Path, mechanism: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    mechanism = {"name": "pifl", "by_contribution": 2, "at_random": 1}
+    mechanism = {"name": "pifl", "by_contribution": 2, "at_random": 1, "value": {"judges": "all"}}
     return played(tmp_path_factory.mktemp("auction"), mechanism)
 
 
@@ -199,6 +199,10 @@ def out_of_a_pool(history: History) -> None:
     history.append((4, Transaction("reward/9", "reward", ((client(0), -TOKEN), (client(1), TOKEN)))))
 
 
+def cut(history: History) -> None:
+    history[:] = [one for one in history if one[0] < 4]
+
+
 def dropped(kind: str) -> Callable[[History], None]:
     return lambda history: history.pop(max(i for i, (_, t) in enumerate(history) if t.kind == kind)) and None
 
@@ -220,6 +224,7 @@ FORGED: dict[str, tuple[Callable[[History], None], str]] = {
     "a reward of another amount at the end": (another_amount("reward", 4), "round 4: 'reward/"),
     "another share of what goes back": (another_amount("reimburse", 3), "round 3: 'reimburse/"),
     "a bid of another amount": (another_amount("bid", 2, -1), "round 2: 'bid/"),
+    "the last settlement is cut off": (cut, "round 4: 'pay/0' follows from the records, and the ledger does"),
     "the last reward is missing": (dropped("reward"), "round 4: 'reward/1' follows from the records"),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from ledger_cases import book_of, grant, history, play
 from sqlalchemy import text
 
 from hanse.core.book import LedgerError
+from hanse.core.entry import GENESIS, Transaction, digest
+from hanse.ledger.receipts import make_receipts
 from hanse.ledger.store import Ledger
 
 TOLD = history(7, 4, seed=6)
@@ -195,3 +198,41 @@ def test_a_book_that_is_forged_whole_needs_receipts(tmp_path: Path) -> None:
         wrong = verify(forged, heads=honest).wrong
     assert wrong is not None
     assert wrong.startswith("checkpoint of round 7: head")
+
+
+def test_a_round_that_goes_back_and_an_overdraft_are_named(tmp_path: Path) -> None:
+    """Chained anew, so that every hash is right: neither the guards nor the loop would have let them in."""
+    grants, late = [(0, grant(0, 5)), (1, grant(1, 5))], (0, grant(2, 5))
+    overdraft = (1, Transaction("pay", "pay", (("client/0", -9), ("client/1", 9))))
+    for number, (forged, said) in enumerate(
+        ((late, "comes after one of round 1"), (overdraft, "client/0 pays and holds -4, below 0"))
+    ):
+        file, head = tmp_path / f"{number}.db", GENESIS
+        with Ledger.open(file, book="run") as ledger:
+            ledger.post(0, [grants[0][1]])
+            ledger.post(1, [grants[1][1], replace(forged[1], postings=(("client/0", -1), ("client/1", 1)))])
+        with unguarded(file) as connection:
+            for place, (round_, transaction) in enumerate([*grants, forged], 1):
+                following = digest(head, round_, transaction)
+                connection.execute(
+                    "UPDATE transactions SET round = ?, previous = ?, hash = ? WHERE number = ?",
+                    (round_, head, following, place),
+                )
+                names = dict(connection.execute("SELECT name, id FROM accounts").fetchall())
+                for line, (name, units) in enumerate(transaction.postings):
+                    connection.execute("INSERT OR IGNORE INTO accounts VALUES (9, 1, 'client/2', 0, 0)")
+                    names.setdefault(name, 9)
+                    connection.execute(
+                        "UPDATE postings SET account_id = ?, amount = ? WHERE transaction_id = ? AND line = ?",
+                        (names[name], units, place, line),
+                    )
+                head = following
+        assert said in (found(file) or "")
+
+
+def test_a_receipt_of_another_book_is_named(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.db", book="run") as ledger:
+        play(ledger, TOLD)
+        [receipt] = make_receipts("another", 6, ledger.as_book(), [], [1])
+        wrong = ledger.verify([receipt]).wrong
+    assert wrong == "receipt of client 1, round 6: is of another book, 'another'"

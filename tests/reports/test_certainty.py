@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hanse.federation.behaviour import FreeRider
 from hanse.reports.chart import Bars
 from hanse.reports.contributions import contribution_charts, errors_of, without_values
 from hanse.reports.groups import group_runs, kinds_of
-from hanse.reports.report import summary
+from hanse.reports.report import summary, warnings
 from hanse.reports.statement import Fit, Models, contributed, statement, verdict_of
 from hanse.reports.statement_page import render
 from hanse.runs.record import load_run, load_runs
@@ -32,7 +33,9 @@ def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int =
     sides = np.where(np.arange(20) % 2, 1.0, -1.0) * spread
     for r in range(rounds):
         blocks = np.array([[v] for v in values.values()]) + sides
-        np.savez(path / "rounds" / f"{r:05d}.npz", answered=np.array(list(values)), value_without_block=blocks)
+        none = dict.fromkeys(("client", "start", "home", "W_row", "W_column"), np.zeros(0, np.int64))
+        arrays: dict[str, Any] = {**none, "W_weight": np.zeros(0), "answered": np.array(list(values))}
+        np.savez(path / "rounds" / f"{r:05d}.npz", **arrays, value_without_block=blocks)
     return path
 
 
@@ -45,6 +48,43 @@ def test_errors_of_the_draw_add_up_over_rounds_since_the_samples_are_the_same(tm
     np.testing.assert_allclose(both.drawn, [[8 * one_round]], rtol=1e-12)  # they move together
     assert np.isnan(found.sampling).all()
     np.testing.assert_allclose(found.total, found.drawn)
+
+
+@pytest.mark.parametrize("errors", [{}, {"value_error": 0.01}])
+def test_a_lost_file_of_a_round_withholds_the_interval_and_is_said(tmp_path: Path, errors: dict[str, float]) -> None:
+    """Before, only the error from the sampling was left, and the interval became narrower."""
+    path = drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2, 2: 0.3}, 0.1)
+    lines = [json.loads(line) | errors for line in (path / "clients.jsonl").read_text().splitlines()]
+    (path / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    whole = contributed(load_run(path), 1)
+    assert whole.interval is not None
+    assert whole.share_interval is not None
+    (path / "rounds" / "00002.npz").unlink()
+    run = load_run(path)
+    found = contributed(run, 1)
+    assert (found.value, found.interval, found.share_interval, found.tied) == (whole.value, None, None, None)
+    early = errors_of(run, [np.array([1])], np.array([1, 2]))  # the rounds before it are not touched
+    np.testing.assert_array_equal(np.isfinite(early.total), [[True, False]])
+    line = "rounds/00002.npz is missing: what it said of round 2 is left out, and no interval that needs it is given."
+    told = statement(path, 1)
+    assert told.lost == (line,)
+    assert line in render(told)
+    assert f"a: {line}" in warnings(group_runs([run]), [run])
+    for file in (path / "rounds").iterdir():
+        file.unlink()
+    assert contributed(load_run(path), 1).interval is None
+    assert len(statement(path, 1).lost) == 4
+
+
+def test_a_lost_last_test_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> None:
+    tests = {"tested": np.arange(2), "test_accuracy": np.full(2, 0.5), "test_loss": np.ones(2)}
+    lines = [metric(r) | {"client/test_loss": 1.0} for r in range(3)]
+    path = write_run(tmp_path / "a", lines, [seat(r, c, 1.0) for r in range(3) for c in (0, 1)])
+    for r in range(3):
+        np.savez(path / "rounds" / f"{r:05d}.npz", **tests)
+    assert statement(path, 0).fit.rounds == (0, 1, 2)
+    (path / "rounds" / "00002.npz").unlink()
+    assert statement(path, 0).fit == Fit(how="its test after round 2 is lost: rounds/00002.npz is missing")
 
 
 def test_no_text_says_harm_where_zero_is_within_the_interval(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ SMALL = 1 << 24  # bytes of a file that is read in one piece
 LONGEST = 1 << 26  # bytes of a line; a longer one is damage
 ARRAYS = 1 << 28  # bytes that the arrays of one round may unpack to
 CLIENTS = 10**7  # no run has more; arrays by client are as long as the highest number says
+FEDERATION = "federation.json"  # names the run to its participants, on a network and in a simulation on Ray
+MEMBERS = "members.json"  # who takes part in a federation on a network
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -56,6 +58,31 @@ def run_folder(folder: Path) -> Path:
             "('cp -rL' makes a copy without links, if you know where they lead)"
         )
     return folder
+
+
+def on_network(folder: Path) -> bool:
+    """Say whether the run in a directory belongs to a federation on a network, whose data are with its participants.
+
+    Raises:
+        UserError: its ``config.toml`` cannot be read.
+    """
+    if not (folder / FEDERATION).exists():
+        return False
+    if (folder / MEMBERS).exists():
+        return True
+    config = folder / "config.toml"  # without members it is a simulation on Ray, or a federation that lost its register
+    return config.exists() and table(read_toml(config), "federation").get("engine") != "ray"
+
+
+def going_on(folder: Path) -> str:
+    """Return the command that goes on with the run in a directory, for messages.
+
+    ``hanse resume`` would play a network's run as a simulation and write that into the participants' books.
+    """
+    if not on_network(folder):
+        return f"hanse resume {folder}"
+    project = folder.absolute().parent
+    return f"hanse network run {project if (project / 'network.json').exists() else 'DIR'}"
 
 
 def _odd(folder: Path) -> Path | None:
@@ -181,7 +208,7 @@ def json_lines(
                 return
             line = parse_line(text, whole)
             if line is None:
-                cut = remedy or f"'hanse resume {file.parent}' cuts off what cannot be used"
+                cut = remedy or f"'{going_on(file.parent)}' cuts off what cannot be used"
                 raise UserError(f"{file}: line {number} is damaged; {cut}")
             yield line
 

@@ -36,11 +36,12 @@ def audit(
     ledger_url: LedgerUrl = None,
     trust: Trust = False,
 ) -> None:
-    """Check a run of a market: did anybody lose, do the books hold, what did cheats earn, and does a lie pay?
+    """Check a run that pays: do the books and records hold, and of a market, did anybody lose, and does a lie pay?
 
-    Every round is replayed from its record: the prices, who was delivered what, and what the ledger moved. It needs
-    nothing but the run directory, and prints a line for each check, a line for each fact that is neither right nor
-    wrong (who traded nothing, for example), and a row for each client. It exits with 1 if a check fails.
+    Every round is replayed from its record: a market's prices, who was delivered what, an auction's settlement, and
+    what the ledger moved. It needs nothing but the run directory, and prints a line for each check, a line for each
+    fact that is neither right nor wrong (who traded nothing, what known cheats earned), and a row for each client. It
+    exits with 1 if a check fails.
 
     With --client the run is played again for each lie that this client might have told (a false size, cost or
     eagerness, an attack, or staying alone), to see whether any of them would have paid. That needs --trust if the run's

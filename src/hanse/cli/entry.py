@@ -176,7 +176,8 @@ def resume(
 
     The rounds that follow are, bit for bit, those that an uninterrupted run would have had. Data that have changed
     since are refused, unless --other-data allows them. A run of a mechanism that pays cannot be prolonged once its last
-    round was settled.
+    round was settled. The run of a federation on a network is not for this command: 'hanse network run' goes on with
+    it.
 
     Examples:
         hanse resume runs/exp
@@ -349,7 +350,10 @@ def _main() -> None:
         err.print("hanse: stopped")
         sys.exit(1)
     except KeyboardInterrupt:
-        err.print("hanse: stopped at once; 'hanse resume DIR' goes on from the last checkpoint")
+        goes_on = "'hanse resume DIR' goes on from the last checkpoint"
+        if sys.argv[1:2] == ["network"]:
+            goes_on = "what the SuperLink plays goes on without this command; 'hanse network down DIR' ends it"
+        err.print(f"hanse: stopped at once; {goes_on}")
         sys.exit(1)
     except Exception as wrong:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):

@@ -119,13 +119,13 @@ def verify(
     ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that the books of a run hold: balances, sums, the chain of hashes, and what each model of a market cost.
+    """Check that the books of a run hold: balances, sums, hashes, grants, and what markets and auctions moved.
 
-    Everything is computed anew from the transactions and the rounds' records. If something does not hold, the first
-    wrong row is named and the exit code is 1.
+    Everything is computed anew from the transactions, the run's settings and the rounds' records. If something does not
+    hold, the first wrong row is named and the exit code is 1.
 
-    With --receipts the books are also held against receipts that participants kept. They find a book that was rewritten
-    as a whole, which no look at the book alone can find.
+    With --receipts the books are also held against receipts that participants kept. They find a run directory that was
+    rewritten as a whole, which no look at the directory alone can find.
 
     Examples:
         hanse ledger verify runs/exp --receipts receipts
@@ -233,7 +233,9 @@ def restore(
     ] = None,
     most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
 ) -> None:
-    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'.
+    """Unpack a backup into a new run directory and verify its ledger, to look at it or to go on with it.
+
+    'hanse resume DIR' goes on; 'hanse network run' does where it is a federation's and DIR its project's run.
 
     The books become a file in that directory, or go to --ledger-url. What the archive says of other databases is not
     believed: config.toml is changed, and a line says so. An archive that would unpack to more than --most bytes is

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -165,6 +167,10 @@ def join(
     port: Annotated[
         int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
     ] = 9094,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Answer from a process that has everything imported, as 'up' does.")
+    ] = False,
+    imports: Imports = None,
 ) -> None:
     """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
 
@@ -174,14 +180,20 @@ def join(
     The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
     address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
 
+    Flower starts a fresh interpreter for every message, which takes seconds. With --warm one process has imported torch
+    and hanse beforehand, and further modules that --import names, and forks for each message; it takes some hundred MB.
+
     Examples:
-        hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub
+        hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub --warm
     """
     from hanse.deployment import walls
     from hanse.deployment.operator_key import PINNED, fingerprint, home_of, pin, public_key
     from hanse.deployment.walls import split
+    from hanse.deployment.warm import warmed
 
     split(address, "HOST:PORT", "fed.example.org:9092")
+    if imports and not warm:
+        raise UserError(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
     for option, path in (("--ca", ca), ("--key", key)):
         if not path.is_file():
             raise UserError(f"{option}: {path}: is not there")
@@ -194,7 +206,10 @@ def join(
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
-    walls.run("flower-supernode", words)
+    around: AbstractContextManager[Mapping[str, str]] = warmed(imports or ()) if warm else nullcontext({})
+    with around as variables:
+        os.environ.update(variables)
+        walls.run("flower-supernode", words)
 
 
 @app.command()

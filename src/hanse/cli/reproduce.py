@@ -115,17 +115,16 @@ def reproduce(
 
 def _check_folder(folder: Path) -> None:
     """Raise UserError if nothing can be written to the folder, before half an hour of runs that could not be kept."""
-    for place in (folder, folder / "jobs"):
-        try:
-            there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
-        except OSError as wrong:
-            raise UserError(f"--out {folder}: {wrong.strerror or wrong}") from None
-        if not there.is_dir():
-            raise UserError(f"--out {folder}: {there} is not a folder")
-        try:
-            TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
-        except OSError as wrong:
-            raise UserError(f"--out {folder}: nothing can be written to {there} ({wrong.strerror})") from None
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+    except OSError as wrong:
+        raise UserError(f"--out {folder}: {wrong.strerror or wrong}") from None
+    if not there.is_dir():
+        raise UserError(f"--out {folder}: {there} is not a folder")
+    try:
+        TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
+    except OSError as wrong:
+        raise UserError(f"--out {folder}: nothing can be written to {there} ({wrong.strerror})") from None
 
 
 def _with_data(table: PaperTable) -> PaperTable:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
+from hanse.base.files import on_network, write_whole
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.keeping import of_kept
 from hanse.data.samples import Samples
@@ -187,9 +187,12 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
         return None
     what = "; ".join(found)
     if not allowed:
+        how = "server_app(other_data=True)"
+        if not on_network(folder):
+            how = f"'hanse resume {folder} --other-data' (other_data=True)"
         raise UserError(
             f"{folder}: was played with other data; not the same now: {what}; give it the data that it had, or allow "
-            f"others with 'hanse resume {folder} --other-data' (other_data=True)"
+            f"others with {how}"
         )
     return f"other data from here on, as allowed: {what}"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read
 from hanse.deployment.members import NAME
 from hanse.deployment.message import from_records, to_records
 from hanse.deployment.operator_key import home_of, pinned_key
+from hanse.deployment.processes import end_with_parent
 from hanse.deployment.signing import check
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
@@ -70,6 +72,7 @@ def client_app(
     Raises:
         UserError: ``train`` cannot be imported or called in this way, or something in ``own`` cannot be imported.
     """
+    end_with_parent(sys.argv)  # a message's process must not outlive its node
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
     home, things = home_of(folder), dict(_listed(own))
     # by node id: a warm process answers message after message, and a simulation's worker serves many nodes

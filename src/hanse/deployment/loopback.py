@@ -78,9 +78,13 @@ def _call(commands: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _failed(command: Sequence[str], said: str) -> str:
-    """Return the error line of a command, with the last three lines that it printed."""
-    last = [line for line in said.splitlines() if line.strip()][-3:]
-    return f"flwr {' '.join(command[:2])}: failed: {' / '.join(last)}"
+    """Return the error line of a command: what stands in the box that Flower draws around an error, or else the last
+    three lines that it printed.
+    """
+    plain = re.sub("\x1b\\[[0-9;]*m", "", said)
+    box = re.findall("^[│|] (.*?) *[│|]$", plain, re.MULTILINE)
+    last = [line.strip() for line in plain.splitlines() if line.strip()][-3:]
+    return f"flwr {' '.join(command[:2])}: failed: {' '.join(box) or ' / '.join(last)}"
 
 
 @dataclass(frozen=True)
@@ -244,9 +248,19 @@ class Loopback:
 
         Args:
             keys: ``(path of the public key, name)`` for each node. The name is what the operator calls it.
+
+        Raises:
+            UserError: a key is admitted already or is none, or the SuperLink does not answer.
         """
-        if keys:
-            flwr([["supernode", "register", key, "here", "--name", name] for key, name in keys], self.env(), self.app)
+        commands = [["supernode", "register", key, "here", "--name", name] for key, name in keys]
+        try:
+            if commands:
+                flwr(commands, self.env(), self.app)
+        except UserError as wrong:
+            if "already in use" in str(wrong):
+                which = "one of these keys" if len(keys) > 1 else keys[0][0]
+                raise UserError(f"KEY.pub: {which}: is admitted already; whoever has it can join") from None
+            raise self._lost(str(wrong)) from None
 
     def start_node(self, i: int, more: Mapping[str, str] | None = None, key: Path | None = None) -> None:
         """Start a node if it is not running.
@@ -313,7 +327,7 @@ class Loopback:
         said = log.read_text(errors="replace")
         started = re.search(r"started run (\d+)", said)
         if started is None:
-            raise UserError(_failed(command, said) if code else f"the run was not started: {said[-300:]}")
+            raise self._lost(_failed(command, said) if code else f"the run was not started: {said[-300:]}")
         while not (ended := self.status(started[1]))[0].startswith("finished"):
             time.sleep(1.0)  # Flower's stream of a run's log may end before the run does: it is read again
             stream(
@@ -340,13 +354,32 @@ class Loopback:
         try:
             # warnings may be printed before and after the JSON
             said = flwr([["list", "--run-id", run, "--format", "json"]], self.env(), self.app)
-            [found] = json.loads(said[said.index("{") : said.rindex("}") + 1])["runs"]
+            answer = json.loads(said[said.index("{") : said.rindex("}") + 1])
+            if "error-message" in answer:
+                raise UserError(" ".join(str(answer["error-message"]).split("\n\n")[-1].split()))
+            [found] = answer["runs"]
         except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
-            raise UserError(
-                f"the SuperLink does not say how the run goes ({str(wrong)[:200]}); 'hanse network up' starts it if it "
-                "has gone, and 'hanse network run' goes on after the last finished round"
+            raise self._lost(
+                f"the SuperLink does not say how the run goes: {str(wrong)[:300]}",
+                f"'hanse network run {self.folder}' goes on after the last finished round",
             ) from None
         return str(found["status"]), str(found["status-details"])
+
+    def _lost(self, why: str, *then: str) -> UserError:
+        """Return the error for something that Flower did not do, which says so if there is no SuperLink any more.
+
+        Args:
+            why: what Flower said, in a line.
+            then: what to do after that, a line each.
+        """
+        if self.processes.pid("superlink") is not None:
+            return UserError(why, *then)
+        return UserError(
+            f"the SuperLink is not running ({why})",
+            f"its log: {self.folder / 'logs' / 'superlink.log'}; 'hanse network up {self.folder}' starts it, with the "
+            "options that it was first given",
+            *then,
+        )
 
     def env(self, name: str = "") -> dict[str, str]:
         """Return the environment for a process of this federation.
@@ -375,25 +408,18 @@ class Loopback:
         """Return the variables that lead a node to the warm process, which is started if it is not running."""
         if not self.warm:
             return {}
-        from hanse.deployment.warm import SOCKET, link
+        from hanse.deployment.warm import comes_up, leading, starting
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
             # not in the federation's folder: the path of a Unix socket has at most about a hundred characters
             where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
             said.write_text(json.dumps(str(where)))
-            command = [sys.executable, "-m", "hanse.deployment.warm", str(where)]
-            command += [word for name in self.imports for word in ("--import", name)]
-            self.processes.start("keeper", command, self.env("keeper"), self.app)
-            end = time.monotonic() + 120
-            while not where.exists() and self.processes.pid("keeper") is not None and time.monotonic() < end:
-                time.sleep(0.05)
-            if not where.exists():
+            self.processes.start("keeper", starting(where, self.imports), self.env("keeper"), self.app)
+            if not comes_up(where, lambda: self.processes.pid("keeper") is not None):
                 said_last = self.processes.log("keeper").strip().splitlines()[-1:]
                 raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
-        where = Path(json.loads(said.read_text()))
-        commands = link(self.folder / "warm")
-        return {SOCKET: str(where), "PATH": f"{commands}:{self.env()['PATH']}"}
+        return leading(Path(json.loads(said.read_text())), self.folder / "warm", self.env()["PATH"])
 
     def _key(self, i: int) -> Path:
         """Return the path of a trial node's private key."""

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
-from hanse.base.files import json_lines, write_whole
+from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
 from hanse.core.declared import LARGEST_COUNT, Count, Declared, UnsoundError
 from hanse.core.port import ClientInfo
 
@@ -328,7 +328,7 @@ class Orders:
 
 def check_on_network(run: Path) -> None:
     """Raise UserError if the folder is no run directory of a run on a network."""
-    if not (run / "federation.json").exists():
+    if not (run / FEDERATION).exists():
         raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
 
 
@@ -349,7 +349,7 @@ def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
         raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST_REASON}")
     line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     if order == "expel":
-        known = Members.read(run / "members.json").by_id()
+        known = Members.read(run / MEMBERS).by_id()
         member = None if client is None else known.get(client)
         if member is None:
             raise UserError(f"--client: {client}: the members are {', '.join(map(str, sorted(known))) or 'none yet'}")

@@ -3,7 +3,7 @@
 :class:`Processes` starts them with a log and a file that holds their process id (pid), so that a later command finds
 and stops them: this is how ``hanse network up`` and ``down`` work. :func:`stream` is for a command that is waited for:
 it hands over hanse's own lines of the output as they come. :func:`last_error` finds the reason in a log of something
-that failed.
+that failed. :func:`end_with_parent` is called in a process of Flower's that must not outlive its node.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,6 +128,44 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
     except ProcessLookupError:
         return
+
+
+PARENT = "--parent-pid"  # Flower's option that tells a process whose end is its own
+LOOK_S = 1.0  # seconds between two looks whether the parent is there
+GRACE_S = 5.0  # seconds that Flower has to end a process properly after that
+
+
+def end_with_parent(words: Sequence[str], grace_s: float = GRACE_S) -> None:
+    """End this process once the one that ``--parent-pid`` names in its command line is gone.
+
+    Flower watches that process too, and sends itself an interrupt. But Python heeds it only when the main thread is
+    back in Python, so a message that waits or computes for hours outlives its node by hours.
+
+    Args:
+        words: the command line; nothing is done if it does not name a parent.
+        grace_s: seconds from the parent's end until this process is ended without ceremony.
+    """
+    if PARENT not in words:
+        return
+    parent = int(words[list(words).index(PARENT) + 1])
+
+    def watch() -> None:
+        """Wait for the parent's end."""
+        while _is_there(parent):
+            time.sleep(LOOK_S)
+        time.sleep(grace_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _is_there(pid: int) -> bool:
+    """Say whether there is a process with this pid."""
+    try:
+        os.kill(pid, 0)
+    except OSError as wrong:
+        return not isinstance(wrong, ProcessLookupError)  # it may be another user's
+    return True
 
 
 MARK = "hanse: "  # the beginning of lines that hanse's server app prints for the operator

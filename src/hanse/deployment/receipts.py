@@ -14,15 +14,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hanse.base.errors import UserError
-from hanse.base.files import write_whole
-from hanse.core.book import Book
+from hanse.base.errors import MachineError, UserError
+from hanse.base.files import going_on, write_whole
+from hanse.core.book import Book, LedgerError
 from hanse.core.entry import Transaction
-from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, make_receipts, read_receipts
+from hanse.ledger.store import Ledger
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
+from hanse.runs.runbooks import books_url
 
 FILE = "letters.json"
 
@@ -34,7 +35,7 @@ class Letters:
     Attributes:
         path: the file to which they are written at each change; None: they are kept in memory alone.
         waiting: lines of JSON by client id, oldest first.
-        rounds: of how many rounds receipts were written so far; None if of none.
+        rounds: of how many rounds receipts were written so far.
 
     Examples:
         >>> letters = Letters()
@@ -46,7 +47,7 @@ class Letters:
 
     path: Path | None = None
     waiting: dict[int, list[str]] = field(default_factory=dict)
-    rounds: int | None = None
+    rounds: int = 0
 
     @staticmethod
     def read(path: Path) -> Letters:
@@ -63,8 +64,7 @@ class Letters:
             return Letters(path, waiting, int(said["rounds"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
             raise UserError(
-                f"{path}: is damaged ({wrong}); remove it to go on without the receipts that had not "
-                "reached their participants"
+                f"{path}: is damaged ({wrong}); remove it, and the receipts of all rounds are made again"
             ) from None
 
     def add(self, lines: Iterable[tuple[int, str]], rounds: int) -> None:
@@ -135,9 +135,12 @@ class Teller:
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Note how often there is a checkpoint, and make the receipts again that a crash has lost."""
         self._every = experiment.run.checkpoint_every
-        told = self.letters.rounds
-        if self._book() is not None and told is not None and told < first_round:
-            self._tell(_made_again(self.run, told, first_round), first_round)
+        name, told = self._book(), self.letters.rounds
+        if name is not None and told < first_round:
+            try:
+                self._tell(_made_again(books_url(self.run, experiment), name, told, first_round), first_round)
+            except LedgerError as wrong:
+                raise MachineError(f"{wrong}; mend that, then '{going_on(self.run)}'") from wrong
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Collect the receipts of a round, and write all of them down if the round ends with a checkpoint."""
@@ -172,16 +175,21 @@ class Teller:
         return json.loads(path.read_text())["book"] if path.exists() else None
 
 
-def _made_again(run: Path, first: int, end: int) -> Iterator[Receipt]:
+def _made_again(url: str, name: str, first: int, end: int) -> Iterator[Receipt]:
     """Yield the receipts of the rounds from ``first`` to before ``end``, for all clients that have an account.
 
     They follow from the transactions in the ledger, so that they are the ones which were lost.
+
+    Args:
+        url: the operator's database.
+        name: the book's name.
+        first, end: the rounds.
     """
-    with open_ledger(run) as ledger:
+    with Ledger.open(url, book=name, read_only=True) as ledger:
         by_round: dict[int, list[Transaction]] = {}
         for record in ledger.history():
             by_round.setdefault(record.round, []).append(record.transaction)
-        book, name = Book(floor=ledger.floor), ledger.book
+        book = Book(floor=ledger.floor)
     # from the beginning: a receipt names the balance, which all rounds before have made
     for round in range(end):
         book = book.post(round, by_round.get(round, []))

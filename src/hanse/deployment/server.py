@@ -23,7 +23,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import write_whole
+from hanse.base.files import FEDERATION, MEMBERS, write_whole
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
@@ -139,10 +139,10 @@ def play(
     out.mkdir(parents=True, exist_ok=True)
     with hold or Hold(out) as hold:
         hold.take(REPLACED_S)
-        run = _name_of(out / "federation.json")
+        run = _name_of(out / FEDERATION)
         room, half = experiment.data.clients, experiment.federation.half_precision
         job = _assignments(experiment, run)
-        register = Members.read(out / "members.json" if remember else None)
+        register = Members.read(out / MEMBERS if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
 
         letters = Letters.read(out / "letters.json")

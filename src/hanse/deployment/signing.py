@@ -6,18 +6,18 @@ in the request: its kind and round, the assignment, the letter with receipts, th
 arrays. :func:`check` is the first thing that a node does with a message: it takes what the pinned key has signed for
 this node in this run, once.
 
-Which nonces a node has seen is in ``requests.db`` in the participant's folder, since each message may meet a fresh
+Which nonces a node has seen is in ``requests.txt`` in the participant's folder, since each message may meet a fresh
 process. Nonces are random, so that messages may come in any order, and a server that starts again from an old copy of
 its files is not taken for a replay.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import secrets
-import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ from hanse.base.files import private_folder
 from hanse.deployment.operator_key import fingerprint
 from hanse.federation.codec import Message, WireError, hash_of
 
-SEEN = "requests.db"  # nonces of the requests that a participant's nodes have taken
-PATIENCE_S = 60.0  # seconds to wait for another process of the node that is writing there
+SEEN = "requests.txt"  # nonces of the requests that a participant's nodes have taken, a line each
 
 
 def _statement(values: Mapping[str, Any], arrays: Iterable[str], run: int, node: int, kind: str) -> bytes:
@@ -98,8 +97,13 @@ def _new(nonce: str, home: Path) -> bool:
         private_folder(home)
     try:
         path.touch(0o600)
-        with closing(sqlite3.connect(path, timeout=PATIENCE_S)) as base, base:
-            base.execute("CREATE TABLE IF NOT EXISTS taken (nonce TEXT PRIMARY KEY) WITHOUT ROWID")
-            return base.execute("INSERT OR IGNORE INTO taken VALUES (?)", (nonce,)).rowcount == 1
-    except (sqlite3.Error, OSError) as wrong:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if nonce.encode() in file.read():
+                return False
+            file.write(f"\n{nonce}".encode())  # on a line of its own, even if a crash cut the last one short
+            file.flush()
+            os.fsync(file.fileno())
+            return True
+    except OSError as wrong:
         raise WireError(f"{path}: the request cannot be noted, so it is not acted upon: {wrong}") from None

@@ -6,8 +6,8 @@ starts this command instead: a few lines that hand their arguments to the warm p
 runs Flower's own entry point in the child. Nothing of Flower is changed, and without the warm process the command says
 so and starts Flower's own.
 
-``hanse network up`` sets all of this up. On a machine of its own a node gets it with ``python -m hanse.deployment.warm
-SOCKET`` and the environment variable ``HANSE_WARM=SOCKET``.
+``hanse network up`` sets all of this up, and ``hanse network join --warm`` does for a node on a machine of its own
+(:func:`warmed`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -31,6 +35,7 @@ from hanse.base.errors import UserError
 COMMAND = "flwr-clientapp"
 SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
 # what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
+START_S = 120.0  # seconds that the warm process has for its imports
 READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
 
 # The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
@@ -54,7 +59,7 @@ def link(folder: Path) -> Path:
     """Make ``folder`` with the command that asks the warm process, and return it.
 
     Raises:
-        UserError: Flower is not installed.
+        UserError: Flower is not installed, or no program can be run from the folder.
     """
     beside = Path(sys.executable).parent / COMMAND
     real = str(beside) if beside.exists() else shutil.which(COMMAND)
@@ -64,7 +69,62 @@ def link(folder: Path) -> Path:
     command = folder / COMMAND
     command.write_text(_LINK.format(python=sys.executable, variable=SOCKET, real=real))
     command.chmod(0o755)
+    if not os.access(command, os.X_OK):
+        raise UserError(f"{folder}: no program can be run from here (mounted noexec?); let TMPDIR name another folder")
     return folder
+
+
+def starting(path: Path, imports: Sequence[str] = (), *, with_parent: bool = False) -> list[str]:
+    """Return the command that starts the warm process, with the arguments of :func:`keep`."""
+    more = [word for name in imports for word in ("--import", name)]
+    return [
+        sys.executable,
+        "-m",
+        "hanse.deployment.warm",
+        str(path),
+        *more,
+        *(["--with-parent"] if with_parent else []),
+    ]
+
+
+def comes_up(path: Path, alive: Callable[[], bool]) -> bool:
+    """Wait until a warm process takes calls at its socket; False if it ends before, or takes too long."""
+    end = time.monotonic() + START_S
+    while not path.exists() and alive() and time.monotonic() < end:
+        time.sleep(0.05)
+    return path.exists()
+
+
+def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
+    """Return the environment variables that lead a node to a warm process.
+
+    Args:
+        path: its socket.
+        folder: where :func:`link` makes the command.
+        programs: the node's ``PATH`` without it.
+    """
+    return {SOCKET: str(path), "PATH": f"{link(folder)}{os.pathsep}{programs}"}
+
+
+@contextmanager
+def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
+    """Have a warm process of this process's own, and yield the variables that lead a node to it.
+
+    Raises:
+        UserError: it does not come up; what it printed says why.
+    """
+    with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
+        path = Path(folder) / "keeper"
+        leads = leading(path, Path(folder) / "warm", os.environ.get("PATH", ""))
+        # in a session of its own: Ctrl-C is for the node, which may still need it for its last words
+        keeper = subprocess.Popen(starting(path, imports, with_parent=True), start_new_session=True)
+        try:
+            if not comes_up(path, lambda: keeper.poll() is None):
+                raise UserError("--warm: the warm process does not come up")
+            yield leads
+        finally:
+            keeper.terminate()
+            keeper.wait()
 
 
 def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> None:

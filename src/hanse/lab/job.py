@@ -13,12 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
 import re
 import statistics
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,7 +243,9 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
 
     Returns:
         Always ``key``, ``label``, ``given`` (the job's sections) and ``status``: "done", "failed" (with ``error``, one
-        line, and ``traceback``) or "interrupted". A finished run has besides:
+        line, and ``traceback``) or "interrupted"; and ``made``, what played it: hanse's ``commit`` (None if it is not a
+        checkout; with "+" if that was changed), the versions of ``hanse`` and ``torch``, the ``processor`` and the
+        ``instructions`` that PyTorch uses on it. A finished run has besides:
 
         * ``experiment``: all settings as they were asked for. "auto" stays "auto", since what it became on this machine
           is no reason to run the job again on another.
@@ -250,7 +256,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         * ``bytes`` sent ``down`` and ``up``, ``models_evaluated`` to value updates, and updates ``refused``.
         * ``wall_seconds`` and ``cpu_seconds`` of the whole attempt, building the data included.
     """
-    found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections}
+    found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections, "made": made()}
     begun = time.perf_counter(), time.process_time()
     try:
         result = run([_Rounds(step)])
@@ -267,8 +273,47 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
     return found | {"status": "done", **clock}
 
 
+@cache
+def made() -> dict[str, str | None]:
+    """Return what plays runs here, as :func:`attempt` describes ``made``."""
+    import torch
+
+    return {
+        "commit": _commit(Path(__file__)),
+        "hanse": version("hanse"),
+        "torch": torch.__version__,
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _commit(file: Path) -> str | None:
+    """Return the commit of a file's checkout, with "+" where its package was changed; None if it is in none."""
+
+    def git(*words: str) -> str:
+        there = ["git", "-C", str(file.parent), *words]
+        return subprocess.run(there, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # an installed package may lie in somebody else's checkout
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "..") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _processor() -> str:
+    """Return the processor's model as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
 MOST_CLIENTS = 16  # whose figures are kept test by test
-KEPT = ("test/", "client/", "utility/", "balance/", "market/")  # figures whose curves are kept
+# figures whose curves are kept
+KEPT = ("test/", "client/", "utility/", "balance/", "market/", "weigh/", "select/")
 
 
 def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:

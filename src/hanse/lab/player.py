@@ -1,9 +1,9 @@
 """Plays a list of jobs and keeps their results on disk.
 
-:func:`play_all` is the entry for sweeps and for the papers' tables. It looks up each job in a :class:`Store`, plays
-those without a finished result, and writes every result as soon as it is there. The playing itself is one of three
-generators, which all yield a job with its result: :func:`in_order` plays in this process, :func:`in_processes` in
-worker processes, :func:`in_ray` on a Ray cluster.
+:func:`play_all` is the entry for sweeps and for the papers' tables. It looks up each job among the kept results
+(:mod:`hanse.lab.kept`), plays those without a finished one, and writes every result as soon as it is there. The playing
+itself is one of three generators, which all yield a job with its result: :func:`in_order` plays in this process,
+:func:`in_processes` in worker processes, :func:`in_ray` on a Ray cluster.
 
 Every job runs with one thread, so that its numbers do not depend on how many run at the same time. A worker process
 that dies fails the job that it was playing, and no other.
@@ -11,10 +11,8 @@ that dies fails the job that it was playing, and no other.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import re
 import signal
 import socket
 import sys
@@ -28,28 +26,24 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
-from hanse.base.errors import MachineError, UserError, library
-from hanse.base.files import write_whole
-from hanse.base.toml import flat
+from hanse.base.errors import UserError, library
 from hanse.data.keeping import keeping
 from hanse.data.sources import SOURCES, load
-from hanse.lab.job import Job, Step, key_of
+from hanse.lab.job import Job, Step
+from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op
 
 Work = Callable[[Job, Step], dict[str, Any]]
 """What plays one job and returns its result, such as :func:`hanse.lab.job.play`."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE_S = 5.0  # how long a process that was told to end may take to clean up
-_LARGEST = 1e100  # of a kept number; a larger one is damage, and its square would be infinite
-# hanse's own accuracies in the curves of any experiment
-_ACCURACY = re.compile(r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|client/best_accuracy")
 _PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 
 
@@ -70,7 +64,7 @@ class PlayedJobs:
 
 def play_all(
     jobs: Sequence[Job],
-    folder: Path,
+    store: Results,
     work: Work,
     *,
     workers: int,
@@ -80,13 +74,13 @@ def play_all(
     console: Console | None = None,
     ended: Callable[[PlayedJobs], None] = lambda done: None,
 ) -> PlayedJobs:
-    """Play the jobs that have no finished result in ``folder/jobs`` yet, and keep their results there.
+    """Play the jobs that have no finished result in ``store`` yet, and keep their results there.
 
     A job that fails is recorded there as well, and tried again by the next call.
 
     Args:
         jobs: in the order in which they are started.
-        folder: holds ``jobs/<key>.json``; it may be shared by many lists of jobs.
+        store: where results are kept; it may be shared by many lists of jobs.
         work: plays one job. It must be a function of a module (or a ``functools.partial`` of one) unless ``workers`` is
             1, since it is sent to other processes.
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
@@ -107,7 +101,6 @@ def play_all(
     """
     if workers < 1:
         raise UserError(f"--workers {workers}: must be at least 1")
-    store = Store(folder / "jobs")
     results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
     todo = [job for job in jobs if job.key not in results]
     failures: dict[str, str] = {}
@@ -202,194 +195,6 @@ def _bar(console: Console | None) -> Progress:
         disable=console is None,
         speed_estimate_period=600,  # seconds: rounds of different algorithms take very different times
     )
-
-
-class Store:
-    """The folder of results, one file ``<key>.json`` for each job.
-
-    A file is written whole or not at all, so a reader never sees half a result. Several sweeps or tables may use the
-    same folder; a run that they have in common is then played once.
-
-    Examples:
-        >>> from hanse.lab.job import seeded
-        >>> store, job = Store(Path("kept")), seeded({"mechanism": {"name": "fedavg"}}, 7, "fedavg")
-        >>> store.path(job).name == f"{job.key}.json", store.read(job)
-        (True, None)
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path(self, job: Job) -> Path:
-        """Return the file of a job's result, whether or not it exists."""
-        return self.folder / f"{job.key}.json"
-
-    def read(self, job: Job) -> dict[str, Any] | None:
-        """Return a job's finished result, or None.
-
-        The key covers only the settings that the job mentions. The defaults of the others may have changed since the
-        result was made, so they are compared as well. Settings that only one of the two versions of hanse knows are not
-        compared, so that a new option with a default that changes nothing does not throw away finished runs.
-
-        Args:
-            job: the job.
-
-        Returns:
-            The result as :func:`hanse.lab.job.attempt` made it, its curves filled with None at the start where they
-            have no number. None if there is no such file, if the job failed or is of another experiment (whatever the
-            file is called), or if the file is damaged.
-        """
-        try:
-            found = json.loads(self.path(job).read_text())
-        except (OSError, ValueError, RecursionError):  # not there, or cut short by something that was not us
-            return None
-        if not _is_finished(found) or key_of(found["given"]) != job.key or not _has_every_test(found, job):
-            return None
-        then = dict(flat(found["given"])) | dict(flat(found["experiment"]))
-        now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
-        if not all(then[name] == now[name] for name in then.keys() & now.keys()):
-            return None
-        points = len(found["tested"])
-        # :meth:`write` left out the empty start of each curve
-        curves = {name: [None] * (points - len(curve)) + curve for name, curve in found["curves"].items()}
-        return found | {"curves": curves}
-
-    def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Keep a result, finished or failed.
-
-        Files are committed to repositories, so they are small: ``experiment`` has only what ``given`` does not say, and
-        a curve begins with its first number. :meth:`read` undoes both.
-
-        Args:
-            job: the job.
-            result: what :func:`hanse.lab.job.attempt` returned.
-
-        Raises:
-            MachineError: the file cannot be written, such as on a full disk.
-        """
-        kept = dict(result)
-        if "experiment" in kept:
-            kept["experiment"] = _beyond(kept["experiment"], kept["given"])
-        if "curves" in kept:
-            kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
-        try:
-            write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
-        except OSError as wrong:
-            raise MachineError(
-                f"{self.path(job)}: cannot be written: {wrong.strerror or wrong}; the results before it are kept"
-            ) from None
-
-
-def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether this is the result of a finished run with figures of the right types.
-
-    The file may have been edited or cut and still be valid JSON, so every part that is used later is checked here.
-    """
-    if not isinstance(found, dict) or found.get("status") != "done":
-        return False
-    tested, curves = found.get("tested"), found.get("curves")
-    return (
-        isinstance(found.get("given"), dict)
-        and isinstance(found.get("experiment"), dict)
-        and _is_number(found.get("cpu_seconds"))
-        and found["cpu_seconds"] >= 0
-        and isinstance(tested, list)
-        and all(type(rounds) is int for rounds in tested)
-        and tested == sorted(set(tested))
-        and isinstance(curves, dict)
-        and all(
-            isinstance(curve, list)
-            and len(curve) <= len(tested)
-            and all(value is None or (_is_number(value) and _is_possible(name, value)) for value in curve)
-            for name, curve in curves.items()
-        )
-        and _is_audit(found.get("audit", {"rounds": 0}))
-        and ("trades" not in found or _is_trades(found["trades"]))
-        and isinstance(found.get("clients", {}), dict)
-        and all(value is None or _is_share(value) for value in found.get("clients", {}).values())
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= _LARGEST
-
-
-def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_possible(name: str, value: float) -> bool:
-    """Return whether a curve of this name can have such a value: hanse's own accuracy is a share, 0 to 1. A metric of
-    the user's own has another name, and may have any value.
-    """
-    return _ACCURACY.fullmatch(name) is None or _is_share(value)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST
-
-
-def _is_audit(found: Any) -> bool:
-    """Return whether this is ``audit`` of a result, as :func:`hanse.lab.papers.runner.play_audited` describes it."""
-    return (
-        isinstance(found, dict)
-        and _is_count(found.get("rounds"))
-        and all(
-            isinstance(check, dict) and type(check.get("holds")) is bool and isinstance(check.get("said"), str)
-            for name, check in found.items()
-            if name != "rounds"
-        )
-    )
-
-
-def _is_trades(found: Any) -> bool:
-    """Return whether this is ``trades`` of a result: clients, and two numbers for each pair of them."""
-    clients = found.get("clients") if isinstance(found, dict) else None
-    return (
-        isinstance(clients, list)
-        and len(clients) > 0
-        and all(map(_is_count, clients))
-        and len(set(clients)) == len(clients)
-        and all(
-            isinstance(rows := found.get(name), list)
-            and len(rows) == len(clients)
-            and all(isinstance(row, list) and len(row) == len(clients) and all(map(_is_number, row)) for row in rows)
-            for name in ("money", "imports")
-        )
-    )
-
-
-def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
-    """Return whether a result has all tests of its job: a cut one would count as finished and leave out its numbers.
-
-    A run may have ended before its last round, at a limit that the experiment sets; ``rounds`` says when. Where there
-    is nothing to test on, a run has no tests at all.
-    """
-    planned, every = job.rounds, job.experiment.eval.every
-    played, tested = found.get("rounds", planned), found["tested"]
-    if not _is_count(played) or played > planned or any(not 0 < number <= played for number in tested):
-        return False
-    due = {number for number in range(1, played + 1) if number % every == 0 or number == planned}
-    return due <= set(tested) and bool(found["curves"]) if tested else not found["curves"]
-
-
-def _begun(curve: Sequence[Any]) -> list[Any]:
-    """Return a curve without the points of None at its start."""
-    first = next((place for place, value in enumerate(curve) if value is not None), len(curve))
-    return list(curve[first:])
-
-
-def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested settings of ``whole`` that ``said`` lacks or has with another value."""
-    found: dict[str, Any] = {}
-    for name, value in whole.items():
-        below = said.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            more = _beyond(value, below)
-            found |= {name: more} if more else {}
-        elif name not in said or value != below:
-            found[name] = value
-    return found
 
 
 def cores() -> int:

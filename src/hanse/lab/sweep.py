@@ -27,6 +27,7 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, play, play_kept, seeded
+from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.learning.metrics import readings_of
 from hanse.runs.config import read_file
@@ -321,7 +322,7 @@ def run_sweep(
 
     done = play_all(
         [point.job for point in points],
-        folder,
+        Store(folder / "jobs"),
         work or (play if bare else partial(play_kept, runs=folder / "runs")),
         workers=workers,
         ray=ray,

@@ -59,6 +59,7 @@ class _Notes(TypedDict):
     book: _Books
     lengths: _Lengths
     pending: list[tuple[_Whole, str, str, str, list[tuple[str, int]]]]
+    finished: NotRequired[bool]
 
 
 _NOTES = Declared[_Notes](_Notes)
@@ -77,6 +78,7 @@ class Claim:
         floor: the book's floor, in units.
         lines: how many bytes of ``metrics.jsonl`` belong to the checkpoint.
         journal: how many bytes of the journal belong to it; None: an older hanse wrote the run and kept none.
+        finished: whether the last round is settled, too.
     """
 
     round: int | None = None
@@ -86,6 +88,7 @@ class Claim:
     floor: int = 0
     lines: int = 0
     journal: int | None = None
+    finished: bool = False
 
     @property
     def heads(self) -> dict[str, str]:
@@ -206,7 +209,8 @@ def latest_claim(folder: Path) -> Claim | None:
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
         lengths = notes["lengths"]
         lines, journal = lengths["metrics.jsonl"], lengths.get("transactions.jsonl")
-        return Claim(notes["round"], book["count"], book["head"], pending, book["floor"], lines, journal)
+        claimed = (notes["round"], book["count"], book["head"], pending, book["floor"], lines, journal)
+        return Claim(*claimed, finished=notes.get("finished", False))
     return None
 
 
@@ -298,6 +302,12 @@ def journal_of(folder: Path, claim: Claim) -> Iterator[Record]:
         raise JournalError(f"is damaged in line {number}") from None
     if head != claim.head:
         raise JournalError(f"leads to the head {head}, the {claim.who} has {claim.head}")
+
+
+def is_settled(folder: Path, ledger: Ledger) -> bool:
+    """Say whether the run is over by its last checkpoint, and the ledger has as many transactions as that says."""
+    claim = latest_claim(folder)
+    return claim is not None and claim.finished and ledger.count() >= claim.count
 
 
 def rounds_written(folder: Path, ledger: Ledger) -> int | None:

@@ -25,7 +25,7 @@ from hanse.base.files import read_arrays, run_folder
 from hanse.core.entry import TOKEN, Transaction
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
-from hanse.ledger.place import reading, rounds_written, verify_run
+from hanse.ledger.place import is_settled, reading, rounds_written, verify_run
 from hanse.runs.reading import last_state
 from hanse.runs.record import MarketRound, RunRecord, load_run, lost_rounds, recorded_markets, rounds_of
 from hanse.runs.replay import against_rules, unlike_books, unlike_rows, wrong_delivery, wrong_payments
@@ -348,7 +348,8 @@ def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) 
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
         unlike, odd = unlike_books(rounds, history(), through), against_rules(folder, history())
         lost = bool(lost_rounds(folder))
-        auctions, differs = (0, "") if lost else replay_tokens(folder, history(), through)
+        settled = is_settled(folder, ledger)
+        auctions, differs = (0, "") if lost else replay_tokens(folder, history(), through, settled)
     said = f"{verdict.transactions} transactions; the books and the records agree to the unit"
     grants = "one grant a client, of the size that was set, and only kinds of payments that the rule posts"
     found = [Check("conservation", not unlike, unlike or said), Check("grants and kinds", not odd, odd or grants)]

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from hanse.base.errors import MachineError, RunFailedError, UserError, library
-from hanse.base.files import read_toml, table, write_whole
+from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.stopping import Stop, interruptible
 from hanse.core.port import Federation
@@ -159,8 +159,9 @@ def resume(
         progress: show a bar on standard error.
 
     Raises:
-        UserError: it is no run directory, another process plays it, data or model are not those of the run, or it
-            cannot have that many rounds (fewer than were played, or the last one was settled as the last).
+        UserError: it is no run directory or that of a federation on a network, another process plays it, data or model
+            are not those of the run, or it cannot have that many rounds (fewer than were played, or the last one was
+            settled as the last).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
@@ -184,6 +185,11 @@ def resume(
     observers = _watching(observers, progress, path.name)
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
+    if on_network(path):
+        raise UserError(
+            f"{path}: is the run of a federation on a network, whose data are with its participants; "
+            f"'{going_on(path)}' goes on with it"
+        )
     experiment = Experiment.read(path / "config.toml")
     if rounds is not None:
         experiment = _longer(path, experiment, rounds)
@@ -424,13 +430,15 @@ def _next(
 
 def _ended(setup: Setup, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
-    if setup.mechanism.settle is not None and not state.finished:
-        last_word = finish(telling(setup, state), state)
-        state = last_word.state
-        if folder is not None:
-            folder.owe(state.round, last_word.view.posted)
-            folder.checkpoint(state)
-            folder.receipts(state.round, state.book, last_word.view.posted)
+    if setup.mechanism.settle is not None:
+        if not state.finished:
+            last_word = finish(telling(setup, state), state)
+            state = last_word.state
+            if folder is not None:
+                folder.owe(state.round, last_word.view.posted)
+                folder.checkpoint(state)
+        if folder is not None:  # also after a restart between these two
+            folder.receipts(state.round, state.book)
     tell_owners(setup, state)
     return state
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import is_count, read_json
+from hanse.base.files import MEMBERS, is_count, read_json
 from hanse.core.telling import read_about
-
-MEMBERS = "members.json"  # who takes part in a federation on a network
 
 
 def client_names(path: Path) -> dict[int, str]:

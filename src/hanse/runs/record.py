@@ -36,6 +36,8 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import (
     CLIENTS,
     LONGEST,
+    MEMBERS,
+    going_on,
     json_lines,
     opened,
     parse_line,
@@ -52,7 +54,7 @@ from hanse.learning.metrics import ACCURACY, Reading, main_of, readings_of
 from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.config import ClientsSection, RunSection
-from hanse.runs.names import MEMBERS, client_names, client_of, read_members
+from hanse.runs.names import client_names, client_of, read_members
 
 if TYPE_CHECKING:
     from hanse.core.part import View
@@ -987,7 +989,7 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
         raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
     metrics = [_without_hash(line) for line in json_lines(path / METRICS, ("round",))]
     if not metrics:
-        raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
+        raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with '{going_on(path)}'")
     rounds = [line["round"] for line in metrics]
     if any(after <= before for before, after in pairwise(rounds)):
         raise UserError(f"{path / METRICS}: is damaged: its rounds must ascend, a line each")

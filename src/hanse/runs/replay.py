@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.files import json_lines, read_toml, table
+from hanse.base.files import MEMBERS, json_lines, read_toml, table
 from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -24,10 +24,10 @@ from hanse.core.table import Table
 from hanse.core.telling import read_about
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
-from hanse.ledger.place import rounds_written
+from hanse.ledger.place import is_settled, rounds_written
 from hanse.ledger.store import Ledger
 from hanse.runs.config import ClientsSection
-from hanse.runs.names import MEMBERS, read_members
+from hanse.runs.names import read_members
 from hanse.runs.older import built_in_parts
 from hanse.runs.record import (
     METRICS,
@@ -250,5 +250,5 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
     markets, unlike = first_wrong(recorded_markets(folder), history(), through)
     if unlike is not None:
         return Replayed(markets, None, unlike)
-    auctions, differs = replay_tokens(folder, history(), through)
+    auctions, differs = replay_tokens(folder, history(), through, is_settled(folder, ledger))
     return Replayed(markets, auctions, differs or None)

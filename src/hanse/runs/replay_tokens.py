@@ -106,7 +106,7 @@ def _into_pool(moved: Sequence[Movement]) -> int:
 
 
 def replay_tokens(
-    folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None
+    folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None, settled: bool = False
 ) -> tuple[int | None, str]:
     """Compute every settlement of a run's token manager anew, and hold the ledger against it.
 
@@ -114,6 +114,7 @@ def replay_tokens(
         folder: the run directory. No file of its rounds is missing.
         history: the ledger's transactions, each with its round.
         through: rounds from this one on may be incomplete in the ledger; None: all are there.
+        settled: whether the last round must be settled, too.
 
     Returns:
         How many rounds were computed anew (0: the records of an older hanse hold too little), and the first posting
@@ -146,6 +147,8 @@ def replay_tokens(
         if unlike := _unlike(last, due, there):
             return count, unlike
         count += bool(record)
+    if settled and ahead is None:
+        return count, _unlike(last + 1, replay.settled({}, ()), ())
     while ahead is not None:
         (dated, there), ahead = ahead, next(groups, None)
         if unlike := _unlike(dated, replay.settled({}, there) if dated == last + 1 else [], there):

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError, library
+from hanse.base.files import MEMBERS
 from hanse.core.book import Book
 from hanse.core.table import SERVER, Table, mix
 from hanse.learning.by_name import own_module
 from hanse.learning.job import Problem
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
-from hanse.runs.names import MEMBERS, client_of
+from hanse.runs.names import client_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,6 +22,11 @@ from hanse.runs.checkpoint import Snapshot
 from hanse.runs.config import Experiment
 
 
+def books_url(folder: Path, experiment: Experiment) -> str:
+    """Return where whoever plays an experiment keeps its books: the user named the place, or it is in the directory."""
+    return experiment.ledger.url or f"sqlite:///{folder / 'ledger.db'}"
+
+
 class RunBooks:
     """An open ledger and its journal. Make one with :meth:`open`.
 
@@ -68,7 +73,7 @@ class RunBooks:
             book = snapshot.state.book
             claim = Claim(snapshot.state.round, book.count, book.head, snapshot.pending)
         name = _name_in(folder / "ledger.json")
-        url = experiment.ledger.url or f"sqlite:///{folder / 'ledger.db'}"
+        url = books_url(folder, experiment)
         ledger, said = open_books(url, name, round(experiment.ledger.floor * TOKEN), claim, folder)
         journal = folder / JOURNAL
         size = journal.stat().st_size if journal.exists() else 0
@@ -92,15 +97,15 @@ class RunBooks:
         """Write transactions, in the order of their rounds, into the ledger. Raises LedgerError."""
         self._ledger.post_rounds(transactions)
 
-    def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
+    def receipts(self, round: int, book: Book) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
         later.
 
         Args:
-            round: the last round's number.
+            round: the last settlement's round.
             book: the books after it.
-            posted: the transactions of the last settlement.
         """
+        posted = [record.transaction for record in self._ledger.history(round=round)]
         write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, None))
 
     def close(self) -> None:

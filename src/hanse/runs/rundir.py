@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import torch
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import write_whole
+from hanse.base.files import FEDERATION, MEMBERS, going_on, on_network, write_whole
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import Book, LedgerError
 from hanse.core.entry import JOURNAL, Transaction
@@ -39,14 +39,13 @@ from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.names import MEMBERS
 from hanse.runs.record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, played_lines, round_file
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
-EARLIER = ("federation.json", MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
+EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
 STARTED = (
     ROUNDS,
     "checkpoints",
@@ -66,9 +65,14 @@ def claim(hold: Hold, *, overwrite: bool) -> None:
     A run that is to be overwritten is locked from here on, so that nobody resumes it meanwhile.
 
     Raises:
-        UserError: the place is taken, or another process plays the run there.
+        UserError: the place is taken, also by a federation's run, or another process plays the run there.
     """
     path = hold.folder
+    if on_network(path):
+        raise UserError(
+            f"--out {path}: holds the run of a federation on a network, which '{going_on(path)}' goes on with; give "
+            "another folder"
+        )
     if (path / LOCK).exists() or (overwrite and (path / "config.toml").exists()):
         hold.take()
     _check_free(path, overwrite=overwrite)
@@ -83,7 +87,7 @@ def claim_anew(hold: Hold, *, overwrite: bool) -> None:
     try:
         claim(hold, overwrite=overwrite)
     except UserError as wrong:
-        lines = [re.sub(r", --overwrite, or 'hanse resume.*", ", or overwrite=True", line) for line in wrong.lines]
+        lines = [re.sub(r", --overwrite, or 'hanse.*", ", or overwrite=True", line) for line in wrong.lines]
         lines = [re.sub("^--out ", "out: ", line).replace("--overwrite", "overwrite=True") for line in lines]
         raise UserError(*lines) from None
 
@@ -102,7 +106,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
     if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):
         return
     if not overwrite:
-        raise UserError(f"--out {path}: exists already; give another folder, --overwrite, or 'hanse resume {path}'")
+        raise UserError(f"--out {path}: exists already; give another folder, --overwrite, or '{going_on(path)}'")
     if not (path / "config.toml").exists():
         raise UserError(f"--out {path}: is not a run directory, so --overwrite will not delete it")
 
@@ -333,21 +337,20 @@ class RunDir:
                 raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
             raise MachineError(
                 f"{where}{'disk full: ' if full else ''}{what}; {self._kept} rounds of the run are kept; "
-                f"{'free some space' if full else 'mend that'}, then 'hanse resume {self.path}'"
+                f"{'free some space' if full else 'mend that'}, then '{going_on(self.path)}'"
             ) from wrong
 
-    def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
+    def receipts(self, round: int, book: Book) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
-        later.
+        later. Receipts that are there already are not written again.
 
         Args:
-            round: the last round's number.
+            round: the last settlement's round.
             book: the books after it.
-            posted: the transactions of the last settlement.
         """
         if self._books is not None:
             with self._storing():
-                self._books.receipts(round, book, posted)
+                self._books.receipts(round, book)
 
     def close(self) -> None:
         """Close the line files and the ledger."""

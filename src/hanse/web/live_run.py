@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import opened, read_toml, table
+from hanse.base.files import MEMBERS, opened, read_toml, table
 from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
 from hanse.learning.metrics import main_of
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
-from hanse.runs.names import MEMBERS, read_members
+from hanse.runs.names import read_members
 from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number, is_under_way
 
 MOST_POINTS = 1024  # points of a series; more than a screen can show

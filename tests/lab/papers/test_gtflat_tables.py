@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from hanse.base.errors import UserError
 from hanse.cli.reproduce import reproduce
 from hanse.lab.job import Job, Step
+from hanse.lab.kept import KeptFile
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.compare import curves, rows
 from hanse.lab.papers.runner import TableOutcome, expand, run_table
@@ -333,7 +334,7 @@ def test_a_smoke_table_really_trains(tmp_path: Path) -> None:
     both = ("GTFedAvg", "GTFedAvg, mean scale")
     assert names == [f"{a}: {what}" for a in both for what in ("R* for FedAvg's", "improvement %")]
     assert all(r["n"] == 2 for r in found["rows"])
-    runs = [json.loads(p.read_text()) for p in (tmp_path / "jobs").iterdir()]
+    runs = [run for lines in KeptFile(tmp_path).lines().values() for run in lines]
     assert {r["given"]["mechanism"]["name"] for r in runs} == {"fedavg"}
     assert len(runs) == 6  # both forms of GTFLAT and their base, two seeds
     assert all(len(set(r["curves"]["test/loss"])) == 4 for r in runs)

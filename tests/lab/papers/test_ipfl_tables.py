@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hanse.lab.kept import KeptFile
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.computed import fit, kept_table7
 from hanse.lab.papers.runner import expand, job_of
@@ -207,12 +207,12 @@ def test_table8_fits_our_own_table7_where_its_runs_are_kept(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     table = find_table("ipfl", "table7", "smoke")
     exact = {n: -100 / n**0.5 + 60 for n in (1200, 600, 240, 120, 60, 24, 20)}
-    (tmp_path / "jobs").mkdir()
     for seed, cell in ((s, c) for s in range(table.seeds) for c in table.cells):
         job = job_of(cell, cell.variants[0], seed)
         value = (exact[job.sections["data"]["samples_per_client"]] + (1 if seed else -1)) / 100
         kept = made_up(job, lambda rounds: None) | {"tested": [job.rounds], "curves": {"test/accuracy": [value]}}
-        (tmp_path / "jobs" / f"{job.key}.json").write_text(json.dumps(kept))
+        if KeptFile(tmp_path).read(job) is None:  # two columns are the same run at this scale
+            KeptFile(tmp_path).write(job, kept)
         if cell is table.cells[0]:
             assert kept_table7([tmp_path], "smoke", "paper") is None
     ours = kept_table7([tmp_path], "smoke", "paper")

@@ -13,11 +13,11 @@ import pytest
 from scipy import stats
 
 from hanse.base.errors import UserError
-from hanse.lab.job import Job
+from hanse.lab.job import Job, key_of
+from hanse.lab.kept import KeptFile
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.compare import rows, seed_values
 from hanse.lab.papers.runner import expand, kept_outcome
-from hanse.lab.player import Store
 
 ROWS = {"10 iterations": (0.70, 0.72, 0.77), "50 iterations": (0.61, 0.60, 0.68)}
 VERDICT = """
@@ -36,12 +36,15 @@ columns = ["accuracy %"]
 def results(tmp_path: Path) -> Path:
     """A folder with two rows of iPFL's Table 9 at scale small, three seeds each, and a third row with one."""
     table = find_table("ipfl", "table9", "small")
-    store = Store(tmp_path / "ipfl" / "jobs")
+    runs: dict[str, tuple[Job, dict[str, Any]]] = {}  # columns that read the same run share it
     _, readings = expand(table, 3, checked=False)
     for reading in readings:
         values = ROWS.get(reading.cell.algorithm, (0.5,) if reading.cell.algorithm == "100 iterations" else ())
         if reading.seed < len(values):
-            store.write(reading.job, finished(reading.job, values[reading.seed], reading.cell.at))
+            result = finished(reading.job, values[reading.seed], reading.cell.at)
+            runs[reading.job.key] = reading.job, result
+    for run in runs.values():
+        KeptFile(tmp_path / "ipfl").write(*run)
     (tmp_path / "data.json").write_text(json.dumps({"cifar10": "half of it", "fashion_mnist": ""}))
     return tmp_path
 
@@ -79,7 +82,7 @@ def test_a_table_is_read_from_what_is_kept_and_nothing_is_run(results: Path) -> 
 def test_seeds_beyond_the_tables_own_are_found(results: Path) -> None:
     table = find_table("ipfl", "table9", "small")
     [*_, last] = expand(table, 5, checked=False)[0]
-    Store(results / "ipfl" / "jobs").write(last, finished(last, 0.5, 10))
+    KeptFile(results / "ipfl").write(last, finished(last, 0.5, 10))
     assert kept_outcome(table, results / "ipfl").seeds == 5
     assert kept_outcome(table, results / "ipfl", 2).seeds == 2
 
@@ -249,12 +252,12 @@ def test_a_verdict_that_is_older_than_its_runs_says_so(pages: ModuleType, ipfl_o
 
 
 def test_results_that_no_table_reads_are_named(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    jobs = results / "ipfl" / "jobs"
-    (jobs / "00.json").write_text('{"label": "an old one, seed 3", "status": "failed", "error": "ValueError: x"}')
-    (jobs / "01.json").write_text("{")
+    old = {"label": "an old one, seed 3", "given": {}, "status": "failed", "error": "ValueError: x"}
+    job = Job(key_of({}), "", {})
+    KeptFile(results / "ipfl").write(job, {"key": job.key, **old})
     (results / "ipfl" / "verdicts.toml").write_text(VERDICT.format(verdict="not decided", other="50 iterations"))
     found = made(pages, results)
-    assert "- 00: an old one, seed 3: failed, ValueError: x\n- 01: cannot be read\n" in found["ipfl.md"].text
+    assert f"- {job.key}: an old one, seed 3: failed, ValueError: x\n" in found["ipfl.md"].text
     assert "**Not decided**" in found["ipfl.md"].text
     assert ": **not decided** |" in found["index.md"].text
     assert "(from a round's cost in 7 runs by recipe paper)" in found["ipfl.md"].text
@@ -334,7 +337,7 @@ def test_what_was_not_run_goes_on_by_the_recipe_of_the_runs_that_are_kept(
 ) -> None:
     jobs, _ = expand(find_table("ipfl", "table9", "small", "authors"), 2, checked=False)
     for job in jobs:
-        Store(results / "ipfl" / "jobs").write(job, finished(job, 0.5, 10))
+        KeptFile(results / "ipfl").write(job, finished(job, 0.5, 10))
     index = made(pages, results)["index.md"].text.splitlines()
     [line] = [line for line in index if line.startswith("| figure8 ")]
     assert "(from a round's cost in 12 runs by recipe authors)" in line
@@ -364,7 +367,8 @@ def test_pages_tell_a_share_of_seeds_by_its_counts(
         for reading in (r for r in readings if r.cell.algorithm in held and r.cell.group == "Fashion-MNIST 10:90"):
             result = finished(reading.job, 0.5, reading.cell.at)
             separated = {"test/separated": [float(held[reading.cell.algorithm][reading.seed])]}
-            Store(tmp_path / "pifl" / "jobs").write(reading.job, result | {"curves": separated})
+            if KeptFile(tmp_path / "pifl").read(reading.job) is None:
+                KeptFile(tmp_path / "pifl").write(reading.job, result | {"curves": separated})
         text = {page.name: page for page in pages.pages(tmp_path, data)}["pifl.md"].text
     assert "| PI-FL (I) | 67 (2 of 3) (3 of 5) |" in text
     said = "separated, % of seeds: PI-FL (I) − PI-FL (NI): 2 of 3 seeds against 1 of 3, sign test p = 1\n"

@@ -15,12 +15,13 @@ from rich.console import Console
 from hanse.base.errors import MachineError, UserError
 from hanse.base.toml import flat
 from hanse.cli.options import resumable
-from hanse.lab import player
-from hanse.lab.job import play
+from hanse.lab import kept
+from hanse.lab.job import Job, play
+from hanse.lab.kept import KeptFile, Store
 from hanse.lab.papers.compare import rows
 from hanse.lab.papers.runner import expand, job_of, run_table
-from hanse.lab.papers.tables import Variant
-from hanse.lab.player import Store
+from hanse.lab.papers.tables import Cell, Variant
+from hanse.lab.player import Work, play_all
 
 from .paper_cases import cell, made_up, sections, table
 
@@ -54,9 +55,13 @@ def test_resumes_what_is_missing(tmp_path: Path) -> None:
     wanted = table(cell("a", with_lr(0.1)), cell("b", with_lr(0.2)))
     first = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
     assert first.played == 4
-    assert len(list((tmp_path / "jobs").iterdir())) == 4
+    whole = KeptFile(tmp_path).lines()
+    assert list(whole) == [job.key for job in first.jobs]
     gone = first.jobs[2]
-    Store(tmp_path / "jobs").path(gone).unlink()
+    KeptFile(tmp_path).path.unlink()
+    for job in first.jobs:
+        if job != gone:
+            KeptFile(tmp_path).write(job, first.results[job.key])
     asked = []
 
     def work(job, step):  # type: ignore[no-untyped-def]
@@ -69,24 +74,28 @@ def test_resumes_what_is_missing(tmp_path: Path) -> None:
     assert run_table(wanted, seeds=3, workers=1, folder=tmp_path, work=made_up).played == 2
 
 
+def stored(tmp_path: Path, *cells: Cell, seeds: int = 1, work: Work = made_up) -> tuple[Store, list[Job]]:
+    """A sweep's folder with the finished jobs of a table."""
+    store, jobs = Store(tmp_path), expand(table(*(cells or (cell("a"),))), seeds)[0]
+    play_all(jobs, store, work, workers=1, label="test")
+    return store, jobs
+
+
 def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
-    outcome = run_table(table(cell("a")), seeds=2, workers=1, folder=tmp_path, work=made_up)
-    store = Store(tmp_path / "jobs")
-    cut, changed = outcome.jobs
+    store, (cut, changed) = stored(tmp_path, seeds=2)
     store.path(cut).write_text(store.path(cut).read_text()[:-9])
-    stored = json.loads(store.path(changed).read_text())
-    stored["experiment"]["run"]["of_the_future"] = 1  # a key that we do not know changes nothing
-    store.path(changed).write_text(json.dumps(stored))
+    held = json.loads(store.path(changed).read_text())
+    held["experiment"]["run"]["of_the_future"] = 1  # a key that we do not know changes nothing
+    store.path(changed).write_text(json.dumps(held))
     assert store.read(cut) is None
     assert store.read(changed) is not None
-    stored["experiment"]["train"]["lr"] = 0.5
-    store.path(changed).write_text(json.dumps(stored))
+    held["experiment"]["train"]["lr"] = 0.5
+    store.path(changed).write_text(json.dumps(held))
     assert store.read(changed) is None
 
 
 def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path) -> None:
-    outcome = run_table(table(cell("a"), cell("b", with_lr(0.2))), seeds=1, workers=1, folder=tmp_path, work=made_up)
-    store, (ours, other) = Store(tmp_path / "jobs"), outcome.jobs
+    store, (ours, other) = stored(tmp_path, cell("a"), cell("b", with_lr(0.2)))
     store.path(ours).write_text(store.path(other).read_text())  # differs in what ours leaves at its default
     assert store.read(ours) is None
     foreign = json.loads(store.path(other).read_text()) | {"given": {}, "experiment": {}}
@@ -117,22 +126,20 @@ def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path
     ],
 )  # fmt: skip
 def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object]) -> None:
-    [job] = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).jobs
-    path = Store(tmp_path / "jobs").path(job)
+    store, [job] = stored(tmp_path)
+    path = store.path(job)
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
-    again = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up)
-    assert again.played == 1
+    assert store.read(job) is None
     path.write_text("[" * 100_000)
-    assert Store(tmp_path / "jobs").read(job) is None
+    assert store.read(job) is None
 
 
 @pytest.mark.parametrize("name", ["test/top5_accuracy", "client/test_inaccuracy", "test/accuracy_gain", "test/mse"])
 def test_a_metric_of_the_users_own_may_have_any_value(tmp_path: Path, name: str) -> None:
-    [job] = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).jobs
-    path = Store(tmp_path / "jobs").path(job)
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps(found | {"curves": found["curves"] | {name: [57.0, -3.0, 99.0]}}))
-    assert run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).played == 0
+    store, [job] = stored(tmp_path)
+    found = json.loads(store.path(job).read_text())
+    store.path(job).write_text(json.dumps(found | {"curves": found["curves"] | {name: [57.0, -3.0, 99.0]}}))
+    assert store.read(job) is not None
 
 
 def test_a_run_that_is_only_compared_with_has_a_name_of_its_own() -> None:
@@ -149,25 +156,23 @@ def test_a_run_that_is_only_compared_with_has_a_name_of_its_own() -> None:
 
 
 def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Path) -> None:
-    outcome = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path)
-    store, [job] = Store(tmp_path / "jobs"), outcome.jobs
+    store, [job] = stored(tmp_path, work=play)
     text = store.path(job).read_text()
-    kept = json.loads(text)
-    assert text == json.dumps(kept, separators=(",", ":")) + "\n"
+    small = json.loads(text)
+    assert text == json.dumps(small, separators=(",", ":")) + "\n"
     whole, said = (dict(flat(part)) for part in (job.experiment.sections(), job.sections))
-    missing = [name for name in whole if name not in dict(flat(kept["experiment"]))]
+    missing = [name for name in whole if name not in dict(flat(small["experiment"]))]
     assert missing
     assert all(said[name] == whole[name] for name in missing)
-    old = {**kept, "experiment": job.experiment.sections()}
+    old = {**small, "experiment": job.experiment.sections()}
     store.path(job).write_text(json.dumps(old, indent=1))
     found = store.read(job)
     assert found is not None
-    assert found["curves"] == outcome.results[job.key]["curves"]
+    assert found["curves"] == small["curves"]
 
 
 def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
-    [job] = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).jobs
-    store = Store(tmp_path / "jobs")
+    store, [job] = stored(tmp_path)
     found = json.loads(store.path(job).read_text())
     ended = {"rounds": 2, "tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}
     audit = {"rounds": 1, "the ledger verifies": {"holds": True, "said": ""}}
@@ -183,9 +188,9 @@ def test_a_result_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(player, "write_whole", full)
+    monkeypatch.setattr(kept, "write_whole", full)
     with pytest.raises(MachineError, match=r"jobs/.*json: cannot be written: No space left on device; the results"):
-        run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up)
+        stored(tmp_path / "jobs")
 
 
 def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
@@ -203,7 +208,7 @@ def test_one_failure_stops_nothing(tmp_path: Path) -> None:
     bad, good = rows(outcome)
     assert (bad.best.mean, bad.best.n) == (None, 0)
     assert good.best.mean == pytest.approx(65.0)
-    assert json.loads(Store(tmp_path / "jobs").path(outcome.jobs[0]).read_text())["error"] == "ValueError: as ordered"
+    assert KeptFile(tmp_path).lines()[outcome.jobs[0].key][0]["error"] == "ValueError: as ordered"
     assert run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up).played == 2  # tried again
 
 
@@ -223,9 +228,9 @@ def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
     assert sum(steps) == 3
     assert len(found["curves"]["test/accuracy"]) == 3
     Store(tmp_path).write(job, found)
-    kept = Store(tmp_path).read(job)
-    assert kept is not None
-    assert {**kept, "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
+    again = Store(tmp_path).read(job)
+    assert again is not None
+    assert {**again, "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
     crowd = Variant("", sections(clients_per_round=9))
     failed = play(job_of(cell("a"), crowd, 0), steps.append)
     assert failed["status"] == "failed"
@@ -238,7 +243,7 @@ def test_an_interrupted_run_is_not_kept(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=work)
-    assert not (tmp_path / "jobs").exists()
+    assert not KeptFile(tmp_path).path.exists()
 
 
 @pytest.mark.parametrize(("seeds", "workers", "said"), [(0, 1, "--seeds 0"), (1, 0, "--workers 0")])

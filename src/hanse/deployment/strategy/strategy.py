@@ -26,6 +26,7 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
+from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism
@@ -49,7 +50,6 @@ from hanse.rounds.judge import Judge
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, play_setup
-from hanse.runs.names import MEMBERS
 from hanse.runs.rundir import claim_anew, clear
 
 Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number

@@ -308,7 +308,7 @@ class Watch:
             last = finish(replace(setup, federation=Replies(nobody)), state)
             folder.owe(last.state.round, last.view.posted)
             folder.checkpoint(last.state)
-            folder.receipts(last.state.round, last.state.book, last.view.posted)
+            folder.receipts(last.state.round, last.state.book)
         # only now is it known how many rounds there were
         if not self.rounds:
             section = RunSection(**{**self.plan.experiment.run.model_dump(), "rounds": state.round})

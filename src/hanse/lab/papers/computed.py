@@ -18,9 +18,9 @@ import numpy as np
 from hanse.data.sources import is_here
 from hanse.games import replicator
 from hanse.lab.job import Job
+from hanse.lab.kept import KeptFile
 from hanse.lab.papers.runner import job_of
 from hanse.lab.papers.tables import Cell, Computed, build_table, read_table
-from hanse.lab.player import Store
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
@@ -90,7 +90,7 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
     """Return our own Table 7 of iPFL from runs that were kept.
 
     Args:
-        folders: where ``hanse reproduce`` has left its ``jobs/``; each job is taken from the first that has it.
+        folders: where ``hanse reproduce`` has kept its runs; each job is taken from the first that has it.
         scale: the table's scale, by name (:data:`hanse.lab.papers.tables.Scale`).
         recipe: the table's recipe, by name (:data:`hanse.lab.papers.tables.Recipe`).
 
@@ -113,7 +113,7 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
 def _kept(folders: Sequence[Path], job: Job) -> float | None:
     """Return the last test accuracy (0 to 1) of a job that one of the folders has finished; None if none has."""
     for folder in folders:
-        result = Store(folder / "jobs").read(job)
+        result = KeptFile(folder).read(job)
         curve = [] if result is None else result["curves"].get("test/accuracy", [])
         if curve and curve[-1] is not None:
             return float(curve[-1])

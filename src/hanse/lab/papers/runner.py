@@ -20,8 +20,9 @@ from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.lab.job import Job, Step, attempt, play, seeded
+from hanse.lab.kept import KeptFile
 from hanse.lab.papers.tables import Cell, PaperTable, Variant
-from hanse.lab.player import Store, Work, play_all
+from hanse.lab.player import Work, play_all
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import Run
@@ -151,7 +152,7 @@ def run_table(
         table: the table.
         seeds: how many seeds, 1 to 1,000: 0, 1, ...
         workers: how many processes play; with 1 it is this one.
-        folder: results are kept in its ``jobs/``, where other tables find those that they share.
+        folder: results are kept in its ``kept.jsonl.gz``, where other tables find those that they share.
         console: where the progress bar is drawn; None draws none.
         work: what plays one job.
 
@@ -165,7 +166,10 @@ def run_table(
     if seeds > LARGEST:
         raise UserError(f"--seeds {seeds}: must be at most {LARGEST}")
     jobs, readings = expand(table, seeds)
-    done = play_all(jobs, folder, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
+    store = KeptFile(folder)
+    if (mended := store.mend()) is not None and console is not None:
+        console.print(mended, markup=False, highlight=False)
+    done = play_all(jobs, store, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
     return TableOutcome(
         table, seeds, tuple(jobs), tuple(readings), results=done.results, failures=failures, played=done.played
@@ -173,14 +177,14 @@ def run_table(
 
 
 def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> TableOutcome:
-    """Return a table with the results that are kept in ``folder/jobs``, without running anything.
+    """Return a table with the results that are kept in a folder, without running anything.
 
     Args:
         table: the table.
         folder: the folder that :func:`run_table` was given.
         seeds: how many seeds; None: as many as the table has by default, or more if runs with more are kept.
     """
-    store = Store(folder / "jobs")
+    store = KeptFile(folder)
     most = MOST_SEEDS if seeds is None else seeds
     jobs, readings = expand(table, most, checked=False)
     results = {job.key: found for job in jobs if (found := store.read(job)) is not None}

@@ -467,6 +467,23 @@ def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") ->
     return list(dict.fromkeys(source for source in found if source is not None))
 
 
+def names_of(table: PaperTable) -> dict[str, list[str]]:
+    """Return the names of a table's "groups", "columns" and "rows" in order, with groups whose data are not here.
+
+    Args:
+        table: the table.
+    """
+    document = read_table(table.paper, table.name, table.scale, table.recipe)
+    stand = [g for g in _entries(document, "group") if "missing" in g or _stands(g, table.scale, table.recipe)]
+    chosen = [g for g in stand if table.scale in g.get("scales", SCALES) and table.recipe in g.get("recipes", RECIPES)]
+    groups = [_filled(group["name"], _values(document, group)) for group in chosen]
+    return {
+        "groups": list(dict.fromkeys([*groups, *(cell.group for cell in table.cells)])),
+        "columns": list(dict.fromkeys(cell.column for cell in table.cells)),
+        "rows": list(dict.fromkeys(cell.algorithm for cell in table.cells)),
+    }
+
+
 def _numbered(groups: Sequence[Document]) -> Iterator[Document]:
     """Yield groups with their ``place``: the printed name, numbered where several groups make up one printed block."""
     seen: dict[str, int] = {}

@@ -1,0 +1,351 @@
+"""What a paper says, as data: ``papers/PAPER/claims.toml`` and how it is checked.
+
+A file has ``[[claims]]`` and, in ``[defaults]``, what its claims share. A claim says:
+
+* ``name``, short and its own; ``says``, the paper's sentence in our words; ``where`` it stands.
+* ``table``: the table, or tables, whose runs decide it; ``recipe`` and ``scale``: which runs. Holm's correction is over
+  the claims of the same (first) table.
+* ``kind`` of contrast, and what it claims:
+  "difference": ``arm`` is above each of ``against``;
+  "change": from the second of two ``columns`` to the first ``arm`` gains more (or loses less) than each of ``against``,
+  or gains at all if there are none;
+  "order": ``arm`` is above the first of ``against``, that one above the second, and so on;
+  "share": it is so in more seeds of ``arm`` than of ``against``, pooled over the settings;
+  "equal": ``arm`` has the ``printed`` number, within the ``margin``.
+* ``groups``, ``columns``: the settings, by the table's names; left out: all. ``over``: "pooled" (the mean over them
+  decides) or "each" (all must show it).
+* ``variants``: by row, the hyper-parameters that are read. A choice on the test set would be no claim, so that a row
+  with several needs its name here.
+* ``reading``: "last" (the test at the column's round), ``{ mean = [150, 400] }`` (the tests from round 150 to 400),
+  ``{ rounds = 90.0 }`` (rounds to that figure, fewer are better), ``{ rounds = "against" }`` (by how many percent fewer
+  rounds to the other arm's best, GTFLAT eq. 13), or "best" (the best test until the column's round). "best" needs
+  ``control``: the arm that had as free a choice of round, which gets a row of its own unless it is in ``against``.
+* ``lower``: whether lower figures are better.
+* ``printed``: the effect that the paper prints, above 0 where it claims one; left out: from the printed table.
+* ``margin``: the smallest effect that matters, above 0; left out: half of the printed one.
+* ``twin``: an arm with the mechanism's interface and cost and without its game. It gets a row of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, Literal
+
+from hanse.base.errors import UserError, nearest
+from hanse.lab.papers.catalogue import find_table
+from hanse.lab.papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant, names_of
+
+KINDS = ("difference", "change", "order", "share", "equal")
+Role = Literal["claim", "twin", "control"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read off a run's tests.
+
+    Attributes:
+        kind: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (to ``target``) or "faster"
+            (percent fewer rounds than the other arm).
+        first: a round.
+        last: a round.
+        target: a figure in the table's unit.
+    """
+
+    kind: Literal["last", "best", "mean", "rounds", "faster"]
+    first: int = 0
+    last: int = 0
+    target: float = 0.0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row in one setting: where a number of a seed is read.
+
+    Attributes:
+        table: the table.
+        cell: its cell.
+        variant: the variant that is read; None: the cell is computed without a run.
+    """
+
+    table: PaperTable
+    cell: Cell
+    variant: Variant | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim, checked against its table. :func:`load_claims` says what the fields mean.
+
+    Attributes:
+        arms: ``[settings][1 + against]``; for a "change" the settings come in pairs, after and before.
+        role: whether it is the paper's claim or the same against its twin or its control.
+    """
+
+    name: str
+    says: str
+    where: str
+    paper: str
+    table: str
+    kind: str
+    over: str
+    reading: Reading
+    lower: bool
+    printed: float | None
+    margin: float
+    arms: tuple[tuple[Arm, ...], ...]
+    role: Role = "claim"
+
+
+Check = tuple[str, Callable[[Any], bool]]
+Find = Callable[[str, str, str], PaperTable]
+"""Returns a table of the claims' paper by its name, scale and recipe."""
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+FIELDS: Mapping[str, Check] = {
+    **dict.fromkeys(("name", "says", "where", "arm", "twin", "control"), ("a text", _text)),
+    **dict.fromkeys(("against", "groups", "columns"), ("a list of names", _names)),
+    "table": ("a name or a list of names", lambda value: _text(value) or _names(value)),
+    "recipe": (" or ".join(RECIPES), lambda value: value in RECIPES),
+    "scale": (" or ".join(SCALES), lambda value: value in SCALES),
+    "kind": (", ".join(KINDS), lambda value: value in KINDS),
+    "over": ("pooled or each", lambda value: value in ("pooled", "each")),
+    "variants": ("a table of names", lambda value: isinstance(value, dict) and all(map(_text, value.values()))),
+    "reading": ("last, best, { mean = [FIRST, LAST] } or { rounds = NUMBER or \"against\" }", lambda value: (
+        value in ("last", "best")
+        or (isinstance(value, dict) and value.keys() == {"mean"} and isinstance(value["mean"], list)
+            and len(value["mean"]) == 2 and all(type(item) is int for item in value["mean"]))
+        or (isinstance(value, dict) and value.keys() == {"rounds"}
+            and (value["rounds"] == "against" or _number(value["rounds"])))
+    )),
+    "lower": ("true or false", lambda value: type(value) is bool),
+    "printed": ("a number", _number),
+    "margin": ("a number above 0", lambda value: _number(value) and value > 0),
+}  # fmt: skip
+NEEDED = ("name", "says", "where", "table", "kind", "arm")
+
+
+def load_claims(paper: str) -> tuple[Claim, ...]:
+    """Return a paper's claims, each followed by its rows against its control and its twin.
+
+    Args:
+        paper: its name on the command line.
+
+    Raises:
+        UserError: something in the file cannot be; a line for each mistake, with the field, the value and what is
+            allowed.
+    """
+    file = files("hanse.lab.papers") / paper / "claims.toml"
+    return read_claims(paper, file.read_text()) if file.is_file() else ()
+
+
+def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
+    """Return the claims of a file's text, as :func:`load_claims` does."""
+    where = f"{paper}/claims.toml"
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise UserError(f"{where}: cannot be read: {' '.join(str(wrong).split())}") from None
+    shared, entries = document.get("defaults", {}), document.get("claims", [])
+    lines = [f"{where}: {key}: there is no such key{nearest(key, ('claims', 'defaults'))}"
+             for key in document.keys() - {"claims", "defaults"}]  # fmt: skip
+    if not isinstance(shared, dict) or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise UserError(*lines, f"{where}: claims are written as [[claims]], what they share as [defaults]")
+    found: list[Claim] = []
+    names: set[str] = set()
+    find = cache(partial(find_table, paper))
+    for place, own in enumerate(entries, 1):
+        entry = {**shared, **own, "variants": {**_variants(shared), **_variants(own)}}
+        at = f"{where}: {entry['name'] if _text(entry.get('name')) else f'claim {place}'}"
+        misfits = _misfits(entry)
+        if not misfits and entry["name"] in names:
+            misfits = [f"name {entry['name']}: is there twice; each claim has its own"]
+        if not misfits:
+            names.add(entry["name"])
+            try:
+                found += _rows(entry, find)
+            except UserError as mistake:
+                misfits = list(mistake.lines)
+        lines += [f"{at}: {line}" for line in misfits]
+    if lines:
+        raise UserError(*lines)
+    return tuple(found)
+
+
+def _variants(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = entry.get("variants", {})
+    return given if isinstance(given, dict) else {"variants": 0}  # which FIELDS refuses
+
+
+def _misfits(entry: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a claim's fields, one by one and together, before its table is looked at."""
+    lines = [f"{key}: there is no such field{nearest(key, FIELDS)}" for key in entry.keys() - FIELDS.keys()]
+    lines += [f"{key}: is missing; must be {FIELDS[key][0]}" for key in NEEDED if key not in entry]
+    lines += [f"{key} {entry[key]!r}: must be {what}" for key, (what, fits) in FIELDS.items()
+              if key in entry and not fits(entry[key])]  # fmt: skip
+    if lines:
+        return lines
+    kind, against = entry["kind"], entry.get("against", [])
+    if kind in ("difference", "order", "share") and not against:
+        lines.append(f"against: is missing; a claim of kind {kind} needs at least one arm")
+    if kind == "share" and len(against) > 1:
+        lines.append(f"against {against}: must be one arm for kind share")
+    if kind == "equal" and (against or "margin" not in entry):
+        lines.append("margin, against: a claim of kind equal has a margin and no other arm")
+    if kind == "change" and len(entry.get("columns", ())) != 2:
+        lines.append(f"columns {entry.get('columns', [])}: must be two for kind change, after and before")
+    if entry.get("reading") == "best" and "control" not in entry:
+        lines.append("control: is missing; the best round needs an arm with as free a choice of round")
+    if entry.get("reading") == {"rounds": "against"} and kind != "difference":
+        lines.append(f"reading {entry['reading']}: goes with kind difference")
+    return lines
+
+
+def _rows(entry: Mapping[str, Any], find: Find) -> Iterator[Claim]:
+    """Yield a claim, and the same against its control and its twin. Raises UserError for what its table cannot do."""
+    claim = _claim(entry, "claim", find)
+    yield claim
+    kind = "difference" if entry["kind"] in ("order", "equal") else entry["kind"]
+    for role in ("control", "twin"):
+        if role in entry and entry[role] not in entry.get("against", ()):
+            other = {**entry, "kind": kind, "against": [entry[role]], "margin": claim.margin}
+            made = _claim(other, "twin" if role == "twin" else "control", find)
+            yield replace(made, name=f"{claim.name}, {role}", printed=None)
+
+
+def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
+    tables = _tables(entry, find)
+    reading, arms = _reading(entry.get("reading", "last")), _arms(tables, entry)
+    _check_reading(reading, entry.get("reading"), arms)
+    lower = entry.get("lower", False) or reading.kind == "rounds"
+    printed, margin = entry.get("printed"), entry.get("margin")
+    if printed is None and role == "claim":
+        printed = _printed(entry, arms, -1 if lower else 1)
+    if margin is None and arms:
+        if printed is None or printed <= 0:
+            raise UserError(f"margin: is missing, and the printed effect is {printed}; must be a number above 0")
+        margin = printed / 2
+    return Claim(
+        name=entry["name"],
+        says=entry["says"],
+        where=entry["where"],
+        paper=tables[0].paper,
+        table=tables[0].name,
+        kind=entry["kind"],
+        over=entry.get("over", "pooled"),
+        reading=reading,
+        lower=lower,
+        printed=printed,
+        margin=math.inf if margin is None else float(margin),  # without its data a claim is not judged
+        arms=arms,
+        role=role,
+    )
+
+
+def _tables(entry: Mapping[str, Any], find: Find) -> list[PaperTable]:
+    names = [entry["table"]] if isinstance(entry["table"], str) else entry["table"]
+    return [find(name, entry.get("scale", "paper"), entry.get("recipe", "paper")) for name in names]
+
+
+def _reading(given: Any) -> Reading:
+    """Return a reading as a file gives it."""
+    if isinstance(given, str):
+        return Reading("best" if given == "best" else "last")
+    if "mean" in given:
+        return Reading("mean", *given["mean"])
+    return Reading("faster") if given["rounds"] == "against" else Reading("rounds", target=float(given["rounds"]))
+
+
+def _arms(tables: Sequence[PaperTable], entry: Mapping[str, Any]) -> tuple[tuple[Arm, ...], ...]:
+    """Return the arms setting by setting; none if data of a setting are not here.
+
+    Raises:
+        UserError: the tables do not have one of the names.
+    """
+    rows = [entry["arm"], *entry.get("against", ())]
+    wrong = []
+    for field, kind, asked in (
+        ("arm", "rows", rows[:1]),
+        ("against", "rows", rows[1:]),
+        ("groups", "groups", entry.get("groups", ())),
+        ("columns", "columns", entry.get("columns", ())),
+    ):
+        known = {name for table in tables for name in names_of(table)[kind]}
+        wrong += [f"{field} {name!r}: {entry['table']} has no such {kind[:-1]}{nearest(name, known)}"
+                  for name in asked if name not in known]  # fmt: skip
+    if wrong:
+        raise UserError(*wrong)
+    found = []
+    for table in tables:
+        cells = {(c.group, c.column, c.algorithm): c for c in table.cells}
+        held = names_of(table)
+        groups = [g for g in held["groups"] if g in entry.get("groups", (g,))]
+        if any(group not in {c.group for c in table.cells} for group in groups):
+            return ()  # its data are not here; a claim about fewer settings would be another one
+        columns = entry.get("columns", held["columns"])
+        for group, column in ((g, c) for g in groups for c in columns if (g, c, rows[0]) in cells):
+            if missing := [row for row in rows if (group, column, row) not in cells]:
+                raise UserError(f"against {missing[0]!r}: {table.name} has it not in {group}, {column}")
+            found.append(tuple(_arm(table, cells[group, column, row], entry["variants"]) for row in rows))
+    if entry["kind"] == "change" and len(found) % 2:
+        raise UserError(f"columns {entry['columns']}: each group must have both")
+    return tuple(found)
+
+
+def _arm(table: PaperTable, cell: Cell, variants: Mapping[str, str]) -> Arm:
+    """Return an arm with the variant that is read. Raises UserError if it is not clear which."""
+    if not cell.variants:
+        return Arm(table, cell, None)
+    if len(cell.variants) == 1:
+        return Arm(table, cell, cell.variants[0])
+    asked = variants.get(cell.algorithm)
+    known = [v.name for v in cell.variants]
+    if asked not in known:
+        said = "is missing" if asked is None else f"{asked!r}: there is none"
+        raise UserError(f"variants.{cell.algorithm}: {said}; allowed: {', '.join(known)}")
+    return Arm(table, cell, cell.variants[known.index(asked)])
+
+
+def _check_reading(reading: Reading, given: Any, arms: Sequence[Sequence[Arm]]) -> None:
+    """Raise UserError for a mean of tests that the runs do not have."""
+    for arm in (arm for setting in arms for arm in setting if arm.variant is not None and reading.kind == "mean"):
+        sections = arm.variant.sections  # type: ignore[union-attr]
+        rounds, every = sections["run"]["rounds"], sections.get("eval", {}).get("every", 1)
+        if not 1 <= reading.first <= reading.last <= rounds:
+            raise UserError(f"reading {given}: must lie within rounds 1 to {rounds} of {arm.cell.setting}")
+        if not any(number % every == 0 or number == rounds for number in range(reading.first, reading.last + 1)):
+            raise UserError(f"reading {given}: {arm.cell.setting} is tested every {every} rounds, and never in these")
+
+
+def _printed(entry: Mapping[str, Any], arms: Sequence[Sequence[Arm]], sign: int) -> float | None:
+    """Return the effect that the table prints, against the arm where it is smallest: the mean over the settings if they
+    are pooled, else the smallest. None where a number is missing, or for a kind whose effect is not read off so.
+    """
+    if entry["kind"] in ("equal", "order") or isinstance(entry.get("reading"), dict):
+        return None
+    numbers = [[arm.cell.published for arm in setting] for setting in arms]
+    if not numbers or any(number is None for setting in numbers for number in setting):
+        return None
+    means = [[number.mean for number in setting if number is not None] for setting in numbers]
+    if entry["kind"] == "change":
+        means = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(means[::2], means[1::2], strict=True)]
+    by_arm = zip(*([sign * (mine - other) for other in others or [0.0]] for mine, *others in means), strict=True)
+    return float(
+        min(sum(effects) / len(effects) if entry.get("over") != "each" else min(effects) for effects in by_arm)
+    )

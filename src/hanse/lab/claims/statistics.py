@@ -1,0 +1,311 @@
+"""The tests behind a claim's word: arrays in, plain numbers out.
+
+A claim is about an *effect*, in the direction in which it is claimed: above 0 if the claim is right. :func:`evidence`
+turns its differences, one row a seed, into three p-values; :func:`words` corrects those of all claims of a table and
+says what each of them comes to.
+
+**Looking more than once.** Seeds are added until a claim is decided, which a plain 5 % test does not survive. There are
+three looks, after 5, 10 and 20 seeds, and the 5 % are spent over them in proportion to the seeds (the spending function
+``alpha * n / 20``: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70, 1983): a look's
+p-value is divided by its share. Whichever look one stops at, the chance of a p-value below ``u`` is then at most
+``u``, by the sum of the shares; intervals are Jennison and Turnbull's repeated ones (JRSS B 51, 1989). Between looks
+the last one counts. A look at which an exact test cannot reach its share, as sign flips cannot after five seeds, is
+left out, and its share goes to the next.
+
+**Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) over the claims of a table, once
+for *confirmed* and *contradicted* together and once for *no such effect*, so that each kind of sentence is wrong
+somewhere in a table with a chance of at most 5 %.
+
+**The noise floor** is the deviation of the difference between a run and the same run on another instruction set or
+engine. Over the root of the number of seeds it is added to an effect's error, so that nothing below it is confirmed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Floats = NDArray[np.float64]
+Word = Literal["confirmed", "contradicted", "no such effect", "open", "not run"]
+WORDS: tuple[Word, ...] = get_args(Word)
+ALPHA = 0.05
+LOOKS = (5, 10, 20)
+"""After how many seeds a claim is looked at; the first is the fewest that can decide one."""
+FLIP_LOOKS = LOOKS[1:]  # 2 / 2^5 is above any share of 5 %
+MOST_NEEDED = 10_000  # seeds; of more is said that they would not decide it
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What the seeds say of one difference.
+
+    Attributes:
+        mean: of the seeds at the last look.
+        error: its standard error, the noise floor included.
+        share: the part of 5 % that this look has.
+        seeds: how many seeds the look has.
+        up: the p-value against "it is 0 or less", two-sided and over all looks.
+        down: against "it is 0 or more".
+        small: against "it is at least the smallest effect that matters".
+    """
+
+    mean: float
+    error: float
+    share: float
+    seeds: int
+    up: float
+    down: float
+    small: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim's word.
+
+    Attributes:
+        word: by the rule of :func:`words`.
+        effect: of a claim about several differences the weakest; None: no seed has all of its runs.
+        low: lower end of the repeated interval of ``effect``, at the level that Holm's method left it.
+        high: upper end.
+        needed: how many seeds would decide an open claim if mean and deviation stay what they are; None: unknown, or
+            more than 10,000.
+        level: the level of the interval's error, which is Holm's for this claim.
+        lesser: whether a confirmed effect is smaller than the smallest that matters.
+    """
+
+    word: Word
+    effect: Effect | None = None
+    low: float = math.nan
+    high: float = math.nan
+    needed: int | None = None
+    level: float = ALPHA
+    lesser: bool = False
+
+
+def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
+    """Return the last look that so many seeds allow and its share of the 5 %; None before the first.
+
+    Example:
+        >>> look(4), look(5), look(12), look(12, FLIP_LOOKS)
+        (None, (5, 0.25), (10, 0.25), (10, 0.5))
+    """
+    past = [n for n in looks if n <= seeds]
+    if not past:
+        return None
+    before = past[-2] if len(past) > 1 else 0
+    return past[-1], (past[-1] - before) / looks[-1]
+
+
+def t_sides(mean: float, error: float, n: int, null: float = 0.0) -> tuple[float, float]:
+    """Return Student's p-values against "at most ``null``" and "at least ``null``", each doubled and at most 1.
+
+    Without any error a mean off ``null`` is certain, and one at it says nothing.
+    """
+    if error == 0:
+        return (0.0, 1.0) if mean > null else (1.0, 0.0) if mean < null else (1.0, 1.0)
+    t = (mean - null) / error
+    return min(1.0, 2 * float(stats.t.sf(t, n - 1))), min(1.0, 2 * float(stats.t.cdf(t, n - 1)))
+
+
+def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the exact p-values of the same two sides if each seed's sum had either sign with the same chance.
+
+    This is the stratified exact test of shares, with the seed as the stratum: a seed's two arms are exchanged in all
+    settings at once, so that settings may depend on each other, as those that share a seed's model do.
+
+    Args:
+        sums: ``[n]``: over the settings, how often something was so in the first arm less how often in the second.
+
+    Example:
+        >>> flip_sides(np.array([1, 2, 1, 1, 1]))
+        (0.0625, 1.0)
+    """
+    sizes, total = np.abs(sums[sums != 0]), int(sums.sum())
+    chance = np.ones(1)
+    for size in sizes:
+        kernel = np.zeros(2 * size + 1)
+        kernel[[0, -1]] += 0.5
+        chance = np.convolve(chance, kernel)
+    middle = int(sizes.sum())
+    above, below = chance[middle + total :].sum(), chance[: middle + total + 1].sum()
+    return min(1.0, 2 * float(above)), min(1.0, 2 * float(below))
+
+
+def spread_of_shares(first: Floats, second: Floats) -> float:
+    """Return the standard error of a difference of shares by Agresti and Min (Statistics in Medicine 24, 2005): half a
+    pair is added to each kind of pair, since a few equal pairs do not show that there is no spread.
+
+    Args:
+        first: ``[n, settings]``, 0 or 1.
+        second: the same of the other arm.
+    """
+    only_first, only_second = float((first > second).sum()), float((first < second).sum())
+    pairs = first.size + 2.0
+    return math.sqrt(only_first + only_second + 1.0 - (only_first - only_second) ** 2 / pairs) / pairs
+
+
+def effect(differences: Floats, margin: float, floor: float | None) -> Effect | None:
+    """Return what the seeds' differences say, by Student's t; None before the first look.
+
+    Args:
+        differences: ``[n]``, above 0 where the claim is right, in the order of the seeds.
+        margin: the smallest effect that matters, above 0.
+        floor: the noise floor; None: not measured. The deviation of the differences, of which noise is only a part,
+            then counts as the floor.
+    """
+    at = look(len(differences))
+    if at is None:
+        return None
+    n, share = at
+    mean, sd = float(differences[:n].mean()), float(differences[:n].std(ddof=1))
+    return _tested(mean, (sd + (sd if floor is None else floor)) / math.sqrt(n), share, n, margin)
+
+
+def _tested(mean: float, error: float, share: float, n: int, margin: float) -> Effect:
+    (up, down), (_, small) = t_sides(mean, error, n), t_sides(mean, error, n, margin)
+    return Effect(mean, error, share, n, *(min(1.0, p / share) for p in (up, down, small)))
+
+
+def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
+    """Return what the seeds say of a difference of shares, pooled over the settings; None before the first look.
+
+    Its direction is tested by :func:`flip_sides`, and its interval has the larger of the seeds' error and Agresti and
+    Min's. There is no floor: noise that turns a yes into a no is in the shares.
+
+    Args:
+        first: ``[n, settings]``: 1 where it was so in the first arm, else 0.
+        second: the same of the other arm.
+        margin: the smallest difference that matters, in percentage points, in which the effect is told, too.
+    """
+    at = look(len(first), FLIP_LOOKS)
+    if at is None:
+        return None
+    n, share = at
+    first, second = first[:n], second[:n]
+    by_seed = 100 * (first - second).mean(axis=1)
+    error = max(float(by_seed.std(ddof=1)) / math.sqrt(n), 100 * spread_of_shares(first, second))
+    found = _tested(float(by_seed.mean()), error, share, n, margin)
+    up, down = (min(1.0, p / share) for p in flip_sides((first - second).sum(axis=1).astype(np.int64)))
+    return Effect(found.mean, error, share, n, up, down, found.small)
+
+
+def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
+    """Return what the seeds say of "equal to the printed number": up if the mean lies within the margin of it (both
+    one-sided tests), down if it lies outside; None before the first look.
+
+    Args:
+        differences: ``[n]``, ours less the printed number.
+        margin: how far off is still equal.
+        floor: as for :func:`effect`.
+    """
+    found = effect(differences, margin, floor)
+    if found is None:
+        return None
+    over, under = t_sides(found.mean, found.error, found.seeds, margin)
+    over_low, under_low = t_sides(found.mean, found.error, found.seeds, -margin)
+    inside, outside = max(under, over_low), min(over, under_low)
+    up, down = min(1.0, inside / found.share), min(1.0, outside / found.share)
+    return Effect(found.mean, found.error, found.share, found.seeds, up, down, 1.0)
+
+
+def together(effects: Sequence[Effect]) -> Effect:
+    """Return a claim about several differences as one: it is right if all of them are.
+
+    ``up`` is the largest (all must be shown: intersection and union, Berger 1982), ``down`` and ``small`` are
+    Bonferroni's (one is enough); the numbers are those of the difference with the largest ``up``.
+    """
+    weakest = max(effects, key=lambda e: (e.up, -e.mean))
+    down, small = (min(1.0, len(effects) * min(p)) for p in ([e.down for e in effects], [e.small for e in effects]))
+    return replace(weakest, down=down, small=small)
+
+
+def holm(p: Sequence[float]) -> list[tuple[float, float]]:
+    """Return Holm's adjusted p-values and the level that each p-value was held against, in the order given.
+
+    Those that Holm leaves undecided are all held against the same level, ``5 % / how many they are``.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [(0.03, 0.016666666666666666), (0.06, 0.025), (0.06, 0.025)]
+    """
+    order = sorted(range(len(p)), key=p.__getitem__)
+    found, least, level = [(1.0, ALPHA)] * len(p), 0.0, ALPHA
+    for rank, place in enumerate(order):
+        if least <= ALPHA:
+            level = ALPHA / (len(p) - rank)
+        least = max(least, min(1.0, (len(p) - rank) * p[place]))
+        found[place] = least, level
+    return found
+
+
+def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Judged]:
+    """Return the words of a table's claims.
+
+    *confirmed*: the interval is clear of 0 on the claimed side; *contradicted*: on the other side; *no such effect*: it
+    contains 0 and lies below the smallest effect that matters; *open*: none of these. An effect that is confirmed and
+    lies below the smallest that matters is ``lesser``.
+
+    Args:
+        effects: of each claim; None: fewer seeds than its first look has. A claim counts in Holm's correction whether
+            or not it was run.
+        margins: the smallest effect of each that matters.
+    """
+    signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects])
+    smalls = holm([1.0 if e is None else e.small for e in effects])
+    found = []
+    for e, margin, (sign, level), (small, _) in zip(effects, margins, signs, smalls, strict=True):
+        if e is None:
+            found.append(Judged("open", level=level))
+            continue
+        clear = sign <= ALPHA
+        word: Word = "no such effect" if small <= ALPHA else "open"
+        if clear:
+            word = "confirmed" if e.up < e.down else "contradicted"
+        half = float(stats.t.isf(level * e.share / 2, e.seeds - 1)) * e.error if e.error else 0.0
+        needed = seeds_needed(e, margin, level) if word == "open" else None
+        lesser = word == "confirmed" and small <= ALPHA
+        found.append(Judged(word, e, e.mean - half, e.mean + half, needed, level, lesser))
+    return found
+
+
+def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
+    """Return how many seeds would decide a claim if its mean and deviation stay as they are, at least up to the next
+    look; None: more than 10,000.
+
+    Args:
+        found: its effect now.
+        margin: the smallest effect that matters.
+        level: Holm's level for it.
+    """
+    spread = found.error * math.sqrt(found.seeds)
+    away = max(abs(found.mean), margin - found.mean)
+    sizes = np.unique(np.geomspace(found.seeds + 1, MOST_NEEDED, 2000).astype(np.int64))
+    share = look(LOOKS[-1])[1]  # type: ignore[index]  # the last look's; one after more seeds would have no more
+    enough = sizes[stats.t.isf(level * share / 2, sizes - 1) * spread / np.sqrt(sizes) < away]
+    least = int(enough[0]) if len(enough) else None
+    return least if least is None else next((n for n in LOOKS if n >= least), least)
+
+
+def chance_to_decide(found: Effect | None, margin: float, at: int, level: float) -> float:
+    """Return about how likely the look after ``at`` seeds decides a claim, from its mean and deviation so far.
+
+    Args:
+        found: its effect now; None: nothing is known, and half is returned.
+        margin: the smallest effect that matters.
+        at: seeds at that look.
+        level: Holm's level for it.
+    """
+    now = look(at)
+    if found is None or now is None:
+        return 0.5
+    error = max(found.error * math.sqrt(found.seeds / at), 1e-12)
+    bar = float(stats.t.isf(level * now[1] / 2, at - 1)) * error
+    spread = math.hypot(error, found.error)  # the mean at that look lies around today's, and both are uncertain
+    ways = (found.mean - bar, -found.mean - bar, margin - found.mean - bar)
+    return min(1.0, sum(float(stats.norm.cdf(way / spread)) for way in ways))

@@ -1,0 +1,397 @@
+"""What is kept of finished runs on disk, and how it is read again.
+
+A sweep keeps a file a run (:class:`Store`), since several machines may write into its folder at once. The runs of a
+paper are kept in one file, ``kept.jsonl.gz`` (:class:`KeptFile`): JSON lines that are only ever added, each a gzip
+member of its own or several in one (``zcat`` reads both), each with the key of its run and the version of the format.
+Both are :class:`Results`, which is all that :func:`hanse.lab.player.play_all` knows of them.
+
+A line is what :func:`hanse.lab.job.attempt` returned, made small: ``experiment`` has only what ``given`` does not say,
+and a curve begins with its first number. A key may have several lines: failures, runs under other defaults, and repeats
+on another machine or commit (``made``). The first finished one that fits is the run's result.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.files import opened, write_whole
+from hanse.base.toml import flat
+from hanse.lab.job import Job, key_of
+
+NAME = "kept.jsonl.gz"
+VERSION = 1
+_LARGEST = 1e100  # of a kept number; a larger one is damage, and its square would be infinite
+_MOST = 1 << 32  # bytes that a file of results may unpack to
+# hanse's own accuracies in the curves of any experiment
+_ACCURACY = re.compile(r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|client/best_accuracy")
+
+
+class Results(Protocol):
+    """A place where results of jobs are kept."""
+
+    def read(self, job: Job) -> dict[str, Any] | None:
+        """Return a job's finished result, or None if it must be played."""
+
+    def write(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Keep a result, finished or failed. Raises MachineError if it cannot be written."""
+
+
+class Store:
+    """The folder of a sweep's results, one file ``<key>.json`` for each job.
+
+    A file is written whole or not at all, so a reader never sees half a result. Several sweeps may use the same folder;
+    a run that they have in common is then played once.
+
+    Examples:
+        >>> from hanse.lab.job import seeded
+        >>> store, job = Store(Path("kept")), seeded({"mechanism": {"name": "fedavg"}}, 7, "fedavg")
+        >>> store.path(job).name == f"{job.key}.json", store.read(job)
+        (True, None)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, job: Job) -> Path:
+        """Return the file of a job's result, whether or not it exists."""
+        return self.folder / f"{job.key}.json"
+
+    def read(self, job: Job) -> dict[str, Any] | None:
+        """Return a job's finished result as :func:`hanse.lab.job.attempt` made it; None if there is no such file, if
+        the job failed or is of another experiment (whatever the file is called), or if the file is damaged.
+        """
+        try:
+            found = json.loads(self.path(job).read_text())
+        except (OSError, ValueError, RecursionError):  # not there, or cut short by something that was not us
+            return None
+        return _whole(found) if _is_finished(found) and is_of(found, job) else None
+
+    def write(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Keep a result. Raises MachineError if the file cannot be written, such as on a full disk."""
+        with _told(self.path(job)):
+            write_whole(self.path(job), _line(result))
+
+
+class KeptFile:
+    """All results of a paper in one file, to which lines are only ever added.
+
+    Several processes may add lines at the same time. A line that cannot be written whole is taken back, and a piece
+    that a killed process left at the end is taken away by the next writer.
+
+    Attributes:
+        path: the file, ``kept.jsonl.gz`` in the folder.
+
+    Examples:
+        >>> from hanse.lab.job import seeded
+        >>> kept, job = KeptFile(Path("paper")), seeded({"mechanism": {"name": "fedavg"}}, 7, "fedavg")
+        >>> kept.path.name, kept.read(job), kept.repeats(job)
+        ('kept.jsonl.gz', None, [])
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+
+    def lines(self) -> Mapping[str, Sequence[dict[str, Any]]]:
+        """Return every line by its key, in the order in which they were added; nothing without a file.
+
+        Raises:
+            UserError: a line is cut, damaged, of another version or there twice; each such line is told in one.
+        """
+        if not self.path.exists():
+            return {}
+        now = self.path.stat()
+        return _lines(self.path.absolute(), now.st_size, now.st_mtime_ns)
+
+    def read(self, job: Job) -> dict[str, Any] | None:
+        """Return a job's finished result, or None. Raises UserError as :meth:`lines` does."""
+        return next(iter(self.repeats(job)), None)
+
+    def repeats(self, job: Job) -> list[dict[str, Any]]:
+        """Return all finished results of a job, the one that counts first: repeats of the same run on other machines or
+        at other commits.
+        """
+        there = self.lines().get(job.key, ())
+        return [_whole(found) for found in there if found["status"] == "done" and is_of(found, job)]
+
+    def write(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Add a result as a line. Raises MachineError if it cannot be written, such as on a full disk; the file is then
+        what it was.
+        """
+        member = gzip.compress(_line({"version": VERSION, **result}).encode(), mtime=0)
+        with _told(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                _append(file, member)
+            finally:
+                os.close(file)
+
+    def mend(self) -> str | None:
+        """Take away the piece of a line that a killed process left at the end; return what was done, or None."""
+        if not self.path.exists():
+            return None
+        with _told(self.path), self.path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            data = file.read()
+            whole = _unpacked(self.path, data)[1]
+            file.truncate(whole)
+        cut = len(data) - whole
+        return f"{self.path}: {cut} bytes of a line that was cut off were taken away" if cut else None
+
+
+@lru_cache(maxsize=8)
+def _lines(path: Path, size: int, changed_ns: int) -> dict[str, list[dict[str, Any]]]:
+    """Return :meth:`KeptFile.lines`; a file is only read again when its size or its time has changed."""
+    with _told(path, reading=True), opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        data = file.read()
+    return _checked(path, data)
+
+
+def _append(file: int, member: bytes) -> None:
+    """Write bytes at the end of an open file, all of them or none."""
+    size = os.fstat(file).st_size
+    try:
+        os.lseek(file, size, os.SEEK_SET)
+        left = memoryview(member)
+        while left:
+            left = left[os.write(file, left) :]
+        os.fsync(file)
+    except BaseException:
+        os.ftruncate(file, size)
+        raise
+
+
+def _unpacked(path: Path, data: bytes) -> tuple[bytes, int]:
+    """Return the text of a file's whole gzip members and how many bytes they take. Raises UserError for damage."""
+    text: list[bytes] = []
+    whole = 0
+    while whole < len(data):
+        member = zlib.decompressobj(wbits=31)
+        try:
+            piece = member.decompress(memoryview(data)[whole:], _MOST)
+        except zlib.error:
+            lines = b"".join(text).count(b"\n")
+            raise UserError(f"{path}: is damaged after line {lines}") from None
+        if member.unconsumed_tail:
+            raise UserError(f"{path}: unpacks to more than {_MOST >> 30} GiB")
+        if not member.eof:
+            break
+        text.append(piece)
+        whole = len(data) - len(member.unused_data)
+    return b"".join(text), whole
+
+
+def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
+    """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
+    text, whole = _unpacked(path, data)
+    found: dict[str, list[dict[str, Any]]] = {}
+    seen: dict[tuple[str, ...], int] = {}
+    wrong = []
+    for number, line in enumerate(text.splitlines(), 1):
+        said, parsed = _parsed(line)
+        if parsed is not None:
+            first = seen.setdefault(_identity(parsed), number)
+            found.setdefault(parsed["key"], []).append(parsed)
+            said = f"is the same run as line {first}, {parsed['key']}" if first != number else ""
+        wrong += [f"{path}: line {number} {said}"] if said else []
+    if whole < len(data):
+        wrong.append(f"{path}: its last line is cut off after byte {whole}; the next command that adds a run mends it")
+    if wrong:
+        raise UserError(*wrong)
+    return found
+
+
+def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
+    """Return what is wrong with a line, and the line if nothing is."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return "is damaged", None
+    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+        return "has no key", None
+    if found.get("version") != VERSION:
+        return f"has version {found.get('version')!r}; allowed: {VERSION}", None
+    failed = found.get("status") == "failed" and isinstance(found.get("error"), str)
+    if not failed and not _is_finished(found):
+        return f"is no result of a run, {found['key']}", None
+    if not isinstance(found.get("given"), dict) or key_of(found["given"]) != found["key"]:
+        return f"has not the settings of its key, {found['key']}", None
+    return "", found
+
+
+def _identity(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what no two lines may share: the run with all its settings, and what played it. A failure may repeat."""
+    made = found.get("made", {})
+    failed = () if found["status"] == "done" else (str(id(found)),)
+    settings = key_of(found.get("experiment", {}))
+    return (found["key"], settings, str(made.get("commit")), str(made.get("instructions")), *failed)
+
+
+@contextmanager
+def _told(path: Path, *, reading: bool = False) -> Iterator[None]:
+    """Turn what keeps a file from being written (or read) into an error with one line."""
+    try:
+        yield
+    except OSError as wrong:
+        what = "read" if reading else "written"
+        rest = "" if reading else "; the results before it are kept"
+        raise MachineError(f"{path}: cannot be {what}: {wrong.strerror or wrong}{rest}") from None
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    """Return a result as a line of JSON, made small as the head of this module says."""
+    kept = dict(result)
+    if "experiment" in kept:
+        kept["experiment"] = _beyond(kept["experiment"], kept["given"])
+    if "curves" in kept:
+        kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
+    return json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a finished line with its curves filled with None at the start where they have no number."""
+    points = len(found["tested"])
+    return {**found, "curves": {name: [None] * (points - len(c)) + c for name, c in found["curves"].items()}}
+
+
+def is_of(found: Mapping[str, Any], job: Job) -> bool:
+    """Return whether a finished line is of this job and has all of its tests.
+
+    The key covers only the settings that the job mentions. The defaults of the others may have changed since the result
+    was made, so they are compared as well. Settings that only one of the two versions of hanse knows are not compared,
+    so that a new option with a default that changes nothing does not throw away finished runs.
+
+    Args:
+        found: the line.
+        job: the job.
+    """
+    if key_of(found["given"]) != job.key or not _has_every_test(found, job):
+        return False
+    then = dict(flat(found["given"])) | dict(flat(found["experiment"]))
+    now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
+    return all(then[name] == now[name] for name in then.keys() & now.keys())
+
+
+def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
+    """Return whether this is the result of a finished run with figures of the right types.
+
+    The file may have been edited or cut and still be valid JSON, so every part that is used later is checked here.
+    """
+    if not isinstance(found, dict) or found.get("status") != "done":
+        return False
+    tested, curves = found.get("tested"), found.get("curves")
+    return (
+        isinstance(found.get("given"), dict)
+        and isinstance(found.get("experiment"), dict)
+        and _is_number(found.get("cpu_seconds"))
+        and found["cpu_seconds"] >= 0
+        and isinstance(tested, list)
+        and all(type(rounds) is int for rounds in tested)
+        and tested == sorted(set(tested))
+        and isinstance(curves, dict)
+        and all(
+            isinstance(curve, list)
+            and len(curve) <= len(tested)
+            and all(value is None or (_is_number(value) and _is_possible(name, value)) for value in curve)
+            for name, curve in curves.items()
+        )
+        and _is_audit(found.get("audit", {"rounds": 0}))
+        and ("trades" not in found or _is_trades(found["trades"]))
+        and isinstance(found.get("clients", {}), dict)
+        and all(value is None or _is_share(value) for value in found.get("clients", {}).values())
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= _LARGEST
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def _is_possible(name: str, value: float) -> bool:
+    """Return whether a curve of this name can have such a value: hanse's own accuracy is a share, 0 to 1. A metric of
+    the user's own has another name, and may have any value.
+    """
+    return _ACCURACY.fullmatch(name) is None or _is_share(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def _is_audit(found: Any) -> bool:
+    """Return whether this is ``audit`` of a result, as :func:`hanse.lab.papers.runner.play_audited` describes it."""
+    return (
+        isinstance(found, dict)
+        and _is_count(found.get("rounds"))
+        and all(
+            isinstance(check, dict) and type(check.get("holds")) is bool and isinstance(check.get("said"), str)
+            for name, check in found.items()
+            if name != "rounds"
+        )
+    )
+
+
+def _is_trades(found: Any) -> bool:
+    """Return whether this is ``trades`` of a result: clients, and two numbers for each pair of them."""
+    clients = found.get("clients") if isinstance(found, dict) else None
+    return (
+        isinstance(clients, list)
+        and len(clients) > 0
+        and all(map(_is_count, clients))
+        and len(set(clients)) == len(clients)
+        and all(
+            isinstance(rows := found.get(name), list)
+            and len(rows) == len(clients)
+            and all(isinstance(row, list) and len(row) == len(clients) and all(map(_is_number, row)) for row in rows)
+            for name in ("money", "imports")
+        )
+    )
+
+
+def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
+    """Return whether a result has all tests of its job: a cut one would count as finished and leave out its numbers.
+
+    A run may have ended before its last round, at a limit that the experiment sets; ``rounds`` says when. Where there
+    is nothing to test on, a run has no tests at all.
+    """
+    planned, every = job.rounds, job.experiment.eval.every
+    played, tested = found.get("rounds", planned), found["tested"]
+    if not _is_count(played) or played > planned or any(not 0 < number <= played for number in tested):
+        return False
+    due = {number for number in range(1, played + 1) if number % every == 0 or number == planned}
+    return due <= set(tested) and bool(found["curves"]) if tested else not found["curves"]
+
+
+def _begun(curve: Sequence[Any]) -> list[Any]:
+    """Return a curve without the points of None at its start."""
+    first = next((place for place, value in enumerate(curve) if value is not None), len(curve))
+    return list(curve[first:])
+
+
+def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested settings of ``whole`` that ``said`` lacks or has with another value."""
+    found: dict[str, Any] = {}
+    for name, value in whole.items():
+        below = said.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            more = _beyond(value, below)
+            found |= {name: more} if more else {}
+        elif name not in said or value != below:
+            found[name] = value
+    return found
