@@ -14,6 +14,7 @@ or at the clients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -32,7 +33,7 @@ from hanse.core.telling import Measure, Telling
 from hanse.games import mixture, shapley
 from hanse.games.gtg import Stop
 from hanse.games.semivalues import Semivalue
-from hanse.learning.coalitions import WEIGHED, WORST, Coalitions
+from hanse.learning.coalitions import WEIGHED, WORSE, WORST, Coalitions
 from hanse.learning.metrics import METRICS
 from hanse.mechanisms.weigh import sample_shares
 
@@ -147,8 +148,9 @@ class GameValue(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``; metrics are summed over the groups.
 
-        ``value/not_averages`` counts the groups whose new row is not made of their weights alone, so that the game,
-        which averages their updates, is not quite about it.
+        ``value/worse_than_guessing`` counts the evaluated models whose loss is above ln C, with C classes, where the
+        utility is the cross-entropy. ``value/not_averages`` counts the groups whose new row is not made of their
+        weights alone, so that the game, which averages their updates, is not quite about it.
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
@@ -177,6 +179,8 @@ class GameValue(ValuePart):
             for budget, less in solved.beside.items():
                 beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
+            if game.floor > -math.inf:
+                metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
             if game.again is None and _affine(view.mixed, row, group, len(updates)) is None:

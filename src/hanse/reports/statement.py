@@ -66,6 +66,7 @@ class Statement:
         models: where its models went, and what it got of others.
         told: sentences that the mechanism's parts have for participants, and one on what the experiment makes this
             client do, if it does anything.
+        doubts: sentences that stand first, if the run's model is at chance or its values mean little.
     """
 
     run: str
@@ -83,6 +84,7 @@ class Statement:
     money: Money | None
     models: Models
     told: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -151,6 +153,7 @@ def statement(
         money=money,
         models=models,
         told=run.about.told_to(client),
+        doubts=tuple(run.doubts),
     )
 
 

@@ -8,6 +8,7 @@ section; a part names what it needs, so an experiment without them is refused be
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -180,9 +181,11 @@ class Judge:
             RuntimeError: the server holds no validation set.
         """
         samples, workers = self._samples(), self.workers
+        by_loss = utility in ("loss", "balanced") and self.problem.objective is None and self.num_classes
         return Coalitions(
-            self.problem, updates, base, weights, samples, utility=utility, workers=workers, affine=affine, again=again
-        )
+            self.problem, updates, base, weights, samples, utility=utility, workers=workers, affine=affine, again=again,
+            floor=-math.log(self.num_classes) if by_loss and self.num_classes else -math.inf,
+        )  # fmt: skip
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these validation samples; zero for buffers."""
