@@ -56,9 +56,9 @@ class DataSpec(BaseModel):
     )
     partition: PartitionName = Field(
         "dirichlet",
-        description="how the train samples are split over the clients; the default is natural for synthetic, for the "
-        "sources that name their clients (shakespeare, femnist, pacs and the tables; with alpha dirichlet), and for own "
-        "data with a client for each sample; mixture for fedsoft_linear",
+        description="how the train samples are split over the clients; the default is natural for synthetic, for "
+        "sources that name their clients (shakespeare, femnist, pacs, the tables; with alpha: dirichlet) and for own "
+        "data with a client for each sample, and mixture for fedsoft_linear",
     )
     clients: int = Field(
         20,

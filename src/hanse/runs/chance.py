@@ -1,4 +1,4 @@
-"""Does a run's model know more than guessing does, and do its values mean anything? One rule for every place that says it.
+"""Whether a run's model knows more than a guess does, and whether its values mean anything: one rule for all places.
 
 :func:`doubts` gives the sentences that ``hanse run``, the report and the statement put first. It reads the lines of
 ``metrics.jsonl`` and what a guess would score on the server's test set (:class:`Guess`), which a run keeps in
@@ -59,8 +59,9 @@ class Guess:
         if not isinstance(said, Mapping):
             return None
         n, most, entropy = (said.get(name) for name in ("samples", "most", "entropy"))
-        sound = isinstance(n, int) and n > 0 and isinstance(most, float) and 0 < most <= 1
-        return Guess(n, most, entropy) if sound and isinstance(entropy, float) and 0 <= entropy < 50 else None
+        if not (type(n) is int and n > 0 and isinstance(most, float) and isinstance(entropy, float)):
+            return None
+        return Guess(n, most, entropy) if 0 < most <= 1 and 0 <= entropy < 50 else None
 
     @property
     def bar(self) -> float:
