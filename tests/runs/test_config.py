@@ -24,7 +24,7 @@ def lines_of(**sections: Any) -> list[str]:
 def test_only_the_mechanism_is_required_and_defaults_are_written_out() -> None:
     experiment = Experiment(mechanism={"name": "greedyfed"})
     assert experiment.data.source == "digits"
-    assert experiment.train.batch_size == 32
+    assert (experiment.train.batch_size, experiment.train.lr, experiment.run.rounds) == (10, 0.1, 60)
     text = experiment.to_toml()
     assert 'averaging = "mean"' in text
     assert "eps = 0.0001" in text

@@ -201,6 +201,7 @@ def _finish(result: object) -> None:
     from hanse.learning.metrics import readings_of
     from hanse.runs.experiment import Run
     from hanse.runs.observers import mostly_refused, valued_otherwise
+    from hanse.runs.record import load_run
 
     assert isinstance(result, Run)
     if result.interrupted:
@@ -209,6 +210,9 @@ def _finish(result: object) -> None:
         raise typer.Exit(1)
     if result.over is not None:
         out.print(result.over, highlight=False)
+    if result.metrics and result.path is not None:
+        for line in load_run(result.path).doubts:
+            say(f"warning: {line}", style="bold yellow")
     last = result.metrics[-1] if result.metrics else {}
     main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]

@@ -179,6 +179,8 @@ def _write(found: Statement, page: Path | None) -> None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
     _kept(page, render(found))
+    for line in found.doubts:
+        say(f"warning: {line}", style="bold yellow", wrap=True)
     name = "" if found.label == str(found.client) else f"{found.label}: "
     for line in filter(None, (f"{name}{found.verdict.headline}.", *found.verdict.reasons, _worth(found), *found.lost)):
         say(line, wrap=True)

@@ -16,13 +16,18 @@ from hanse.base.errors import UserError, nearest
 from hanse.base.files import CLIENTS
 from hanse.data.augment import AugmentName
 from hanse.data.mixtures import check_mix
+from hanse.data.natural import NATURAL
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.sources import GENERATED, SOURCES, Scale
+from hanse.data.tables import TABLES
 
 OBJECT = "object"
 """The source of data that are given as an object."""
 # keys that are for the user's own data alone
 OWN = ("target", "client_column", "features", "object", "fingerprint")
+
+# sources that have fewer clients than the default number
+_FEW = {"flights": 15, "pacs": 4}
 
 PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew", "pathological", "natural", "pooled"]
 
@@ -51,15 +56,16 @@ class DataSpec(BaseModel):
     )
     partition: PartitionName = Field(
         "dirichlet",
-        description="how the train samples are split over the clients; the default is natural for synthetic, and for "
-        "own data with a client for each sample",
+        description="how the train samples are split over the clients; the default is natural for synthetic, for "
+        "sources that name their clients (shakespeare, femnist, pacs, the tables; with alpha: dirichlet) and for own "
+        "data with a client for each sample, and mixture for fedsoft_linear",
     )
     clients: int = Field(
         20,
         ge=1,
         le=CLIENTS,
-        description="number of registered clients; natural: this many of the source's clients are chosen (own data: "
-        "all of them by default); pooled: not used, always 1",
+        description="number of registered clients; natural: this many of the source's clients are chosen (by default "
+        "all of flights, pacs and own data); pooled: not used, always 1",
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     alpha: float = Field(
@@ -267,15 +273,22 @@ class DataSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _generated_is_natural(cls, values: Any) -> Any:
-        """Fill in what other keys imply: the partition of a generated source, the source of the user's own data."""
-        # a generated source makes its samples client by client, so that "natural" is the only partition it can have
-        if isinstance(values, Mapping) and values.get("source") in GENERATED:
-            return {"partition": "natural", **values}
-        if isinstance(values, Mapping) and "source" not in values and any(values.get(key) for key in OWN):
+    def _by_source(cls, values: Any) -> Any:
+        """Fill in what other keys imply: the split that a source comes with, the source of the user's own data."""
+        if not isinstance(values, Mapping):
+            return values
+        if "source" not in values and any(values.get(key) for key in OWN):
             # keys of own data without a source mean the object that is given to hanse.run as data
             return {"source": OBJECT, **values}
-        return values
+        source, found = values.get("source"), dict(values)
+        # a generated source makes its samples client by client, so "natural" is the only partition it can have
+        if source in GENERATED or (source in (*NATURAL, *TABLES) and "alpha" not in values):
+            found.setdefault("partition", "natural")
+        if source == "fedsoft_linear":
+            found.setdefault("partition", "mixture")
+        if source in _FEW and found.get("partition") == "natural":
+            found.setdefault("clients", _FEW[source] * values.get("per_owner", 1))
+        return found
 
     @model_validator(mode="after")
     def _consistent(self) -> DataSpec:

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
+from flwr.simulation.run_simulation import _run_simulation  # flwr run's; the public run_simulation will be removed
+from flwr.supercore.telemetry import EventType
 
 from hanse.base.errors import UserError
 from hanse.base.lock import Hold
@@ -109,7 +110,13 @@ def _simulated(
     }
     try:
         app = _app(experiment, path.resolve() / PARTICIPANTS, key.public_key().public_bytes_raw())
-        run_simulation(server, app, clients, backend_config=backend)  # type: ignore[arg-type]
+        _run_simulation(
+            clients,
+            EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            app,
+            server,
+            backend_config=backend,  # type: ignore[arg-type]
+        )
     except Exception:
         # what the server app raised says more than Flower's exception about it
         if not failed:

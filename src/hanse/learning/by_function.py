@@ -106,6 +106,7 @@ class FunctionCoalitions(Generic[Model]):
         self._nothing: float | None = None  # what the base is worth, as soon as it is known
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.evaluated, self.keep_outputs = 0, False
+        self.floor, self.below_floor = -math.inf, 0  # what guessing gives is not known of a user's function
 
     @property
     def players(self) -> int:

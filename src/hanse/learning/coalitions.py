@@ -7,6 +7,7 @@ which :class:`hanse.learning.scoring.Scorer` runs without making it, wherever th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,8 @@ _LARGE = 16.0  # up to this sum of a mixture's absolute weights float32 loses at
 _MADE = 1 << 23  # numbers: so many, of rows that a rule makes for coalitions, are held at once
 WORST = -1e9
 """The utility of a model whose loss is not finite: games need finite numbers."""
+WORSE = "value/worse_than_guessing"
+"""The metric that counts evaluated models whose loss is above that of equal chances for all classes, ln C."""
 # numbers: so many outputs of single players' models are kept; if there are more, those of the first samples only
 _OUTPUTS = 1 << 25
 
@@ -62,9 +65,11 @@ class Coalitions:
             table row whose weights on updates sum to ``total``.
         again: a rule that makes a coalition's model in place of the mean; it is given the members' positions.
         game: "average", or "increment", for which ``weights`` are those in the table row, and ``affine`` is not used.
+        floor: a utility. Models that are worth less are counted.
 
     Attributes:
         evaluated: how many models were evaluated.
+        below_floor: how many of them were worth less than ``floor``.
 
     Raises:
         UserError: an unknown utility, one that regression or these samples do not have, or no samples.
@@ -94,8 +99,10 @@ class Coalitions:
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
         game: Game = "average",
+        floor: float = -math.inf,
     ) -> None:
         self.problem, self.utility = problem, utility
+        self.floor, self.below_floor = floor, 0
         self.affine, self.again = (affine if game == "average" else None), again
         self.device = updates.device
         rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
@@ -191,6 +198,7 @@ class Coalitions:
         without[apart] = self._without.pop()
         bad = np.flatnonzero(apart)[~finite.cpu().numpy()]
         worth[bad], without[bad] = WORST, WORST
+        self.below_floor += len(bad) if self.floor > WORST else 0  # scored as zeros above, which guess
         if not apart.all():
             worth[~apart] = self._utilities(replace(self.models, shares=torch.from_numpy(table[~apart]).to(rows)))
             without[~apart] = self._without.pop()
@@ -235,6 +243,7 @@ class Coalitions:
         if models.shares is not None and models.rows is self.models.rows:
             bad |= (models.shares[:, self.spoilt] != 0).any(1)
         worth[bad], without[bad] = WORST, WORST
+        self.below_floor += int((worth < self.floor).sum())
         self._without.append(without.cpu().numpy())
         values: list[float] = worth.tolist()
         return values

@@ -14,6 +14,7 @@ or at the clients. :class:`Path` follows the gradient along the whole step that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -34,7 +35,7 @@ from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.blocks import sample_blocks
-from hanse.learning.coalitions import WEIGHED, WORST, Coalitions
+from hanse.learning.coalitions import WEIGHED, WORSE, WORST, Coalitions
 from hanse.learning.metrics import METRICS
 from hanse.mechanisms.weigh import sample_shares
 
@@ -171,8 +172,9 @@ class GameValue(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``; metrics are summed over the groups.
 
-        ``value/not_averages`` counts the groups whose new row is not made of their weights alone, so that the game,
-        which averages their updates, is not quite about it.
+        ``value/worse_than_guessing`` counts the evaluated models whose loss is above ln C, with C classes, where the
+        utility is the cross-entropy. ``value/not_averages`` counts the groups whose new row is not made of their
+        weights alone, so that the game, which averages their updates, is not quite about it.
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
@@ -201,6 +203,8 @@ class GameValue(ValuePart):
             for budget, less in solved.beside.items():
                 beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
+            if game.floor > -math.inf:
+                metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
             if game.again is None and not _only_these(view.mixed, row, group, len(updates), self.game):

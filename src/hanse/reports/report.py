@@ -375,6 +375,7 @@ def write_report(
     page = _page(
         title=title or _title(groups),
         lead=lead or "",
+        doubts=[f"{run.name}: {line}" if len(runs) > 1 else line for run in runs for line in run.doubts],
         summary=summary(groups),
         warnings=[*warnings(groups, runs), *unread, *notes, *missing],
         experiments=experiments_table(groups),

@@ -77,6 +77,7 @@ class Statement:
         told: sentences that the mechanism's parts have for participants, and one on what the experiment makes this
             client do, if it does anything.
         lost: sentences on files of rounds that are missing or were changed.
+        doubts: sentences that stand first, if the run's model is at chance or its values mean little.
     """
 
     run: str
@@ -95,6 +96,7 @@ class Statement:
     models: Models
     told: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -164,6 +166,7 @@ def statement(
         models=models,
         told=run.about.told_to(client),
         lost=tuple(lost_files(run)),
+        doubts=tuple(run.doubts),
     )
 
 

@@ -8,6 +8,7 @@ section; a part names what it needs, so an experiment without them is refused be
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,6 +195,8 @@ class Judge:
             RuntimeError: the server holds no validation set.
         """
         options: dict[str, Any] = {"workers": self.workers, "affine": affine, "again": again, "game": game}
+        if utility in ("loss", "balanced") and self.problem.objective is None and self.num_classes:
+            options["floor"] = -math.log(self.num_classes)  # what equal chances for all classes are worth
         return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, **options)
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:

@@ -155,11 +155,12 @@ class TrainSection(Section):
         loop: a training function of the user's own in the place of hanse's, as a function or its import path. It is
             told all other settings and does what it likes with them (:mod:`hanse.learning.loop`).
         epochs: passes over the client's training samples in a round.
-        batch_size: samples in a batch; 32 if neither this nor ``batches_per_epoch`` nor ``batch_share`` is given.
+        batch_size: samples in a batch; 10 if neither this nor ``batches_per_epoch`` nor ``batch_share`` is given.
         batches_per_epoch: this many nearly equal batches in an epoch, whatever the number of samples.
         steps: optimiser steps in a round, in the place of epochs.
         batch_share: each step draws this share of the samples anew; in (0, 1], with ``steps``.
-        lr: learning rate in round 0.
+        lr: learning rate in round 0. Left out it is 0.1; 2 for the model "lstm"; 0.01 with another optimizer than SGD
+            or a ``loop`` of the user's own.
         momentum: of SGD, in [0, 1).
         weight_decay: L2 penalty as PyTorch's optimisers take it.
         lr_decay: the rate is multiplied by this after each round; in (0, 1].
@@ -182,7 +183,7 @@ class TrainSection(Section):
     batches_per_epoch: Positive | None = None
     steps: Positive | None = None
     batch_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    lr: Rate = 0.01
+    lr: Rate = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Weight = 0.0
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -193,6 +194,15 @@ class TrainSection(Section):
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["averaged", "own"] = "averaged"
     loss: Named | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate(cls, given: Any) -> Any:
+        """Fill in the learning rate of what is no SGD of hanse's own."""
+        if not isinstance(given, Mapping):
+            return given
+        others = given.get("loop") is not None or given.get("optimizer", "sgd") != "sgd"
+        return {"lr": 0.01, **given} if others else given
 
     @model_validator(mode="before")
     @classmethod
@@ -211,7 +221,7 @@ class TrainSection(Section):
                     raise ValueError("give batch_share with steps: it is what each step draws")
                 return given
             if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
-                return {**given, "batch_size": 32}
+                return {**given, "batch_size": 10}
             if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:
                 raise ValueError("give batch_size or batches_per_epoch, not both")
             if given.get("batches_per_epoch") is not None and given.get("steps") is not None:
@@ -369,7 +379,7 @@ class RunSection(Section):
         max_megabytes: the run ends once its rounds moved this much, in 10^6 bytes, both ways together.
     """
 
-    rounds: Count = 20
+    rounds: Positive = 60
     seed: int = 0
     checkpoint_every: Positive = 1
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -409,7 +419,7 @@ class Experiment(BaseModel):
         ...     run={"rounds": 5},
         ... )
         >>> experiment.train.batch_size  # a default
-        32
+        10
         >>> hanse.Experiment(mechanism="greedyfed", train={"lr": -1.0, "epoch": 3})
         Traceback (most recent call last):
         hanse.base.errors.UserError: train.lr: -1.0: input should be greater than 0
@@ -436,6 +446,7 @@ class Experiment(BaseModel):
         for section in ("mechanism", "model"):
             if isinstance(sections.get(section), str):
                 sections[section] = {"name": sections[section]}
+        sections = _of_texts(sections)
         try:
             super().__init__(**sections)
         except ValidationError as wrong:
@@ -503,6 +514,29 @@ class Experiment(BaseModel):
         experiment.
         """
         return toml.dumps(self.sections())
+
+
+# smaller than LEAF's, so that a first experiment takes minutes
+_READER = {"name": "lstm", "hidden": 64, "layers": 1}
+_READERS = {"shakespeare": _READER, "shakespeare_next": {**_READER, "last": True}}
+
+
+def _of_texts(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in the model that a source of texts needs, and the learning rate that an LSTM needs.
+
+    The rule by which these and all other defaults of training were chosen is in ``docs/reference/experiment.md``.
+    """
+    found = dict(sections)
+    data, train = found.get("data"), found.get("train", {})
+    source = data.source if isinstance(data, DataSpec) else data.get("source") if isinstance(data, Mapping) else None
+    if "model" not in found and isinstance(source, str) and source in _READERS:
+        found["model"] = _READERS[source]
+    model = found.get("model")
+    name = model.name if isinstance(model, ModelSection) else model.get("name") if isinstance(model, Mapping) else None
+    if name == "lstm" and isinstance(train, Mapping):
+        others = train.get("lr") is not None or train.get("loop") is not None
+        found["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
+    return found
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from hanse.base.files import (
     opened,
     parse_line,
     read_arrays,
+    read_json,
     read_toml,
     run_folder,
     table,
@@ -53,6 +54,7 @@ from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, main_of, readings_of
 from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
+from hanse.runs.chance import GUESS, Guess, doubts
 from hanse.runs.config import ClientsSection, RunSection
 from hanse.runs.names import client_names, client_of, read_members
 
@@ -731,6 +733,15 @@ class RunRecord:
 
             said = older(self.config, self.num_clients, self.seeds[0])
         return said
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """Sentences that must stand before the run's results: its model is at chance, or its values mean little."""
+        file = self.path / SHAPE
+        said = read_json(file) if file.is_file() else None  # runs of earlier versions may have none
+        guess = Guess.read(said.get(GUESS)) if isinstance(said, Mapping) else None
+        loss = table(self.config, "train").get("loss")
+        return doubts(self.metrics, guess, cross_entropy=loss in (None, "cross_entropy"))
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.

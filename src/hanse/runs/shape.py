@@ -7,6 +7,7 @@ a run from going on with other ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hanse.base.files import read_json
 from hanse.data import FederatedData
 from hanse.data.samples import Input, Inputs
 from hanse.learning.job import Problem
+from hanse.runs.chance import GUESS, Guess
 from hanse.runs.record import SHAPE
 
 INPUTS, FROZEN = "inputs", "frozen"
@@ -25,12 +27,16 @@ def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
 
     It has the shape of a sample and the number of classes (None: regression); samples of several inputs have each
     input's name and shape beside these. A model that does not send all its parameters adds a digest of those it keeps.
+    Classes add what a guess scores on the server's test set (:class:`hanse.runs.chance.Guess`).
     """
     said: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
     if data.inputs:
         said[INPUTS] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
     if problem.unsent:
         said[FROZEN] = problem.unsent
+    guess = None if problem.regression else Guess.of(data.server_test)
+    if guess is not None:
+        said[GUESS] = asdict(guess)
     return said
 
 

@@ -1,0 +1,120 @@
+"""Whether a run's model knows more than a guess does, and whether its values mean anything: one rule for all places.
+
+:func:`doubts` gives the sentences that ``hanse run``, the report and the statement put first. It reads the lines of
+``metrics.jsonl`` and what a guess would score on the server's test set (:class:`Guess`), which a run keeps in
+``shape.json``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hanse.data.samples import Samples
+from hanse.learning.coalitions import WORSE
+
+GUESS = "guess"  # its key in shape.json
+MARGIN = 1.645
+"""Standard errors of an accuracy: the one-sided 95 % quantile of the normal distribution."""
+LEAST_R2 = 0.01
+"""McFadden's pseudo-R^2, one minus the loss over the entropy of the classes: what a model must at least explain."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What can be had without a model on the server's test set.
+
+    Attributes:
+        samples: how many labels are tested (of texts: positions).
+        most: the share of the most common class, the accuracy of always naming it.
+        entropy: of the classes' shares, in nats: the cross-entropy of saying them for every sample.
+
+    Examples:
+        >>> Guess.of(Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 0]))).most
+        0.75
+    """
+
+    samples: int
+    most: float
+    entropy: float
+
+    @staticmethod
+    def of(samples: Samples | None) -> Guess | None:
+        """Return what a guess scores on these samples; None for no samples, or targets that are no classes."""
+        if samples is None or samples.y.is_floating_point():
+            return None
+        counts = torch.bincount(samples.y[samples.y >= 0].flatten())  # below 0: positions that are not predicted
+        if not int(counts.sum()):
+            return None
+        shares = counts[counts > 0].double() / counts.sum()
+        return Guess(int(counts.sum()), float(shares.max()), float(-(shares * shares.log()).sum()))
+
+    @staticmethod
+    def read(said: object) -> Guess | None:
+        """Return what ``shape.json`` says under :data:`GUESS`; None if it says nothing, or nothing that can be."""
+        if not isinstance(said, Mapping):
+            return None
+        n, most, entropy = (said.get(name) for name in ("samples", "most", "entropy"))
+        if not (type(n) is int and n > 0 and isinstance(most, float) and isinstance(entropy, float)):
+            return None
+        return Guess(n, most, entropy) if 0 < most <= 1 and 0 <= entropy < 50 else None
+
+    @property
+    def bar(self) -> float:
+        """The accuracy above which a model surely knows more: the most common class's, and :data:`MARGIN` standard
+        errors.
+        """
+        return self.most + MARGIN * math.sqrt(self.most * (1 - self.most) / self.samples)
+
+    def beaten(self, accuracy: float, loss: float | None) -> bool:
+        """Say whether a model is better than guessing.
+
+        It is if its accuracy is above :attr:`bar`, or if its loss explains :data:`LEAST_R2` of the entropy, as a model
+        of rare events does that never names the rare class.
+
+        Args:
+            accuracy: on these samples.
+            loss: its mean cross-entropy on them; None: another loss was trained, or none is known.
+        """
+        explains = loss is not None and math.isfinite(loss) and loss < (1 - LEAST_R2) * self.entropy
+        return accuracy > self.bar or explains
+
+
+def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True) -> list[str]:
+    """Return the sentences that must stand before a run's other results; none if there is nothing to doubt.
+
+    Two things are said: that the model is at chance after the last test (:meth:`Guess.beaten`), and that in more than
+    half of the second half of the valued rounds some coalition's loss was above ln C, so that values by the loss rank
+    a useless update before skewed ones.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+        guess: what a guess scores on the server's test set; None: not known, and nothing is said of chance.
+        cross_entropy: whether the loss that is tested is the plain cross-entropy.
+    """
+    found = []
+    tested = [line for line in metrics if _number(line.get("test/accuracy"))]
+    if guess is not None and tested:
+        accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
+        if not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
+            found.append(
+                f"The model is at chance: its test accuracy is {accuracy:.3f}, and always naming the most common class "
+                f"gives {guess.most:.3f} ({guess.bar:.3f} with {MARGIN:g} standard errors)."
+            )
+    valued = [line for line in metrics if _number(line.get(WORSE))]
+    late = valued[len(valued) // 2 :]
+    worse = sum(line[WORSE] > 0 for line in late)
+    if 2 * worse > len(late):
+        found.append(
+            f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some clients "
+            'had a higher loss than guessing has, so a random model may come first. Compare with utility = "accuracy".'
+        )
+    return found
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,106 @@
+"""An experiment that names a source and a mechanism, and nothing else, learns."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import build
+from hanse.lab.papers.catalogue import PAPERS, find_table
+from hanse.lab.papers.tables import SCALES
+from hanse.runs.chance import Guess
+from hanse.runs.config import TrainSection
+
+
+def default(source: str, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(data={"source": source, "download": False}, mechanism=mechanism, **more)
+
+
+def reached(experiment: hanse.Experiment) -> tuple[float, Guess]:
+    """Return the accuracy on the server's test set after the last round, and what a guess has there."""
+    guess = Guess.of(build(experiment.data).server_test)
+    assert guess is not None
+    return hanse.run(experiment).metrics[-1]["test/accuracy"], guess
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_digits_by_fedavg(seed: int) -> None:
+    experiment = hanse.Experiment(mechanism="fedavg", data={"seed": seed}, run={"seed": seed})
+    assert (experiment.data.clients, experiment.data.partition, experiment.data.alpha) == (20, "dirichlet", 0.5)
+    assert reached(experiment)[0] >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "least"),
+    [("mnist", 0.9), ("fashion_mnist", 0.8), ("cifar10", 0.3), ("shakespeare", 0.3), ("loans", 0), ("schools", 0),
+     ("flights", 0)],
+)  # fmt: skip
+def test_a_source_by_fedavg(source: str, least: float) -> None:
+    try:
+        accuracy, guess = reached(default(source))
+    except UserError as wrong:
+        if "not found" in str(wrong) or "hanse[tables]" in str(wrong):
+            pytest.skip(str(wrong))
+        raise
+    assert accuracy > max(least, guess.bar)
+
+
+@pytest.mark.parametrize(
+    ("source", "partition", "clients", "model"),
+    [
+        ("digits", "dirichlet", 20, "mlp"),
+        ("synthetic", "natural", 20, "mlp"),
+        ("loans", "natural", 20, "mlp"),
+        ("flights", "natural", 15, "mlp"),
+        ("pacs", "natural", 4, "mlp"),
+        ("fedsoft_linear", "mixture", 20, "mlp"),
+        ("shakespeare", "natural", 20, "lstm"),
+        ("shakespeare_next", "natural", 20, "lstm"),
+    ],
+)
+def test_a_source_brings_its_split_and_its_model(source: str, partition: str, clients: int, model: str) -> None:
+    found = default(source)
+    assert (found.data.partition, found.data.clients, found.model.name) == (partition, clients, model)
+    assert (found.model.options.get("last") is True) == (source == "shakespeare_next")
+    assert hanse.Experiment(**found.sections()).sections() == found.sections()
+
+
+def test_what_a_file_names_stays() -> None:
+    table = hanse.Experiment(data={"source": "flights", "alpha": 0.3}, mechanism="fedavg").data
+    assert (table.partition, table.clients) == ("dirichlet", 20)
+    assert hanse.Experiment(data={"source": "pacs", "clients": 2}, mechanism="fedavg").data.clients == 2
+    assert hanse.Experiment(data={"source": "pacs", "per_owner": 2}, mechanism="fedavg").data.clients == 8
+    assert default("shakespeare", model="lstm").model.options == {}  # LEAF's own sizes
+    assert default("shakespeare", train={"lr": 0.8}).train.lr == 0.8
+
+
+def test_the_rate_goes_by_what_steps() -> None:
+    assert (TrainSection().lr, TrainSection().epochs, TrainSection().batch_size) == (0.1, 1, 10)
+    assert TrainSection(optimizer="adamw").lr == TrainSection(loop="a:b").lr == 0.01
+    assert default("digits", model="lstm").train.lr == default("shakespeare").train.lr == 2.0
+    assert default("shakespeare", train={"optimizer": "adamw"}).train.lr == 0.01
+
+
+def test_no_rounds_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"run\.rounds: 0: input should be greater than"):
+        hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 0}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_papers_tables_name_what_a_default_could_change() -> None:
+    lacking = set()
+    for paper in PAPERS:
+        for name in PAPERS[paper].tables:
+            for scale in SCALES:
+                for given in (v.sections for cell in find_table(paper, name, scale).cells for v in cell.variants):
+                    train = given.get("train", {})
+                    size = train.keys() & {"batch_size", "batches_per_epoch", "batch_share"}
+                    named = "lr" in train and size and "name" in given.get("model", {})
+                    data = given.get("data", {})
+                    split = "source" in data and ("partition" in data or data["source"] in ("digits", "mnist"))
+                    if not (named and split and "rounds" in given.get("run", {})):
+                        lacking.add((paper, name, scale))
+    assert lacking == set()
