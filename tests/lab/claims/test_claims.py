@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -431,3 +433,50 @@ def test_what_the_command_refuses(tmp_path: Path, words: tuple[str, ...], said: 
     shown = call(*words, "--out", str(tmp_path))
     assert isinstance(shown.exception, UserError)  # which the command line prints, and ends with 2
     assert said in str(shown.exception)
+
+
+# ---- the idle core's script
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    path = Path(__file__).parents[3] / "benchmarks" / "decide.py"
+    spec = importlib.util.spec_from_file_location("decide", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_idle_core_plays_a_checkout_of_one_commit(script: ModuleType, tmp_path: Path) -> None:
+    root, who = tmp_path / "tree", ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    native = root / script.NATIVE
+    native.mkdir(parents=True)
+    (native / "seats.c").write_text("first")
+    (root / ".gitignore").write_text("*.so\n")
+    script.git("init", "-q", root=root)
+    commits = []
+    for text in ("first", "second"):
+        (native / "seats.c").write_text(text)
+        script.git("add", "-A", root=root)
+        script.git(*who, "commit", "-q", "--allow-empty", "-m", text, root=root)
+        commits.append(script.git("rev-parse", "HEAD", root=root))
+    (native / "seats.so").write_text("built of the second")
+    (native / "seats.c").write_text("second")
+    first, second = (script.checkout(commit, root, tmp_path / "cache") for commit in commits)
+    assert [place.name for place in (first, second)] == [commit[:12] for commit in commits]
+    assert [(place / script.NATIVE / "seats.c").read_text() for place in (first, second)] == ["first", "second"]
+    assert [(place / script.NATIVE / "seats.so").exists() for place in (first, second)] == [False, True]
+    assert script.checkout(commits[1][:9], root, tmp_path / "cache") == second
+    with pytest.raises(SystemExit, match="--commit nothing: there is no such commit"):
+        script.checkout("nothing", root, tmp_path / "cache")
+
+
+def test_the_idle_core_is_paused_by_a_file(script: ModuleType, tmp_path: Path) -> None:
+    for paper in PAPERS:
+        (tmp_path / paper).mkdir()
+    script.pause(tmp_path, on=True)
+    assert sorted(path.parent.name for path in tmp_path.glob("*/pause")) == sorted(PAPERS)
+    script.pause(tmp_path, on=False)
+    assert not list(tmp_path.glob("*/pause"))

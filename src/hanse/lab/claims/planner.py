@@ -35,9 +35,11 @@ from hanse.lab.player import Work, play_all
 PAUSE = "pause"
 """While a file of this name is in the folder, no round is played."""
 _UNKNOWN_S = 1.0  # a round's cost where no run at all is kept
-# of each instruction set that PyTorch may use here another one, and how numerical libraries are told
-_OTHER = {"AVX512": "AVX2", "AVX2": "DEFAULT"}
-_TOLD = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+# of each instruction set that PyTorch may use here, how it and its libraries are told to use an older one
+_OTHER = {
+    "AVX512": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+}
 
 
 @dataclass(frozen=True)
@@ -257,17 +259,18 @@ def play_pausing(asked: Job, step: Step, *, pause: Path, work: Work) -> dict[str
 
 def _repeated(asked: Job, work: Work) -> dict[str, Any]:
     """Play a job in a process of its own, whose numerical libraries use another instruction set than ours."""
-    ours = made()["instructions"]
-    with _environment(dict.fromkeys(_TOLD, _OTHER[str(ours)])), multiprocessing.get_context("spawn").Pool(1) as pool:
-        found: dict[str, Any] = pool.apply(_again, (asked, work))
-    if found["made"]["instructions"] == ours:  # it would be no repeat, and its line the same as the first
-        raise MachineError(f"{asked.label}: cannot be repeated: PyTorch uses {ours} here whatever it is told")
-    return found
+    ours = str(made()["instructions"])
+    with _environment(_OTHER[ours]), multiprocessing.get_context("spawn").Pool(1) as pool:
+        found: dict[str, Any] = pool.apply(_again, (asked, work, ours))
+        return found
 
 
-def _again(asked: Job, work: Work) -> dict[str, Any]:
+def _again(asked: Job, work: Work, ours: str) -> dict[str, Any]:
+    """Play a job in this process. Raises MachineError if it uses the instruction set ``ours``, which is no repeat."""
     from hanse.learning.threads import intra_op
 
+    if made()["instructions"] == ours:
+        raise MachineError(f"{asked.label}: cannot be repeated: PyTorch uses {ours} here whatever it is told")
     with intra_op(1):
         return work(asked, lambda rounds: None)
 
