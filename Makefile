@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow test-frameworks lint format types bench bench-peers docs clean
+.PHONY: demo test test-slow test-frameworks lint format types bench bench-peers decide docs clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
@@ -30,6 +30,9 @@ format: $(READY)
 
 bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
 	$(BIN)/python benchmarks/run_all.py
+
+decide: $(READY)  ## an idle core works on the papers' claims, from a checkout of its own; ends and goes on at any time
+	$(BIN)/python benchmarks/decide.py
 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -68,8 +68,18 @@ def test_a_sound_model_of_rare_events_is_not_at_chance() -> None:
     assert not rare.beaten(0.95, 0.25)
 
 
-@pytest.mark.parametrize("said", [None, [], {}, {"samples": 0, "most": 0.1, "entropy": 1.0}, {"samples": True},
-                                  {"samples": 5, "most": 2.0, "entropy": 1.0}, {"samples": 5, "most": 0.5, "entropy": "x"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [],
+        {},
+        {"samples": 0, "most": 0.1, "entropy": 1.0},
+        {"samples": True},
+        {"samples": 5, "most": 2.0, "entropy": 1.0},
+        {"samples": 5, "most": 0.5, "entropy": "x"},
+    ],
+)
 def test_a_strangers_guess_is_not_believed(said: Any) -> None:
     assert Guess.read(said) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -67,6 +68,13 @@ def reproduce(
     out_dir: Folder = None,
     only: Only = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    decide: Annotated[
+        bool, typer.Option("--decide", help="Play the runs that decide the paper's claims, until they are decided.")
+    ] = False,
+    hours: Annotated[float | None, typer.Option("--hours", help="With --decide: start no run after so long.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the runs that --decide would play, and play none.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Run a paper's experiments and put the published numbers beside ours.
@@ -83,11 +91,18 @@ def reproduce(
     a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON and Markdown,
     with its pictures.
 
+    Without a table, --decide turns to the paper's claims: it chooses the runs that decide most of them for their time,
+    plays them one after another and stops at what is decided. It can be stopped at any time, and waits while there is a
+    file called pause in its folder.
+
     Examples:
         hanse reproduce
         hanse reproduce greedyfed table1
         hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4
+        hanse reproduce gtflat --decide --hours 2
     """
+    if decide or plan or hours is not None:
+        return _decide(paper, table, out_dir, hours, plan=plan, workers=workers or 1, as_json=as_json)
     if paper is None or table is None:
         return _print_papers(paper, as_json)
     from hanse.lab.papers.catalogue import find_table
@@ -111,6 +126,52 @@ def reproduce(
             work=play_audited,
         )
     _report(outcome, full, folder, as_json)
+
+
+def _decide(
+    paper: str | None,
+    table: str | None,
+    out_dir: Path | None,
+    hours: float | None,
+    *,
+    plan: bool,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Play what decides a paper's claims, or print what would be played; then print the claims.
+
+    Raises:
+        typer.Exit: with 1, a run failed.
+    """
+    from hanse.lab.claims.claim import load_claims
+    from hanse.lab.claims.judge import Runs, as_rows, judge, printed_claims
+    from hanse.lab.claims.planner import decide, plan_rows, printed_plan
+    from hanse.lab.claims.planner import plan as planned
+    from hanse.lab.papers.catalogue import list_papers
+
+    if paper is None or table is not None:
+        raise UserError("--decide, --plan, --hours: are for the claims of one paper, without a table")
+    list_papers(paper)  # which refuses one that does not exist
+    claims, folder = load_claims(paper), out_dir or Path("runs") / "reproduce" / paper
+    failures: Mapping[str, str] = {}
+    if plan:
+        runs = Runs(folder)
+        verdicts = judge(claims, runs)
+        steps = planned(verdicts, runs)
+    else:
+        _check_folder(folder)
+        with resumable(err):
+            verdicts, failures = decide(claims, folder, hours=hours, workers=workers, console=err)
+    if as_json:
+        print(json.dumps({"claims": as_rows(verdicts), **({"plan": plan_rows(steps)} if plan else {})}, indent=1))
+    else:
+        out.print(printed_claims(verdicts, f"{paper}: what its claims come to"))
+        if plan:
+            out.print(printed_plan(steps, claims))
+    for label, why in failures.items():
+        say(f"hanse: {label} failed: {why}", err)
+    if failures:
+        raise typer.Exit(1)
 
 
 def _check_folder(folder: Path) -> None:

@@ -110,8 +110,8 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
     worse = sum(line[WORSE] > 0 for line in late)
     if 2 * worse > len(late):
         found.append(
-            f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some clients "
-            'had a higher loss than guessing has, so a random model may come first. Compare with utility = "accuracy".'
+            f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some "
+            'clients had a higher loss than guessing has, so a random model may come first. Compare with utility = "accuracy".'
         )
     return found
 

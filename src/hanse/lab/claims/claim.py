@@ -19,10 +19,12 @@ A file has ``[[claims]]`` and, in ``[defaults]``, what its claims share. A claim
 * ``reading``: "last" (the test at the column's round), ``{ mean = [150, 400] }`` (the tests from round 150 to 400),
   ``{ rounds = 90.0 }`` (rounds to that figure, fewer are better), ``{ rounds = "against" }`` (by how many percent fewer
   rounds to the other arm's best, GTFLAT eq. 13), or "best" (the best test until the column's round). "best" needs
-  ``control``: the arm that had as free a choice of round, which gets a row of its own unless it is in ``against``.
+  ``control``: the arm that had as free a choice of round, which gets a row of its own unless it is in ``against``;
+  kind "equal" needs none.
 * ``lower``: whether lower figures are better.
 * ``printed``: the effect that the paper prints, above 0 where it claims one; left out: from the printed table.
 * ``margin``: the smallest effect that matters, above 0; left out: half of the printed one.
+* ``first``: whether the planner turns to it before others.
 * ``twin``: an arm with the mechanism's interface and cost and without its game. It gets a row of its own.
 """
 
@@ -99,6 +101,7 @@ class Claim:
     margin: float
     arms: tuple[tuple[Arm, ...], ...]
     role: Role = "claim"
+    first: bool = False
 
 
 Check = tuple[str, Callable[[Any], bool]]
@@ -134,7 +137,7 @@ FIELDS: Mapping[str, Check] = {
         or (isinstance(value, dict) and value.keys() == {"rounds"}
             and (value["rounds"] == "against" or _number(value["rounds"])))
     )),
-    "lower": ("true or false", lambda value: type(value) is bool),
+    **dict.fromkeys(("lower", "first"), ("true or false", lambda value: type(value) is bool)),
     "printed": ("a number", _number),
     "margin": ("a number above 0", lambda value: _number(value) and value > 0),
 }  # fmt: skip
@@ -171,7 +174,9 @@ def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
     names: set[str] = set()
     find = cache(partial(find_table, paper))
     for place, own in enumerate(entries, 1):
-        entry = {**shared, **own, "variants": {**_variants(shared), **_variants(own)}}
+        entry = {**shared, **own}
+        if all(isinstance(side.get("variants", {}), dict) for side in (shared, own)):
+            entry["variants"] = {**shared.get("variants", {}), **own.get("variants", {})}
         at = f"{where}: {entry['name'] if _text(entry.get('name')) else f'claim {place}'}"
         misfits = _misfits(entry)
         if not misfits and entry["name"] in names:
@@ -188,9 +193,8 @@ def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _variants(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    given = entry.get("variants", {})
-    return given if isinstance(given, dict) else {"variants": 0}  # which FIELDS refuses
+def _told(printed: float | None) -> str:
+    return "not known" if printed is None else f"{printed:.4g}"
 
 
 def _misfits(entry: Mapping[str, Any]) -> list[str]:
@@ -210,7 +214,7 @@ def _misfits(entry: Mapping[str, Any]) -> list[str]:
         lines.append("margin, against: a claim of kind equal has a margin and no other arm")
     if kind == "change" and len(entry.get("columns", ())) != 2:
         lines.append(f"columns {entry.get('columns', [])}: must be two for kind change, after and before")
-    if entry.get("reading") == "best" and "control" not in entry:
+    if entry.get("reading") == "best" and "control" not in entry and kind != "equal":
         lines.append("control: is missing; the best round needs an arm with as free a choice of round")
     if entry.get("reading") == {"rounds": "against"} and kind != "difference":
         lines.append(f"reading {entry['reading']}: goes with kind difference")
@@ -239,7 +243,7 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
         printed = _printed(entry, arms, -1 if lower else 1)
     if margin is None and arms:
         if printed is None or printed <= 0:
-            raise UserError(f"margin: is missing, and the printed effect is {printed}; must be a number above 0")
+            raise UserError(f"margin: is missing, and the printed effect is {_told(printed)}; must be a number above 0")
         margin = printed / 2
     return Claim(
         name=entry["name"],
@@ -255,6 +259,7 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
         margin=math.inf if margin is None else float(margin),  # without its data a claim is not judged
         arms=arms,
         role=role,
+        first=entry.get("first", False),
     )
 
 

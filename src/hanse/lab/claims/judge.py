@@ -273,6 +273,24 @@ def _undecided(claim: Claim, runs: Runs, judged: Judged) -> Judged:
     return Judged("open" if begun else "not run", needed=first, level=judged.level)
 
 
+def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Return the claims as plain values, and of an effect, where there is one, ``mean``, ``low`` and ``high``.
+
+    Args:
+        verdicts: the claims.
+    """
+    rows = []
+    for verdict in verdicts:
+        claim, judged = verdict.claim, verdict.judged
+        row = {name: getattr(claim, name) for name in ("name", "where", "says", "table", "role", "printed")}
+        row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "word": judged.word}
+        row |= {"lesser": judged.lesser, "needed": judged.needed, "seeds": verdict.seeds, "floor": verdict.floor}
+        if judged.effect is not None:
+            row |= {"mean": judged.effect.mean, "low": judged.low, "high": judged.high}
+        rows.append(row)
+    return rows
+
+
 def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
     """Return the claims as a table for a terminal: the paper's effect, ours with its interval, seeds and word.
 

@@ -292,6 +292,12 @@ def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
     return least if least is None else next((n for n in LOOKS if n >= least), least)
 
 
+def decides(found: Effect, margin: float, level: float) -> bool:
+    """Return whether an effect is clear of 0, or lies below the smallest that matters, at its look and Holm's level."""
+    half = float(stats.t.isf(level * found.share / 2, found.seeds - 1)) * found.error
+    return abs(found.mean) > half or found.mean + half < margin
+
+
 def chance_to_decide(found: Effect | None, margin: float, at: int, level: float) -> float:
     """Return about how likely the look after ``at`` seeds decides a claim, from its mean and deviation so far.
 

@@ -65,7 +65,7 @@ MADE_OF = {
 }
 
 
-def _available(source: str) -> bool:
+def available(source: str) -> bool:
     """Return whether all files of a source are here, so that nothing must be downloaded.
 
     They may lie where data sets are looked for, or as ``<source>.train.*`` in ``HANSE_DATA`` or in the cache.
@@ -104,9 +104,7 @@ def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
             scale: list(dict.fromkeys(s for recipe in RECIPES for s in sources_of(paper.name, name, scale, recipe)))
             for scale in SCALES
         }
-        known |= {
-            source: _available(source) for sources in needed.values() for source in sources if source not in known
-        }
+        known |= {source: available(source) for sources in needed.values() for source in sources if source not in known}
         tables.append(
             {
                 "table": name,

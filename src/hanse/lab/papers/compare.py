@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from hanse.lab.job import Job
 from hanse.lab.papers.runner import Reading, TableOutcome, expand
 from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.compare import best_so_far, effective_round, improvement
@@ -419,11 +418,11 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
     for job in outcome.jobs:
         if job.key in outcome.results:
             cost = outcome.results[job.key]["cpu_seconds"] / max(1, job.rounds)
-            known.setdefault(_cost_key(job), []).append(cost)
+            known.setdefault(cost_key(job.sections), []).append(cost)
     means = {key: float(np.mean(costs)) for key, costs in known.items()}
     total, missing = 0.0, []
     for job in expand(full, full.seeds, checked=False)[0]:
-        work, mechanism = _cost_key(job)
+        work, mechanism = cost_key(job.sections)
         here = [cost for (w, _), cost in means.items() if w == work]
         if not here:
             missing.append(work)
@@ -432,7 +431,10 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
     return total, list(dict.fromkeys(missing))
 
 
-def _cost_key(job: Job) -> tuple[str, str]:
-    """Return what the cost of a round mostly depends on: the model on the data source, and the mechanism."""
-    given = job.sections
-    return f"{given['model'].get('name')} on {given['data']['source']}", str(given["mechanism"]["name"])
+def cost_key(given: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what the cost of a round mostly depends on: the model on the data source, and the mechanism.
+
+    Args:
+        given: an experiment as nested plain values.
+    """
+    return f"{given.get('model', {}).get('name')} on {given['data']['source']}", str(given["mechanism"]["name"])

@@ -1,0 +1,92 @@
+"""Play the papers' claims on an idle core, from a checkout of one commit: ``make decide``.
+
+    python benchmarks/decide.py [PAPER ...] [--commit C] [--hours H]
+    python benchmarks/decide.py --pause | --resume
+
+The commit (default: HEAD) is checked out into the user's cache folder, so that changes to this tree do not change the
+bits of runs; every kept line names it. One process with the lowest priority works through the papers with
+``hanse reproduce PAPER --decide`` and adds to ``benchmarks/results/PAPER/kept.jsonl.gz`` here. It may be killed at any
+time and then goes on where it was; ``--pause`` lets it wait before its next round, ``--resume`` ends that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hanse.data.sources import cache_dir
+from hanse.lab.claims.planner import PAUSE
+from hanse.lab.papers.catalogue import PAPERS
+
+ROOT = Path(__file__).parents[1]
+NATIVE = Path("src/hanse/learning/native")
+
+
+def git(*words: str, root: Path = ROOT) -> str:
+    """Return what git says in a checkout."""
+    return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def checkout(commit: str, root: Path = ROOT, cache: Path | None = None) -> Path:
+    """Return a checkout of a commit in the cache folder, with this tree's compiled engine if its source is the same.
+
+    It is made if it is not there. The program ends if there is no such commit.
+    """
+    try:
+        full = git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", root=root)
+    except subprocess.CalledProcessError:
+        raise SystemExit(f"decide: --commit {commit}: there is no such commit") from None
+    place = (cache or cache_dir()) / "decide" / full[:12]
+    if not (place / ".git").exists():
+        git("worktree", "prune", root=root)
+        git("worktree", "add", "--detach", "--force", str(place), full, root=root)
+    if not git("diff", "--name-only", full, "--", str(NATIVE), root=root):
+        for built in (root / NATIVE).glob("*.so"):
+            shutil.copy2(built, place / NATIVE / built.name)
+    return place
+
+
+def pause(results: Path, *, on: bool) -> None:
+    """Let the planner wait before its next round, or go on."""
+    for paper in PAPERS:
+        file = results / paper / PAUSE
+        if on:
+            file.touch()
+        else:
+            file.unlink(missing_ok=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Work through the papers; returns the last exit code that was not 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("papers", nargs="*", metavar="PAPER")
+    parser.add_argument("--commit", default="HEAD")
+    parser.add_argument("--hours", help="for each paper")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--pause", action="store_true")
+    what.add_argument("--resume", action="store_true")
+    asked = parser.parse_args(words)
+    if unknown := set(asked.papers) - set(PAPERS):
+        parser.error(f"{min(unknown)}: no such paper; allowed: {', '.join(PAPERS)}")
+    results = ROOT / "benchmarks" / "results"
+    if asked.pause or asked.resume:
+        pause(results, on=asked.pause)
+        return 0
+    place, code = checkout(asked.commit), 0
+    environment = os.environ | {"PYTHONPATH": str(place / "src"), "OMP_NUM_THREADS": "1"}
+    for paper in asked.papers or PAPERS:
+        command = [sys.executable, "-m", "hanse", "reproduce", paper, "--decide", "--out", str(results / paper)]
+        command += ["--hours", asked.hours] if asked.hours else []
+        code = (
+            subprocess.run(["nice", "-n", "19", *command], env=environment, cwd=place, check=False).returncode or code
+        )
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

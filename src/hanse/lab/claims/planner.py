@@ -1,0 +1,331 @@
+"""Which runs decide the most claims for their cost, and playing them until all are decided.
+
+:func:`plan` lists steps, best first: a step brings a claim to its next look (or measures its noise floor), and counts
+for every other claim whose missing runs are among its own. :func:`decide` plays the first step, judges again, and goes
+on. Every finished run is kept at once, so that it can be killed at any time and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.lock import Hold
+from hanse.lab.claims import statistics
+from hanse.lab.claims.claim import Claim
+from hanse.lab.claims.judge import REPEATS, Runs, Verdict, effect_of, job, jobs_of, judge
+from hanse.lab.job import Job, Step, made
+from hanse.lab.papers.catalogue import available
+from hanse.lab.papers.compare import cost_key
+from hanse.lab.papers.runner import play_audited
+from hanse.lab.player import Work, play_all
+
+PAUSE = "pause"
+"""While a file of this name is in the folder, no round is played."""
+_UNKNOWN_S = 1.0  # a round's cost where no run at all is kept
+# of each instruction set that PyTorch may use here, how it and its libraries are told to use an older one
+_OTHER = {
+    "AVX512": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step of the plan.
+
+    Attributes:
+        claims: the names of the claims that it brings to a look, or whose noise floor it measures.
+        jobs: the runs that it takes.
+        again: whether they are repeats on another instruction set.
+        seconds: what they cost, in processor time.
+        worth: how many claims they decide, on average.
+    """
+
+    claims: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    again: bool
+    seconds: float
+    worth: float
+
+
+@dataclass
+class _Want:
+    """What one claim needs next."""
+
+    claim: Claim
+    jobs: dict[str, Job]
+    again: bool
+    chance: float
+    cost: float = field(default=0.0)
+
+
+def costs(runs: Runs) -> Callable[[Job], float]:
+    """Return what tells a run's processor seconds, from the rounds of kept runs of the same mechanism and model on the
+    same source, or else the dearest of that model and source, or else of all.
+
+    Args:
+        runs: the kept runs of a paper.
+    """
+    seen: dict[tuple[str, str], list[float]] = {}
+    for lines in runs.kept.lines().values():
+        for line in (line for line in lines if line["status"] == "done"):
+            seen.setdefault(cost_key(line["given"]), []).append(line["cpu_seconds"] / max([1, *line["tested"]]))
+    means = {key: float(np.mean(found)) for key, found in seen.items()}
+
+    def seconds(asked: Job) -> float:
+        work, mechanism = cost_key(asked.sections)
+        alike = [cost for (w, _), cost in means.items() if w == work] or list(means.values()) or [_UNKNOWN_S]
+        return asked.rounds * means.get((work, mechanism), max(alike))
+
+    return seconds
+
+
+def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) -> list[Planned]:
+    """Return the steps that take every claim to its next look, those first that decide the most for their cost.
+
+    Args:
+        verdicts: the claims of a paper.
+        runs: its kept runs.
+        failed: keys of runs that failed, which are not tried again.
+    """
+    seconds = costs(runs)
+    wants = [w for v in verdicts if (w := _want(v, runs)) is not None and not w.jobs.keys() & set(failed)]
+    steps: list[Planned] = []
+    had: set[tuple[str, bool]] = set()
+    while wants:
+        for want in wants:
+            left = [found for key, found in want.jobs.items() if (key, want.again) not in had]
+            want.cost = max(sum(map(seconds, left)), 1e-3)
+
+        def worth(want: _Want) -> float:
+            return sum(w.chance for w in wants if w.again == want.again and w.jobs.keys() <= want.jobs.keys())  # noqa: B023
+
+        best = max(wants, key=lambda want: (want.claim.first, worth(want) / want.cost))
+        new = tuple(found for key, found in best.jobs.items() if (key, best.again) not in had)
+        had |= {(key, best.again) for key in best.jobs}
+        told = [w for w in wants if {(key, w.again) for key in w.jobs} <= had]
+        names = tuple(w.claim.name for w in told)
+        steps.append(Planned(names, new, best.again, best.cost, sum(w.chance for w in told)))
+        wants = [want for want in wants if want not in told]
+    return steps
+
+
+def _want(verdict: Verdict, runs: Runs) -> _Want | None:
+    """Return what a claim needs next; None if it is decided, has had its last look, or has no data here."""
+    claim, judged = verdict.claim, verdict.judged
+    if judged.word not in ("open", "not run") or _away(claim):
+        return None
+    if judged.effect is not None and verdict.floor is None and (again := _repeats(verdict, runs)):
+        return _Want(claim, again, again=True, chance=1.0)
+    looks = statistics.FLIP_LOOKS if claim.kind == "share" else statistics.LOOKS
+    at = next((n for n in looks if n > verdict.seeds), None)
+    if at is None or not claim.arms:
+        return None
+    missing = {j.key: j for seed in range(at) for j in jobs_of(claim, seed) if not runs.of(j)}
+    chance = statistics.chance_to_decide(judged.effect, claim.margin, at, judged.level)
+    return _Want(claim, missing, again=False, chance=max(chance, 1e-3)) if missing else None
+
+
+def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
+    """Return the runs to repeat if a measured noise floor would decide a claim: of each arm the first seeds, setting by
+    setting. It is taken to be half of the deviation over the seeds, which stands in its place until then.
+    """
+    claim, judged = verdict.claim, verdict.judged
+    if claim.kind == "share" or claim.reading.kind == "faster" or made()["instructions"] not in _OTHER:
+        return {}
+    lower, _ = effect_of(claim, runs, 0.0)
+    assert judged.effect is not None
+    halfway = replace(judged.effect, error=(judged.effect.error + (lower or judged.effect).error) / 2)
+    if not statistics.decides(halfway, claim.margin, judged.level):
+        return {}
+    found: dict[str, Job] = {}
+    for place in range(len(claim.arms[0])):
+        arms = [setting[place] for setting in claim.arms]
+        ours = [job(arm, seed) for seed in range(verdict.seeds) for arm in arms]
+        lacking = max(0, REPEATS - sum(len(runs.of(j)) - 1 for j in ours))
+        found |= {j.key: j for j in [j for j in ours if len(runs.of(j)) == 1][:lacking]}
+    return found
+
+
+def _away(claim: Claim) -> list[str]:
+    """Return the data sources of a claim that are not here."""
+    named = {arm.variant.sections["data"]["source"] for s in claim.arms for arm in s if arm.variant is not None}
+    return sorted(source for source in named if not available(source))
+
+
+def decide(
+    claims: Sequence[Claim],
+    folder: Path,
+    *,
+    hours: float | None = None,
+    workers: int = 1,
+    console: Console | None = None,
+    work: Work = play_audited,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[list[Verdict], Mapping[str, str]]:
+    """Play runs until every claim is decided or has had its last look, or the hours are over.
+
+    While the folder has a file ``pause``, it waits before the next round.
+
+    Args:
+        claims: of one paper.
+        folder: of its kept runs; it is locked meanwhile.
+        hours: after how many hours of wall clock no run is started any more; None: no limit.
+        workers: how many processes play.
+        console: where progress is drawn; None draws none.
+        work: what plays one job.
+        clock: seconds.
+
+    Returns:
+        The claims with their words, and why each run that failed did so, by its label.
+
+    Raises:
+        UserError: another process works in the folder, its kept lines are damaged, or hours are not above 0.
+        MachineError: a result cannot be written; those before it are kept.
+        KeyboardInterrupt: the user stopped it. What has ended by then is kept.
+    """
+    if hours is not None and not hours > 0:
+        raise UserError(f"--hours {hours:g}: must be above 0")
+    end = None if hours is None else clock() + 3600 * hours
+    folder.mkdir(parents=True, exist_ok=True)
+    with Hold(folder) as hold:
+        hold.take()
+        runs = Runs(folder)
+        failures: dict[str, str] = {}
+        if (mended := runs.kept.mend()) is not None and console is not None:
+            console.print(mended, markup=False, highlight=False)
+        while True:
+            verdicts = judge(claims, runs)
+            steps = plan(verdicts, runs, failures)
+            if not steps or (end is not None and clock() >= end):
+                break
+            for asked in steps[0].jobs:
+                if end is not None and clock() >= end:
+                    break
+                failures |= _played([asked] if workers == 1 else steps[0].jobs, steps[0], runs, workers, console, work)
+                if workers > 1:
+                    break
+    labels = {j.key: j.label for claim in claims for seed in range(statistics.LOOKS[-1]) for j in jobs_of(claim, seed)}
+    return verdicts, {labels[key]: why for key, why in failures.items()}
+
+
+def _played(
+    jobs: Sequence[Job], step: Planned, runs: Runs, workers: int, console: Console | None, work: Work
+) -> dict[str, str]:
+    """Play some runs of a step and return why those that failed did so, by key."""
+    label = f"{runs.kept.path.parent.name}: {', '.join(step.claims)}"
+    pausing = partial(play_pausing, pause=runs.kept.path.parent / PAUSE, work=work)
+    for found in jobs:
+        runs.forget(found)
+    if not step.again:
+        done = play_all(jobs, runs.kept, pausing, workers=workers, label=label, console=console)
+        return dict(done.failures)
+    failures = {}
+    for found in jobs:
+        result = _repeated(found, work)
+        runs.kept.write(found, result)
+        if result["status"] != "done":
+            failures[found.key] = result["error"]
+    return failures
+
+
+def play_pausing(asked: Job, step: Step, *, pause: Path, work: Work) -> dict[str, Any]:
+    """Play a job with ``work``, and wait before it and after each round while the file ``pause`` is there."""
+
+    def on(rounds: int) -> None:
+        step(rounds)
+        wait()
+
+    def wait() -> None:
+        while pause.exists():
+            time.sleep(1.0)
+
+    wait()
+    return work(asked, on)
+
+
+def _repeated(asked: Job, work: Work) -> dict[str, Any]:
+    """Play a job in a process of its own, whose numerical libraries use another instruction set than ours."""
+    ours = str(made()["instructions"])
+    with _environment(_OTHER[ours]), multiprocessing.get_context("spawn").Pool(1) as pool:
+        found: dict[str, Any] = pool.apply(_again, (asked, work, ours))
+        return found
+
+
+def _again(asked: Job, work: Work, ours: str) -> dict[str, Any]:
+    """Play a job in this process. Raises MachineError if it uses the instruction set ``ours``, which is no repeat."""
+    from hanse.learning.threads import intra_op
+
+    if made()["instructions"] == ours:
+        raise MachineError(f"{asked.label}: cannot be repeated: PyTorch uses {ours} here whatever it is told")
+    with intra_op(1):
+        return work(asked, lambda rounds: None)
+
+
+@contextmanager
+def _environment(told: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started in this block."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
+    """Return the plan as plain values, its runs by their labels.
+
+    Args:
+        steps: the steps.
+    """
+    return [
+        {
+            "claims": list(step.claims),
+            "runs": [found.label for found in step.jobs],
+            "again": step.again,
+            "seconds": step.seconds,
+            "worth": step.worth,
+        }
+        for step in steps
+    ]
+
+
+def printed_plan(steps: Sequence[Planned], claims: Sequence[Claim]) -> RichTable:
+    """Return the plan as a table for a terminal: what each step decides, its runs, its hours and those until then.
+
+    Args:
+        steps: the steps.
+        claims: the claims, of which those without data here are named below.
+    """
+    away = sorted({source for claim in claims for source in _away(claim)})
+    hours = 0.0
+    table = RichTable(title="The next runs, to the next look of each claim", title_justify="left")
+    for name in ("claims", "runs", "hours", "hours until then", "claims decided, on average"):
+        table.add_column(name, overflow="fold")
+    for step in steps:
+        hours += step.seconds / 3600
+        again = " again, on other instructions" if step.again else ""
+        names = "; ".join(step.claims)
+        table.add_row(
+            names, f"{len(step.jobs)}{again}", f"{step.seconds / 3600:.2f}", f"{hours:.2f}", f"{step.worth:.1f}"
+        )
+    table.caption = f"data not here: {', '.join(away)}" if away else None
+    return table

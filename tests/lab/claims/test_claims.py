@@ -1,0 +1,482 @@
+"""Claims as data, their words from kept runs, and the planner: what it chooses, where it stops, how it goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.lock import Hold
+from hanse.cli import app
+from hanse.lab.claims import planner
+from hanse.lab.claims.claim import Claim, load_claims, read_claims
+from hanse.lab.claims.judge import Runs, judge, values
+from hanse.lab.claims.planner import costs, decide, plan
+from hanse.lab.job import Job, Step
+from hanse.lab.kept import KeptFile
+from hanse.lab.papers.catalogue import PAPERS
+
+BASE = """
+[[claims]]
+name = "a"
+says = "GTFLAT is better"
+where = "Table 2"
+table = "table2-last"
+scale = "smoke"
+kind = "difference"
+arm = "GTFedAvg"
+against = ["FedAvg"]
+"""
+MORE = BASE + "margin = 1.0\n"
+
+
+def claim_of(text: str = MORE, place: int = 0) -> Claim:
+    return read_claims("gtflat", text)[place]
+
+
+def result(job: Job, accuracy: Callable[[Job, int], float], cpu_seconds: float = 1.0) -> dict[str, Any]:
+    tested = list(range(1, job.rounds + 1))
+    found = {"key": job.key, "label": job.label, "given": job.sections, "status": "done", "tested": tested}
+    curves = {"test/accuracy": [accuracy(job, r) for r in tested]}
+    return found | {"experiment": job.experiment.sections(), "curves": curves, "cpu_seconds": cpu_seconds}
+
+
+def is_gtflat(job: Job) -> bool:
+    return "weigh" in job.sections["mechanism"]
+
+
+def lead(job: Job, round: int) -> float:
+    """GTFLAT is ahead by 6 to 9 points, uneven seeds."""
+    seed = job.sections["run"]["seed"]
+    return 0.5 + 0.01 * seed + 0.02 * round + (0.06 + 0.01 * (seed % 4) if is_gtflat(job) else 0.0)
+
+
+def no_lead(job: Job, round: int) -> float:
+    seed = job.sections["run"]["seed"]
+    return 0.5 + 0.01 * (-1) ** seed * is_gtflat(job)
+
+
+def playing(accuracy: Callable[[Job, int], float], asked: list[Job] | None = None) -> Any:
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        if asked is not None:
+            asked.append(job)
+        step(job.rounds)
+        return result(job, accuracy)
+
+    return work
+
+
+# ---- the file
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ('arm = "GTFedAv"', "arm 'GTFedAv': table2-last has no such row; did you mean 'GTFedAvg'?"),
+        ('against = ["nobody"]', "against 'nobody': table2-last has no such row; allowed: "),
+        ('columns = ["alpha=0.5"]', "columns 'alpha=0.5': table2-last has no such column; did you mean 'alpha=0.05'?"),
+        ('groups = ["mars"]', "groups 'mars': table2-last has no such group"),
+        ('table = "table22"', "reproduce gtflat table22: no such table; did you mean 'table2'?"),
+        ('recipe = "mine"', "recipe 'mine': must be paper or authors"),
+        ('kind = "feeling"', "kind 'feeling': must be difference, change, order, share, equal"),
+        ('kind = "change"', "columns []: must be two for kind change, after and before"),
+        ('kind = "equal"', "margin, against: a claim of kind equal has a margin and no other arm"),
+        ("margin = 0", "margin 0: must be a number above 0"),
+        ("margin = inf", "margin inf: must be a number above 0"),
+        ("reading = { mean = [1, 5] }", "reading {'mean': [1, 5]}: must lie within rounds 1 to 4 of MNIST (on digits)"),
+        ("reading = { mean = [3, 2] }", "reading {'mean': [3, 2]}: must lie within rounds 1 to 4"),
+        ('reading = "first"', "reading 'first': must be last, best, { mean = [FIRST, LAST] } or { rounds = "),
+        ('reading = "best"', "control: is missing; the best round needs an arm with as free a choice of round"),
+        ("colour = 3", "colour: there is no such field; did you mean 'columns'?"),
+        ("arms = 3", "arms: there is no such field; did you mean 'arm'?"),
+        ('says = ""', "says '': must be a text"),
+        ("variants = 3", "variants 3: must be a table of names"),
+        ("lower = 1", "lower 1: must be true or false"),
+    ],
+)
+def test_a_mistake_in_a_claim_is_one_line_with_field_value_and_what_is_allowed(field: str, said: str) -> None:
+    key = field.split(" = ")[0]
+    lines = [line for line in MORE.splitlines() if not line.startswith(f"{key} =")]
+    with pytest.raises(UserError) as wrong:
+        read_claims("gtflat", "\n".join([*lines, field]))
+    assert wrong.value.lines[0].startswith("gtflat/claims.toml: a: ")
+    assert wrong.value.lines[0].removeprefix("gtflat/claims.toml: a: ").startswith(said)
+    assert len(wrong.value.lines) == 1
+
+
+def test_all_mistakes_of_a_file_are_told_together() -> None:
+    with pytest.raises(UserError) as wrong:
+        read_claims("gtflat", MORE.replace('"GTFedAvg"', '"x"') + MORE.replace('name = "a"', "") + MORE + MORE)
+    assert [line.split(": ")[1] for line in wrong.value.lines] == ["a", "claim 2", "a", "a"]
+    assert "name a: is there twice" in wrong.value.lines[2]
+    wrong_files = {"[[claims]": "cannot be read", "claims = 3": "claims are written as", "x = 1": "x: there is"}
+    for text, said in wrong_files.items():
+        with pytest.raises(UserError, match=said):
+            read_claims("gtflat", text)
+
+
+def test_a_row_with_several_variants_needs_one_by_name() -> None:
+    text = MORE.replace("table2-last", "table1").replace("GTFedAvg", "GreedyFed")
+    with pytest.raises(UserError, match=r"variants.GreedyFed: is missing; allowed: mean, averaging=0.5"):
+        read_claims("greedyfed", text)
+    [claim] = read_claims("greedyfed", text + 'variants = { GreedyFed = "mean" }\n')
+    assert {arm.variant.name for setting in claim.arms for arm in setting[:1] if arm.variant} == {"mean"}
+
+
+def test_printed_effect_margin_twin_and_control() -> None:
+    claim = claim_of(BASE.replace("smoke", "paper") + 'groups = ["MNIST"]\n')
+    assert claim.printed == pytest.approx((91.01 - 89.65 + 94.27 - 94.11) / 2)
+    assert claim.margin == pytest.approx(claim.printed / 2)
+    below = BASE.replace("smoke", "paper").replace("GTFedAvg", "FedProx")
+    with pytest.raises(UserError, match=r"margin: is missing, and the printed effect is -0.1; must"):
+        read_claims("gtflat", below + 'groups = ["MNIST"]\ncolumns = ["alpha=1"]')
+    both = BASE.replace("smoke", "paper") + 'groups = ["MNIST"]\ntwin = "FedAvg, uniform"\ncontrol = "FedAvg"\n'
+    first, twin = read_claims("gtflat", both)  # the control is what it is compared with already
+    assert (twin.name, twin.role, twin.printed, twin.margin) == ("a, twin", "twin", None, first.margin)
+    assert [arm.cell.algorithm for arm in twin.arms[0]] == ["GTFedAvg", "FedAvg, uniform"]
+
+
+def test_every_paper_has_claims_that_are_sound_and_named_once() -> None:
+    for paper in PAPERS:
+        claims = load_claims(paper)
+        assert len(claims) >= 7
+        assert len({claim.name for claim in claims}) == len(claims)
+        assert all(len(claim.says) > 10 and claim.where for claim in claims)
+
+
+# ---- words
+
+
+def kept_with(tmp_path: Path, claim: Claim, accuracy: Callable[[Job, int], float], seeds: int) -> Runs:
+    runs = Runs(tmp_path)
+    for seed in range(seeds):
+        for job in planner.jobs_of(claim, seed):
+            runs.kept.write(job, result(job, accuracy))
+    return runs
+
+
+def test_a_word_comes_from_the_paired_seeds(tmp_path: Path) -> None:
+    claim = claim_of()
+    [before] = judge([claim], Runs(tmp_path))
+    assert (before.judged.word, before.judged.needed) == ("not run", 5)
+    runs = kept_with(tmp_path, claim, lead, 3)
+    [few] = judge([claim], runs)
+    assert (few.judged.word, few.seeds, few.judged.needed) == ("open", 3, 5)
+    runs = kept_with(tmp_path / "all", claim, lead, 5)
+    [verdict] = judge([claim], runs)
+    d = np.array([6.0, 7, 8, 9, 6])
+    assert (values(claim, runs)[:, :, 0] - values(claim, runs)[:, :, 1]).mean(axis=1) == pytest.approx(d)
+    assert verdict.judged.effect is not None
+    assert verdict.judged.effect.mean == pytest.approx(d.mean())
+    # no repeats: the deviation over the seeds stands in for the noise floor
+    half = stats.t.isf(0.05 * 0.25 / 2, 4) * 2 * d.std(ddof=1) / np.sqrt(5)
+    assert verdict.judged.low == pytest.approx(d.mean() - half)
+    assert verdict.judged.word == "confirmed"
+    against = claim_of(MORE.replace('"GTFedAvg"', '"x"').replace('"FedAvg"', '"GTFedAvg"').replace('"x"', '"FedAvg"'))
+    assert judge([against], runs)[0].judged.word == "contradicted"
+
+
+def test_readings(tmp_path: Path) -> None:
+    def rising(job: Job, round: int) -> float:
+        return [0.10, 0.40, 0.30, 0.20][round - 1] + (0.1 if is_gtflat(job) else 0.0)
+
+    runs = kept_with(tmp_path, claim_of(), rising, 1)
+    wanted = {
+        'reading = "last"': (30, 20),
+        'reading = "best"\ncontrol = "FedAvg"': (50, 40),
+        "reading = { mean = [2, 3] }": (45, 35),
+        "reading = { rounds = 45.0 }": (2, 5),  # never: one test after the last
+        'reading = { rounds = "against" }': (0, -0.0),
+    }
+    for reading, (ours, theirs) in wanted.items():
+        found = values(claim_of(MORE + reading), runs)
+        assert found[0, 0].tolist() == pytest.approx([ours, theirs]), reading
+    # GTFLAT is as good as FedAvg's best (40 %, less half a point) after 2 rounds, as FedAvg itself
+
+
+def test_repeats_on_another_instruction_set_are_the_noise_floor(tmp_path: Path) -> None:
+    claim = claim_of()
+    runs = kept_with(tmp_path, claim, lead, 5)
+    for seed in range(3):
+        for job in planner.jobs_of(claim, seed):
+            again = result(job, lambda job, r: lead(job, r) + (0.004 if is_gtflat(job) else -0.001))
+            runs.kept.write(job, again | {"made": {"instructions": "other"}})
+    [verdict] = judge([claim], Runs(tmp_path))
+    assert verdict.floor == pytest.approx(0.4 / np.sqrt(len(claim.arms)))
+    assert verdict.judged.effect is not None
+    sd = np.array([6.0, 7, 8, 9, 6]).std(ddof=1)
+    assert verdict.judged.effect.error == pytest.approx((sd + verdict.floor) / np.sqrt(5))
+
+
+def test_a_claim_computed_without_chance_is_exact() -> None:
+    claims = {claim.name: claim for claim in load_claims("gtflat")}
+    [verdict] = judge([claims["Example 1"]], Runs(Path("nowhere")))
+    assert (verdict.judged.word, verdict.seeds) == ("confirmed", 0)
+    text = BASE.replace("table2-last", "example1").replace("difference", "equal").replace("GTFedAvg", "closed form")
+    text = text.replace('against = ["FedAvg"]\n', 'groups = ["X, the final state"]\nmargin = 0.005\nover = "each"\n')
+    wrong = read_claims("gtflat", text)
+    assert judge(wrong, Runs(Path("nowhere")))[0].judged.word == "contradicted"
+
+
+# ---- the planner
+
+
+def test_the_plan_takes_first_what_decides_most_for_its_cost(tmp_path: Path) -> None:
+    text = MORE + MORE.replace('"a"', '"b"').replace('["FedAvg"]', '["FedAvg, uniform"]')
+    text += MORE.replace('"a"', '"dear"').replace('["FedAvg"]', '["FedGen"]')
+    claims = read_claims("gtflat", text)
+    runs = Runs(tmp_path)
+    for seed in range(4):
+        for job in planner.jobs_of(claims[0], seed):
+            runs.kept.write(job, result(job, lead))
+    for job in planner.jobs_of(claims[2], 0):
+        if job.sections["mechanism"]["name"] == "fedgen":
+            runs.kept.write(job, result(job, lead, cpu_seconds=100.0))
+    steps = plan(judge(claims, runs), runs)
+    assert [step.claims for step in steps] == [("a",), ("b",), ("dear",)]
+    assert [len(step.jobs) for step in steps] == [4, 10, 8]
+    assert steps[0].seconds == pytest.approx(4.0)
+    assert steps[2].seconds == pytest.approx(800.0)
+    assert costs(runs)(steps[0].jobs[0]) == pytest.approx(1.0)
+    urgent = read_claims("gtflat", text + "first = true\n")
+    assert plan(judge(urgent, runs), runs)[0].claims[0] == "dear"
+
+
+def test_it_plays_until_the_claim_is_decided_and_no_further(tmp_path: Path) -> None:
+    claim, asked = claim_of(), list[Job]()
+    [verdict], failures = decide([claim], tmp_path, work=playing(lead, asked))
+    assert (verdict.judged.word, verdict.seeds, failures) == ("confirmed", 5, {})
+    assert len(asked) == len({job.key for job in asked}) == 20  # two arms, two settings, five seeds
+    assert decide([claim], tmp_path, work=playing(lead, asked))[0][0].seeds == 5
+    assert len(asked) == 20
+
+
+def test_it_stops_after_the_last_look_and_says_how_many_seeds_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "made", lambda: {"instructions": "ONE OF ITS KIND"})  # nothing to repeat on
+    [verdict], _ = decide([claim_of(BASE + "margin = 0.1\n")], tmp_path, work=playing(no_lead))
+    assert (verdict.judged.word, verdict.seeds) == ("open", 20)
+    assert verdict.judged.needed is not None
+    assert verdict.judged.needed > 20
+    [wide], _ = decide([claim_of(BASE + "margin = 9.0\n")], tmp_path / "wide", work=playing(no_lead))
+    assert (wide.judged.word, wide.seeds) == ("no such effect", 5)
+
+
+def test_hours_end_it_and_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    ticks = iter([0.0, *[0.1 * n for n in range(1, 6)], *[9e9] * 99])
+    asked: list[Job] = []
+    decide([claim_of()], tmp_path, hours=1, work=playing(lead, asked), clock=lambda: next(ticks))
+    assert 0 < len(asked) < 20
+    assert len(KeptFile(tmp_path).lines()) == len(asked)
+    decide([claim_of()], tmp_path, work=playing(lead, asked))
+    assert len(asked) == len({job.key for job in asked}) == 20
+    with pytest.raises(UserError, match="--hours 0: must be above 0"):
+        decide([claim_of()], tmp_path, hours=0)
+
+
+def test_a_run_that_fails_is_told_and_its_claim_left(tmp_path: Path) -> None:
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        bad = is_gtflat(job) and job.sections["run"]["seed"] == 1
+        failed = {"key": job.key, "label": job.label, "given": job.sections, "status": "failed", "error": "E: x"}
+        return failed if bad else result(job, lead)
+
+    [verdict], failures = decide([claim_of()], tmp_path, work=work)
+    assert (verdict.judged.word, verdict.seeds) == ("open", 1)
+    assert set(failures.values()) == {"E: x"}
+    assert all("GTFedAvg, seed 1" in label for label in failures)
+
+
+def test_a_noise_floor_is_measured_where_it_would_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def uneven(job: Job, round: int) -> float:
+        seed = job.sections["run"]["seed"]
+        return 0.5 + (0.013 + 0.005 * (seed % 4) if is_gtflat(job) else 0.0)
+
+    monkeypatch.setattr(planner, "made", lambda: {"instructions": "AVX512"})
+    repeated: list[Job] = []
+
+    def again(job: Job, work: Any) -> dict[str, Any]:
+        repeated.append(job)
+        return result(job, uneven) | {"made": {"instructions": "AVX2"}}
+
+    monkeypatch.setattr(planner, "_repeated", again)
+    [verdict], _ = decide([claim_of()], tmp_path, work=playing(uneven))
+    assert [is_gtflat(job) for job in repeated] == [True] * 3 + [False] * 3
+    assert (verdict.judged.word, verdict.seeds, verdict.floor) == ("confirmed", 5, 0.0)
+
+
+def test_two_planners_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with Hold(tmp_path) as other:
+        other.take()
+        with pytest.raises(UserError, match=r"is in use by process .* one process at a time") as wrong:
+            decide([claim_of()], tmp_path, work=playing(lead))
+    assert len(wrong.value.lines) == 1
+    assert not KeptFile(tmp_path).path.exists()
+
+
+def test_damaged_lines_stop_it_before_a_run_and_a_cut_end_does_not(tmp_path: Path) -> None:
+    runs = kept_with(tmp_path, claim_of(), lead, 2)
+    data = runs.kept.path.read_bytes()
+    runs.kept.path.write_bytes(data[:-30])
+    [verdict], _ = decide([claim_of()], tmp_path, work=playing(lead))
+    assert verdict.judged.word == "confirmed"
+    runs.kept.path.write_bytes(data + data)
+    with pytest.raises(UserError, match="is the same run as line"):
+        decide([claim_of()], tmp_path, work=playing(lead))
+
+
+def test_a_full_disk_ends_it_in_one_line_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, left = KeptFile.write, iter(range(3))
+
+    def full(self: KeptFile, job: Job, found: dict[str, Any]) -> None:
+        if next(left, None) is None:
+            raise MachineError(f"{self.path}: cannot be written: No space left on device")
+        write(self, job, found)
+
+    with monkeypatch.context() as context:
+        context.setattr(KeptFile, "write", full)
+        with pytest.raises(MachineError, match="No space left"):
+            decide([claim_of()], tmp_path, work=playing(lead))
+    assert len(KeptFile(tmp_path).lines()) == 3
+
+
+def test_it_waits_while_there_is_a_pause_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause, waited, rounds = tmp_path / "pause", list[float](), list[int]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        pause.unlink()
+
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        step(1)
+        pause.touch()
+        step(1)
+        return {}
+
+    monkeypatch.setattr(planner.time, "sleep", sleep)
+    pause.touch()
+    planner.play_pausing(planner.jobs_of(claim_of(), 0)[0], rounds.append, pause=pause, work=work)
+    assert (len(waited), rounds) == (2, [1, 1])
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.lab.claims.test_claims import claim_of, lead, result
+from hanse.lab.claims.planner import decide
+played = 0
+def work(job, step):
+    global played
+    played += 1
+    if played == 4:
+        print("ready", flush=True)
+        sys.stdin.read()
+    return result(job, lead)
+decide([claim_of()], Path(sys.argv[1]), work=work)
+"""
+
+
+def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[3])
+    words = [sys.executable, "-c", KILLED, str(tmp_path), root]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(UserError, match=f"in use by process {process.pid}"):
+            decide([claim_of()], tmp_path, work=playing(lead))
+        os.kill(process.pid, signal.SIGKILL)
+    asked: list[Job] = []
+    [verdict], _ = decide([claim_of()], tmp_path, work=playing(lead, asked))
+    assert (verdict.judged.word, len(asked)) == ("confirmed", 17)
+
+
+# ---- the command
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["reproduce", *words])
+
+
+def test_the_command_prints_a_plan_and_plays_nothing(tmp_path: Path) -> None:
+    shown = call("pifl", "--plan", "--json", "--out", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert {row["word"] for row in found["claims"]} == {"not run"}
+    assert all(step["runs"] and step["seconds"] > 0 for step in found["plan"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--decide",), "--decide, --plan, --hours: are for the claims of one paper, without a table"),
+        (("gtflat", "table2", "--decide"), "are for the claims of one paper, without a table"),
+        (("gtflatt", "--plan"), "reproduce gtflatt: no such paper; did you mean 'gtflat'?"),
+        (("gtflat", "--decide", "--hours", "0"), "--hours 0: must be above 0"),
+    ],
+)
+def test_what_the_command_refuses(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    shown = call(*words, "--out", str(tmp_path))
+    assert isinstance(shown.exception, UserError)  # which the command line prints, and ends with 2
+    assert said in str(shown.exception)
+
+
+# ---- the idle core's script
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    path = Path(__file__).parents[3] / "benchmarks" / "decide.py"
+    spec = importlib.util.spec_from_file_location("decide", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_idle_core_plays_a_checkout_of_one_commit(script: ModuleType, tmp_path: Path) -> None:
+    root, who = tmp_path / "tree", ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    native = root / script.NATIVE
+    native.mkdir(parents=True)
+    (native / "seats.c").write_text("first")
+    (root / ".gitignore").write_text("*.so\n")
+    script.git("init", "-q", root=root)
+    commits = []
+    for text in ("first", "second"):
+        (native / "seats.c").write_text(text)
+        script.git("add", "-A", root=root)
+        script.git(*who, "commit", "-q", "--allow-empty", "-m", text, root=root)
+        commits.append(script.git("rev-parse", "HEAD", root=root))
+    (native / "seats.so").write_text("built of the second")
+    (native / "seats.c").write_text("second")
+    first, second = (script.checkout(commit, root, tmp_path / "cache") for commit in commits)
+    assert [place.name for place in (first, second)] == [commit[:12] for commit in commits]
+    assert [(place / script.NATIVE / "seats.c").read_text() for place in (first, second)] == ["first", "second"]
+    assert [(place / script.NATIVE / "seats.so").exists() for place in (first, second)] == [False, True]
+    assert script.checkout(commits[1][:9], root, tmp_path / "cache") == second
+    with pytest.raises(SystemExit, match="--commit nothing: there is no such commit"):
+        script.checkout("nothing", root, tmp_path / "cache")
+
+
+def test_the_idle_core_is_paused_by_a_file(script: ModuleType, tmp_path: Path) -> None:
+    for paper in PAPERS:
+        (tmp_path / paper).mkdir()
+    script.pause(tmp_path, on=True)
+    assert sorted(path.parent.name for path in tmp_path.glob("*/pause")) == sorted(PAPERS)
+    script.pause(tmp_path, on=False)
+    assert not list(tmp_path.glob("*/pause"))
