@@ -111,7 +111,8 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
     if 2 * worse > len(late):
         found.append(
             f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some "
-            'clients had a higher loss than guessing has, so a random model may come first. Compare with utility = "accuracy".'
+            "clients had a higher loss than guessing has, so a random model may come first. Compare with utility = "
+            '"accuracy".'
         )
     return found
 
