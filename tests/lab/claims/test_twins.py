@@ -48,6 +48,25 @@ def test_shuffled_rewards_pay_the_same_amounts_to_others_and_touch_nothing_else(
     assert others[0] == others[1]
 
 
+def test_a_random_graph_has_the_same_degrees_and_the_same_bills() -> None:
+    chosen, placed = (hanse.run(market_of(name)).metrics for name in ("ipfl", "hanse.lab.papers.twins:ipfl_at_random"))
+    for name in ("market/edges", "market/money", "market/isolated"):
+        assert placed[0][name] == pytest.approx(chosen[0][name], abs=1e-4)
+    assert chosen[0]["market/edges"] > 0
+    assert placed[1]["test/loss" if "test/loss" in placed[1] else "client/test_loss"] != chosen[1].get(
+        "test/loss", chosen[1].get("client/test_loss")
+    )
+
+
+def market_of(name: str) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "digits", "clients": 6, "partition": "niid", "alpha": 0.3, "client_test": 0.2},
+        model={"name": "logistic"},
+        mechanism={"name": name, "lam": 2.0, "keep_best": False, "last_market": True},
+        run={"rounds": 3},
+    )
+
+
 @pytest.mark.parametrize("name", ["pifl", "greedyfed", "gtflat"])
 def test_a_twin_costs_what_the_mechanism_costs(name: str) -> None:
     table = find_table(name, "twins", "smoke", "authors" if name == "gtflat" else "paper")

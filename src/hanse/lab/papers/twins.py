@@ -7,13 +7,18 @@ generation (``gtflat/twins.toml``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from hanse.base.factories import Weight
-from hanse.core.part import Context, Settlement, SettlePart, State, ValuePart, Values, View
+import numpy as np
+from torch import Tensor
+
+from hanse.base.factories import Rate, Weight
+from hanse.core.part import Context, Mechanism, Settlement, SettlePart, State, ValuePart, Values, View
 from hanse.core.port import Request
 from hanse.core.telling import Joining, Telling, Terms
+from hanse.games.market import Market, Stop
+from hanse.mechanisms.ipfl import IPFL, CosineGram, Trade, Traits, ipfl
 from hanse.mechanisms.pifl import Tokens
 from hanse.mechanisms.value import GTG
 
@@ -115,3 +120,62 @@ class ShuffledRewards(SettlePart):
     def terms(self, joining: Joining) -> Terms | None:
         """Return PI-FL's terms."""
         return self.of.terms(joining)
+
+
+@dataclass(frozen=True)
+class RandomMarket(IPFL):
+    """iPFL with a random graph: at each market every client stands in another one's place.
+
+    Distances, sizes, costs and eagerness are those of the client whose place it is, so that the graph has the same
+    degrees and the same money changes hands, between clients drawn at random. The options are those of
+    :class:`hanse.mechanisms.ipfl.IPFL`.
+
+    Examples:
+        >>> RandomMarket(lam=1.0).mu
+        0.2
+    """
+
+    def _trade(self, view: View, declared: Traits, measured: Tensor, gram: CosineGram | None) -> Trade:
+        """Return iPFL's market with the clients in random places."""
+        trade = super()._trade(view, declared, measured, gram)
+        order, market = view.draw("twin: whose place").permutation(len(trade.clients)), trade.market
+        placed = Market.of(
+            market.distance[np.ix_(order, order)],
+            market.sizes[order],
+            market.costs[order],
+            market.eagerness[order],
+            market.lam,
+        )
+        return replace(trade, market=placed, graph=trade.graph[np.ix_(order, order)])
+
+
+def ipfl_at_random(
+    lam: Weight = 2.0,
+    eta: Rate = 5.0,
+    bounded: bool = True,
+    keep_best: bool = True,
+    stop: Stop = "skip",
+    pull_alone: bool = False,
+    last_market: bool = False,
+) -> Mechanism:
+    """iPFL with :class:`RandomMarket` in its place.
+
+    Args:
+        lam: the weight of distances, as all options of :func:`hanse.mechanisms.ipfl.ipfl`.
+        eta: the step with which centres are made.
+        bounded: whether centres stay within reach of the imported models.
+        keep_best: whether each client keeps its best model.
+        stop: "skip" or "break".
+        pull_alone: whether a client that imports nothing is pulled towards its own last model.
+        last_market: whether there is a market after the last training.
+    """
+    part = RandomMarket(
+        lam,
+        eta,
+        bounded=bounded,
+        keep_best=keep_best,
+        stop=stop,
+        pull_alone=pull_alone,
+        last_market=last_market,
+    )
+    return replace(ipfl(), name="ipfl", select=part, train=part, weigh=part, settle=part)
