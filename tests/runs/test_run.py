@@ -125,13 +125,15 @@ def test_own_test_shares_are_tested_plain_weighted_and_worst() -> None:
     assert last["client/test_accuracy_min"] == pytest.approx(min(found))
 
 
-def test_zero_rounds_leave_the_initial_model(tmp_path: Path) -> None:
-    run = hanse.run(
-        hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 0}, engine=ENGINE), out=tmp_path / "r"
-    )
+def test_zero_rounds_leave_the_initial_model_and_no_run_directory(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 0}, engine=ENGINE)
+    run = hanse.run(experiment)
     assert run.metrics == []
     assert run.table.size == 1
     assert not run.interrupted
+    with pytest.raises(hanse.UserError, match=r"^run\.rounds: 0: must be at least 1 for a run with a run directory$"):
+        hanse.run(experiment, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
 
 
 def test_values_and_seats_as_frames() -> None:

@@ -371,7 +371,8 @@ class RunSection(Section):
     """``[run]``: how long a run goes on, its seed, and how often it can be resumed.
 
     Attributes:
-        rounds: how many rounds are played, unless a limit below ends the run earlier.
+        rounds: how many rounds are played, unless a limit below ends the run earlier. With 0 there is the first model
+            and nothing else; such a run cannot have a run directory.
         seed: of everything but the split of the data, which has ``data.seed``.
         checkpoint_every: a checkpoint after each this many rounds.
         target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
@@ -379,7 +380,7 @@ class RunSection(Section):
         max_megabytes: the run ends once its rounds moved this much, in 10^6 bytes, both ways together.
     """
 
-    rounds: Positive = 60
+    rounds: Count = 60
     seed: int = 0
     checkpoint_every: Positive = 1
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None

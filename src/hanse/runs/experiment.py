@@ -120,6 +120,8 @@ def run(
     _check(observers)
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
+    if out is not None and experiment.run.rounds == 0:
+        raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
     observers = _watching(observers, progress, experiment.mechanism.name)
     own = Own(data, model)
     if experiment.federation.engine != "local":
