@@ -37,7 +37,7 @@ def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, m
     assert len(bars) == 2 * 3 + 1 + 2  # one a run
     assert "Shapley value ± standard error" in text
     assert text.count(" ± ") >= 3 + 3  # three systems over two seeds, at least three clients' values
-    assert text.count("holds: ") == 9
+    assert text.count("holds: ") == 11
     assert "FAILS" not in text
     (out / "mine").mkdir()
     with pytest.raises(UserError, match="holds 'mine', which is not of an earlier demo"):

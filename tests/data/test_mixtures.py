@@ -258,7 +258,7 @@ def test_a_run_trains_on_mixtures_and_its_config_runs_again(data: dict[str, Any]
         data={"partition": "mixture", "clients": 6, "client_test": 0.2, **data},
         model={"name": "logistic"},
         mechanism={"name": "local"},
-        train={"lr": 0.1},
+        train={"lr": 0.1, "batch_size": 32},
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 3},
     )

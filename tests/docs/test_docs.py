@@ -102,12 +102,18 @@ def test_a_wrong_block_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch, t
 def test_every_mechanism_has_an_example_that_trains(mechanism: str) -> None:
     examples = [tomllib.loads(b.text) for page in MECHANISM_PAGES for b in blocks(page) if b.language == "toml"]
     [example] = [e for e in examples if e.get("mechanism", {}).get("name") == mechanism and "data" in e and "run" in e
-                 and "value" not in e["mechanism"]]  # fmt: skip
+                 and _own_value(e["mechanism"])]  # fmt: skip
     run = hanse.run(hanse.Experiment(**Session(Path(), rounds=2).shortened(example)))
     assert len(run.metrics) == 2
     assert run.metrics[-1]["answered"] > 0
     assert any(f"`{mechanism}`" in page.read_text() for page in MECHANISM_PAGES if page.stem != "index")
     assert f"`{mechanism}`" in (ROOT / "docs" / "mechanisms" / "index.md").read_text()
+
+
+def _own_value(mechanism: dict[str, Any]) -> bool:
+    """Whether a mechanism's table keeps the mechanism's own value part, perhaps with other options."""
+    value = mechanism.get("value", {})
+    return isinstance(value, dict) and "name" not in value
 
 
 def test_every_part_is_named_on_a_mechanism_page_or_in_the_list_of_papers() -> None:

@@ -78,7 +78,7 @@ def test_points_in_order(file: Path) -> None:
 def test_without_seeds_the_file_s_own_stay(file: Path) -> None:
     (point,) = grid_of(file, ["run.seed=7"], ["train.lr=0.1"], None)
     assert (point.seed, point.job.experiment.run.seed, point.job.experiment.data.seed) == (None, 7, 0)
-    assert point.job.rounds == 20  # the default counts for the progress bar
+    assert point.job.rounds == 60  # the default counts for the progress bar
 
 
 def test_an_option_of_a_part(file: Path) -> None:

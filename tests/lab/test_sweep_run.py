@@ -17,6 +17,7 @@ from hanse.cli import app
 from hanse.lab.job import Job, Step, folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
 from hanse.lab.sweep import GridPoint, means, means_table, printed_rows, rows_of, run_sweep
+from hanse.runs.record import load_run
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -161,7 +162,7 @@ def test_goes_on_inside_a_run(tmp_path: Path) -> None:
     assert steps == [2, 1, 1]  # two rounds were there
     whole = played(point, None)
     assert found["curves"] == whole["curves"]
-    metrics = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    metrics = load_run(path).metrics
     assert untimed(metrics) == untimed(hanse.run(point.job.experiment).metrics)
 
 

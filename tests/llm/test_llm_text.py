@@ -242,7 +242,7 @@ def _give(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    _give(monkeypatch, lambda name, local_files_only: _Tokenizer(2))
+    _give(monkeypatch, lambda name, local_files_only, trust_remote_code: _Tokenizer(2))
     found = build_tokenizer("some/model")
     assert (found.size, found.end, found.padding) == (30, 2, 2)
     assert found.note == "the tokenizer of some/model has no padding token; its end token pads"
@@ -251,11 +251,11 @@ def test_a_tokenizer_without_padding_pads_with_its_end(monkeypatch: pytest.Monke
 
 
 def test_tokenizers_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    _give(monkeypatch, lambda name, local_files_only: _Tokenizer(None))
+    _give(monkeypatch, lambda name, local_files_only, trust_remote_code: _Tokenizer(None))
     with pytest.raises(UserError, match="it has no end token"):
         build_tokenizer("endless")
 
-    def refuse(name: str, local_files_only: bool) -> None:
+    def refuse(name: str, local_files_only: bool, trust_remote_code: bool) -> None:
         raise OSError("We could not connect\nand more")
 
     _give(monkeypatch, refuse)

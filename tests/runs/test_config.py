@@ -43,7 +43,7 @@ def test_a_replaced_part_is_written_with_its_defaults() -> None:
         "meets": "random",
         "ties": "id",
     }
-    assert found["value"] == {"name": "exact", "utility": "loss"}
+    assert found["value"] == {"name": "exact", "utility": "loss", "game": "average"}
 
 
 def test_the_written_file_reads_back_as_the_same_experiment(tmp_path: Path) -> None:

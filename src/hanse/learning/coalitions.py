@@ -243,9 +243,9 @@ class Coalitions:
         if models.shares is not None and models.rows is self.models.rows:
             bad |= (models.shares[:, self.spoilt] != 0).any(1)
         worth[bad], without[bad] = WORST, WORST
-        self.below_floor += int((worth < self.floor).sum())
         self._without.append(without.cpu().numpy())
         values: list[float] = worth.tolist()
+        self.below_floor += sum(value < self.floor for value in values)
         return values
 
     def update_gram(self) -> NDArray[np.float64]:

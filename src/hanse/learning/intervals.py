@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
-
 Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 Interval = tuple[float, float]
 
@@ -47,6 +45,8 @@ def auc_interval(auc: float, positive: int, negative: int) -> Interval:
         >>> round(low, 3), high
         (0.643, 1.0)
     """
+    from scipy.optimize import brentq  # late: it takes longer to import than a short run
+
     both = (positive + negative) / 2 - 1
 
     def beyond(true: float) -> float:

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor
 
 from hanse.base.errors import UserError, first_line, named
@@ -344,7 +343,9 @@ class Metric:
             if error < 1e-12 * (most - least):
                 low, high = wilson(min(1.0, max(0.0, (value - least) / (most - least))), rarest)
                 return least + low * (most - least), least + high * (most - least)
-            half = error * float(student.ppf(0.975, max(1, len(without) - 1)))
+            from scipy.special import stdtrit  # late: it takes longer to import than a short run
+
+            half = error * float(stdtrit(max(1, len(without) - 1), 0.975))
             return (math.nan, math.nan) if math.isnan(half) else (max(least, value - half), min(most, value + half))
         return self._bootstrapped(judged) if not self.built_in and n <= BOOTSTRAPPED else (math.nan, math.nan)
 

@@ -77,7 +77,9 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
             client.
 
     Example:
-        >>> experiment = Experiment(mechanism={"name": "pifl", "by_contribution": 2, "at_random": 1})
+        >>> experiment = Experiment(
+        ...     mechanism={"name": "pifl", "by_contribution": 2, "at_random": 1}, run={"rounds": 20}
+        ... )
         >>> found = prospect(experiment, 3)
         >>> found.grant // TOKEN, found.most_round // TOKEN, found.most // TOKEN  # two bids in each of 19 auctions
         (100, 2, 38)

@@ -136,8 +136,8 @@ def statement(
         ...     second = statement(f"{folder}/town", 1)
         >>> first.verdict.headline
         'Whether joining paid is not known'
-        >>> second.verdict.headline  # two rounds are too few where clients have different classes
-        'No, joining did not pay'
+        >>> second.verdict.headline  # two rounds are too few
+        'Joining made no difference that could be measured'
         >>> second.models.answered, second.models.reached  # two updates, in models that both others were given
         (2, 2)
     """
