@@ -387,6 +387,17 @@ class Secretive(FedMedian):
         return super().aggregate_train(server_round, replies)
 
 
+class Telling(Secretive):
+    """Gives its secrets to what it may not do in another process: a command, or the path of a file."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if os.getpid() != self.process:
+            if self.raises:
+                os.system(f"true {self.db_password}")
+            open(f"/tmp/{self.db_password}", "w")  # noqa: SIM115 (is refused)
+        return super().aggregate_train(server_round, replies)
+
+
 class Unpicklable(Secretive):
     def __getstate__(self) -> Any:
         raise TypeError(f"{self.tokens} stays here")

@@ -3,7 +3,9 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from test_flower_in_process import N, experiment, over_flower
 import hanse
 from hanse.base.files import private_folder
 from hanse.data import build
+from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, ClientData, Node
 
 
@@ -44,6 +47,27 @@ def test_what_participants_keep_is_theirs_alone(name: str, files: set[str], tmp_
     assert {path.name for path in kept} >= files
     for path in kept:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_run_of_another_name_cannot_tell_another_story_of_the_same_book(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    data = ClientData.of(build(exp.data), 1)
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
+    fields = {"book": "b", "round": 3, "client": 1, "count": 9, "head": "h", "balance": 0, "escrow": 0, "postings": []}
+    Node(data, job, tmp_path).keep_receipts(json.dumps(fields))
+    other = Node(data, replace(job, run="again"), tmp_path)
+    with pytest.raises(WireError, match="not kept: the receipt of round 3 says 8 transactions; that"):
+        other.keep_receipts(json.dumps(fields | {"count": 8, "head": "g"}))
+    other.keep_receipts(json.dumps(fields | {"book": "c", "count": 8, "head": "g"}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"client": "x/../../escaped"}, {"client": N}, {"num_clients": 10**12}, {"run": 5}, {"train": None}]
+)
+def test_an_assignment_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    job = json.loads(Assignment("run", 1, N, 0, {"name": "mlp"}, {"lr": 0.1}).to_json())
+    with pytest.raises(WireError, match=r"^not a job: "):
+        Assignment.from_json(json.dumps(job | wrong))
 
 
 def test_what_is_there_already_is_closed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
-from strategies import SECRETS, STRATEGIES, Dying, Hanging, Secretive, Unpicklable
+from strategies import SECRETS, STRATEGIES, Dying, Hanging, Secretive, Telling, Unpicklable
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 from typer.testing import CliRunner
 
@@ -219,9 +219,11 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
 # ---- secrets
 
 
-@pytest.mark.parametrize("how", ["valued", "raising", "unpicklable"])
+@pytest.mark.parametrize("how", ["valued", "raising", "unpicklable", "commanding", "writing"])
 def test_secrets_of_a_strategy_are_in_no_file_of_the_run(how: str, tmp_path: Path) -> None:
-    strategy = Unpicklable(True) if how == "unpicklable" else Secretive(how == "raising")
+    strategy = {
+        "unpicklable": Unpicklable(True), "commanding": Telling(True), "writing": Telling(False),
+    }.get(how) or Secretive(how == "raising")  # fmt: skip
     out = tmp_path / "run"
     watched(strategy, out, RecordedGrid(5))
     assert [bool(gap) for gap in gaps(out)] == [how != "valued"] * ROUNDS

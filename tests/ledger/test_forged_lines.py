@@ -369,6 +369,26 @@ def test_receipts_that_contradict_those_that_are_kept(tmp_path: Path, told: Rece
     assert bool(said) == bool(why)
 
 
+def test_what_a_crash_left_of_a_receipt_spoils_no_later_one(tmp_path: Path) -> None:
+    later = replace(RECEIPT, round=4, count=22, head="i" * 64)
+    write_receipts(tmp_path, [RECEIPT, later])
+    file = tmp_path / "client-1.jsonl"
+    file.write_bytes(file.read_bytes()[:-30])
+    assert list(read_receipts(tmp_path)) == [RECEIPT]
+    write_receipts(tmp_path, [later])
+    assert list(read_receipts(tmp_path)) == [RECEIPT, later]
+
+
+@pytest.mark.parametrize("left", [b"", b'{"book": "b", "round"'])
+def test_no_receipt_at_all_is_no_comparison(run: Path, tmp_path: Path, left: bytes) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "client-1.jsonl").write_bytes(left)
+    with pytest.raises(hanse.UserError, match="its files hold no whole receipt, so there is nothing to compare"):
+        CliRunner().invoke(
+            app, ["ledger", "verify", str(run), "--receipts", str(tmp_path / "mine")], catch_exceptions=False
+        )
+
+
 def test_a_receipt_that_is_sent_again_late_is_no_contradiction(tmp_path: Path) -> None:
     many = [replace(RECEIPT, round=r, count=20 + r, head=f"{r:064d}") for r in range(9)]
     write_receipts(tmp_path, many)

@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, write_whole
 from hanse.base.looking import from_message
+from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
 from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
@@ -46,7 +48,7 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.ledger.receipts import Receipt, contradiction, load_key, write_receipts
+from hanse.ledger.receipts import Receipt, book_of, contradiction, load_key, write_receipts
 
 # the question after training in which a market lets a client see how good its update is
 BEST = "own model"
@@ -146,6 +148,9 @@ class ClientData:
         )
 
 
+MOST_CLIENTS = 1_000_000  # a node keeps a number for each
+
+
 @dataclass(frozen=True)
 class Assignment:
     """What a node must know of a run. It is sent with every message, since each may meet a fresh process.
@@ -167,14 +172,14 @@ class Assignment:
         {'name': 'logistic'}
     """
 
-    run: str
-    client: int
-    num_clients: int
-    seed: int
+    run: Name
+    client: Count
+    num_clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)]
+    seed: Int64
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     half: bool = False
-    unsent: str = ""
+    unsent: Name = ""
     metrics: Sequence[Any] = ()
 
     def to_json(self) -> str:
@@ -189,9 +194,15 @@ class Assignment:
             WireError: it describes none.
         """
         try:
-            return Assignment(**json.loads(text))
-        except (json.JSONDecodeError, TypeError) as wrong:
+            job = _ASSIGNMENT.read(text)
+        except ValueError as wrong:
             raise WireError(f"not a job: {wrong}") from None
+        if job.client >= job.num_clients:
+            raise WireError(f"not a job: client {job.client} of {job.num_clients}")
+        return job
+
+
+_ASSIGNMENT = Declared[Assignment](Assignment)
 
 
 @dataclass(frozen=True)
@@ -357,7 +368,11 @@ class Node:
         file = folder / f"client-{client}.jsonl"
         file.touch(0o600)
         file.chmod(0o600)  # also one that is there already
-        if why := contradiction(file, told):
+        # a run by another name may not tell another story of the same book
+        books, home = {receipt.book for receipt in told}, self.folder.parent.parent
+        others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
+        same = [path for path in others if book_of(path) in books]
+        if why := next(filter(None, (contradiction(path, told) for path in (file, *same))), ""):
             logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)
             raise WireError(f"not kept: {why}")
         write_receipts(folder, told, {client: load_key(key)} if key.exists() else None)

@@ -164,8 +164,18 @@ def write_receipts(
         path, key = folder / f"client-{number}.jsonl", (keys or {}).get(number)
         there = _last(path, len(mine))
         new = [receipt for receipt in mine if receipt.unsigned() not in there]
+        _cut(path)
         with path.open("a") as file:
             file.writelines(json.dumps(asdict(r if key is None else r.sign(key))) + "\n" for r in new)
+
+
+def _cut(path: Path) -> None:
+    """Take away what a crash left of a last line; its receipt is sent again. Another one would be glued to it."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
 
 
 def _last(path: Path, count: int | None) -> list[Receipt]:
@@ -179,6 +189,12 @@ def _last(path: Path, count: int | None) -> list[Receipt]:
                 with suppress(ValueError):  # a crash cut the line short
                     found.append(Receipt.read(line).unsigned())
     return found
+
+
+def book_of(path: Path) -> str:
+    """Return the book of the last whole receipt in a file; "" if there is none."""
+    kept = _last(path, 2)  # the very last may be what a crash left
+    return kept[-1].book if kept else ""
 
 
 def contradiction(path: Path, told: Iterable[Receipt]) -> str:
@@ -220,8 +236,9 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
     """Yield all receipts in the ``*.jsonl`` files of a folder. A last line that a crash cut short is skipped.
 
     Raises:
-        UserError: the folder has no such file, or a line is not a receipt.
+        UserError: the folder has no such file or no receipt in any, or a line is not a receipt.
     """
+    some = False
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
@@ -233,9 +250,13 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
                 if not line.endswith(b"\n"):
                     continue  # a crash cut the line short
                 try:
-                    yield Receipt.read(line)
+                    found = Receipt.read(line)
                 except ValueError as wrong:
                     raise UserError(f"--receipts {path}: line {number}: is not a receipt ({wrong})") from None
+                some = True
+                yield found
+    if not some:
+        raise UserError(f"--receipts {folder}: its files hold no whole receipt, so there is nothing to compare")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
 from hanse.ledger.place import is_settled, reading, rounds_written, verify_run
 from hanse.runs.reading import last_state
-from hanse.runs.record import MarketRound, RunRecord, load_run, lost_rounds, recorded_markets, rounds_of
+from hanse.runs.record import MarketRound, RunRecord, has_hashes, load_run, lost_rounds, recorded_markets, rounds_of
 from hanse.runs.replay import against_rules, unlike_books, unlike_rows, wrong_delivery, wrong_payments
 from hanse.runs.replay_tokens import replay_tokens
 
@@ -173,7 +173,10 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
             _declared,
         ),
         _rationality(
-            "true rationality", rounds, "nobody lost in any round, by what is true of the clients", lambda r: r.utility
+            "true rationality",
+            rounds,
+            "nobody lost in any round, by what the run has as true of the clients",
+            lambda r: r.utility,
         ),
         _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
         *_books(folder, rounds, ledger_url),
@@ -318,17 +321,21 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     for r in rounds:
         found = utility(r)
         slack = SLACK * (1 + r.realised.sum(axis=0))  # each sold edge is rounded down
-        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in np.flatnonzero(found < -slack)]
+        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in np.flatnonzero(~(found >= -slack))]
     if not losses:
         return Check(name, True, what)
+    if unknown := [(number, client) for worth, number, client in losses if np.isnan(worth)]:
+        return Check(name, False, f"the record of round {unknown[0][0]} has no number for client {unknown[0][1]}")
     worst, number, client = min(losses)
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
 
 
-def _records(folder: Path) -> Check:
-    """Return whether the file of every round is there and is the one that was written."""
+def _records(folder: Path) -> Check | Fact:
+    """Return whether the file of every round is there and is the one that was written; a fact if no hash can tell."""
     lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
     more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    if not lost and not has_hashes(folder):
+        return Fact("records", "an older hanse wrote the run: its lines have no hashes of the rounds' files")
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
 

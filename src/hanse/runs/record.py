@@ -168,10 +168,15 @@ def file_hash(file: BinaryIO | io.BytesIO) -> str:
     return hasher.hexdigest()
 
 
+def has_hashes(folder: Path) -> bool:
+    """Say whether a run's lines have hashes of the rounds' files. One of an older hanse has none."""
+    return any(HASH in line for line in json_lines(folder / METRICS, ("round",)))
+
+
 def lost_rounds(folder: Path) -> dict[int, str]:
     """Return the rounds whose arrays are missing or not those that were written, each with a phrase that says why.
 
-    Runs of an older hanse have no hashes of their files; only missing ones are found in them.
+    Runs of an older hanse have no hashes of their files (:func:`has_hashes`); only missing ones are found in them.
 
     Args:
         folder: the run directory. Each line of its ``metrics.jsonl`` has the hash of its round's file.
@@ -179,13 +184,15 @@ def lost_rounds(folder: Path) -> dict[int, str]:
     Raises:
         UserError: a line of ``metrics.jsonl`` is damaged.
     """
-    found = {}
+    found, hashed = {}, has_hashes(folder)
     for line in json_lines(folder / METRICS, ("round",)):
         file, said = round_file(folder, line["round"]), line.get(HASH)
         where = f"{ROUNDS}/{file.name}"
         try:
             with opened(file) as blob:
-                if os.fstat(blob.fileno()).st_size > LARGEST or (said is not None and file_hash(blob) != said):
+                if hashed and said is None:
+                    found[int(line["round"])] = f"{where} has lost its hash in {METRICS}"
+                elif os.fstat(blob.fileno()).st_size > LARGEST or (said is not None and file_hash(blob) != said):
                     found[int(line["round"])] = f"{where} is not the file that was written"
         except FileNotFoundError:
             found[int(line["round"])] = f"{where} is missing"

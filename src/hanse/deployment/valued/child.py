@@ -31,7 +31,10 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class RefusedError(Exception):
-    """What the strategy may not do here, in one line."""
+    """What the strategy may not do here, in one line, and with what it tried to.
+
+    The second is for the log alone: a path, a command or an address may hold what is secret.
+    """
 
 
 def importing() -> bool:
@@ -61,15 +64,14 @@ class Guard:
             path, mode, flags = given
             writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
             if writes and path != os.devnull and not importing():
-                raise RefusedError(f"its aggregate_train writes {str(path)!r}, {REFUSED}")
+                raise RefusedError(f"its aggregate_train writes a file, {REFUSED}", str(path)[:200])
         elif event.startswith(_EVENTS) and not importing():
-            what = f" ({str(given[0])[:80]!r})" if given else ""
-            raise RefusedError(f"its aggregate_train does {event}{what}, {REFUSED}")
+            raise RefusedError(f"its aggregate_train does {event}, {REFUSED}", str(given[0])[:200] if given else "")
 
 
 def refuse_file(path: Any, *_: Any) -> Any:
     """Stand in for PyTorch's own writer of files, which raises no audit event. Always raises RefusedError."""
-    raise RefusedError(f"its aggregate_train writes {str(path)!r}, {REFUSED}")
+    raise RefusedError(f"its aggregate_train writes a file, {REFUSED}", str(path)[:200])
 
 
 def one_line(wrong: BaseException) -> str:
@@ -109,7 +111,8 @@ def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
         import_module("torch")
         return made(task, clients, guard)
     except RefusedError as wrong:
-        return None, str(wrong), ""
+        why, with_what = wrong.args
+        return None, why, with_what
     except (Exception, SystemExit) as wrong:  # a rule that needs more replies, most likely
         if len(replies) < len(task["replies"]):
             return None, "", ""
