@@ -124,7 +124,10 @@ SET = ["run", "exp.toml", "--set"]
         (["report", ""], "the word after report: is empty"),
         (["sweep", "exp.toml", "--grid", "train.lr"], "--grid train.lr: must be section.key=value,value, as in"),
         (["theory", "pifl", "--clients", "0"], "Invalid value for '--clients': 0 is not in the range x>=2"),
-        (["audit", "done"], "done: none of its rounds has a market; 'hanse audit' is for runs with a market of models"),
+        (
+            ["audit", "done"],
+            "done: nobody pays in it, and no rule makes models of its own, so there is nothing to audit",
+        ),
         (["statement", "done", "-c", "99"], "--client 99: no such client; this run has clients 0 to 5"),
         (["statement", "done", "-c", "3", "--alone", "nowhere"], "nowhere: there is no such run directory"),
         (["serve", "done", "--host", "0.0.0.0"], "--host 0.0.0.0: others could reach the page; give --auth FILE"),

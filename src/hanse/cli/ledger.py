@@ -160,6 +160,12 @@ def verify(
         )
         if replayed.auctions == 0:
             say("Auctions were not replayed: an older hanse wrote the run, and its records hold too little.", err)
+    elif replayed.lost:
+        told_too = " and agree with the receipts" if told else ""
+        print(
+            f"The books are whole{told_too}, but they cannot be held against all records: {verdict.wrong}",
+            file=sys.stderr,
+        )
     else:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
     if not verdict.ok:

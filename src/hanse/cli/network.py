@@ -204,6 +204,8 @@ def join(
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
     os.environ[PINNED] = str(pinned.absolute())
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    if not walls.is_free(port):
+        raise UserError(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
     around: AbstractContextManager[Mapping[str, str]] = warmed(imports or ()) if warm else nullcontext({})

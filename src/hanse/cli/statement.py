@@ -140,6 +140,10 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, led
         return
     for found in made:
         _kept(folder / "statements" / f"client-{found.client}.html", render(found))
+    for line in made[0].doubts:
+        say(f"warning: {line}", style="bold yellow", wrap=True)
+    for line in made[0].lost:
+        say(line, wrap=True)
     table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
     for found in made:
         worth = found.contributed.value
@@ -265,7 +269,7 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
         out.print(table)
     receipts_read, records = _counted(found.receipts, "receipt"), _counted(found.records, "record")
     what = f"{receipts_read} ({found.signed} signed) and {records} of rounds"
-    verdict = "agree with the book" if found.holds else f"were compared: {len(found.disputes)} differences"
+    verdict = "agree with the book" if found.holds else f"were compared: {_counted(len(found.disputes), 'difference')}"
     say(f"{what} {verdict}.", wrap=True)
     # whoever rewrites the books can rewrite the receipts beside them
     if receipts.resolve() == (folder / "receipts").resolve():

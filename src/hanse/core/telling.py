@@ -116,6 +116,7 @@ class Telling:
         kinds: what its kinds of transactions are called.
         worth: a number about each client for the live page.
         measures: what its values are, if it values updates.
+        warning: a sentence that must stand before a run's results, wherever they are shown.
     """
 
     participant: Sentence = ""
@@ -125,6 +126,7 @@ class Telling:
     kinds: Annotated[tuple[Kind, ...], Field(max_length=50)] = ()
     worth: Worth | None = None
     measures: Measure | None = None
+    warning: Sentence = ""
 
 
 @dataclass(frozen=True)
@@ -308,6 +310,11 @@ class About:
         """What each kind of transaction is called, those of the loop itself included."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
         return {"grant": "granted when it joined", "transfer": "transfers"} | told
+
+    @property
+    def warnings(self) -> list[str]:
+        """What parts say that must stand before a run's results."""
+        return [said.telling.warning for said in self.parts if said.telling.warning]
 
     @property
     def posted(self) -> frozenset[str]:

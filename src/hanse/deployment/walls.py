@@ -245,6 +245,17 @@ def nginx() -> str | None:
     return shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *PLACES)))
 
 
+def is_free(port: int) -> bool:
+    """Say whether a server can listen on this port of the loopback interface."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: an old connection is no hindrance
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def split(address: str, field: str, example: str = "0.0.0.0:9092") -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 

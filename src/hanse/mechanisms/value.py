@@ -616,7 +616,7 @@ class FirstOrderAtClients(ValuePart):
         """Return the telling with what a value is, and what is wrong with values that clients compute themselves."""
         if self.judges != "all":
             return Telling(measures=PLACE)
-        return Telling(participant=SELF_JUDGED, report=SELF_JUDGED, measures=FIRST_ORDER)
+        return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients of each group for the gradient of the group's mean update.

@@ -12,7 +12,7 @@ holds the rows of the last checkpoint against them, in any run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, run_folder
-from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import TOKEN, Transaction, escrow
+from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
 from hanse.ledger.place import is_settled, reading, rounds_written, verify_run
@@ -127,8 +128,8 @@ def load_market(folder: Path) -> list[MarketRound]:
         found.append(market)
     if not found:
         raise UserError(
-            f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models, "
-            "such as those of --set mechanism=ipfl"
+            f"{folder}: nobody pays in it, and no rule makes models of its own, so there is nothing to audit; "
+            "'hanse audit' is for runs such as those of --set mechanism=ipfl and --set mechanism=pifl"
         )
     return found
 
@@ -155,7 +156,7 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     made = _made_rows(folder)
     records, models = _records(folder), () if made is None else (made,)
     if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
-        return _audit_of(0, (records, *_books(folder, (), ledger_url), *models), ())
+        return _audit_of(0, (records, *_books(folder, (), ledger_url), *models, _cheats_hold(folder, ledger_url)), ())
     rounds = load_market(folder)
     run, clients = load_run(folder), client_sums(rounds)
     lines = {int(line["round"]): line for line in run.metrics}
@@ -183,7 +184,33 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         *models,
         *who_traded(run, clients),
     ]
+    if isinstance(records, Check) and not records.holds:
+        of = f"; this is said of {len(rounds)} markets, and not of rounds whose files are lost"
+        found = [replace(c, said=c.said + of) if isinstance(c, Check) and c.holds else c for c in found]
     return _audit_of(len(rounds), found, clients)
+
+
+def _cheats_hold(folder: Path, ledger_url: str | None) -> Fact | None:
+    """Return what those hold at the end whom the experiment's file makes cheat, beside the others' mean; None for a run
+    without books.
+    """
+    if not (folder / "ledger.json").exists():
+        return None
+    run = load_run(folder)
+    cheats = {c: conduct.label or "cheats" for conduct in run.about.conducts if conduct.cheats for c in conduct.clients}
+    with reading(folder, ledger_url) as ledger:
+        balances = ledger.balances()
+    held = [
+        (balances.get(account(c), 0) + balances.get(escrow(c), 0)) / TOKEN
+        for c in range(run.num_clients)
+        if account(c) in balances
+    ]
+    if len(held) != run.num_clients or not cheats:
+        return Fact("known cheats", "none of these clients, by the experiment's file") if not cheats else None
+    honest = [tokens for c, tokens in enumerate(held) if c not in cheats]
+    beside = f"; the others have {np.mean(honest):.3f} on average" if honest else ""
+    each = (f"client {run.client_label(c)} (of the {cheats[c]}) has {held[c]:.3f} tokens" for c in sorted(cheats))
+    return Fact("known cheats", ", ".join(each) + beside)
 
 
 def _audit_of(markets: int, found: Sequence[Check | Fact | None], clients: tuple[ClientSums, ...]) -> Audit:

@@ -185,6 +185,8 @@ def resume(
     _check(observers)
     path = Path(path)
     observers = _watching(observers, progress, path.name)
+    if (path / "network.json").exists():
+        raise UserError(f"{path}: is a project of a network; 'hanse network run {path}' goes on with its run")
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     if on_network(path):

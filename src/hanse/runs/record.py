@@ -743,12 +743,15 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences that must stand before the run's results: its model is at chance, or its values mean little."""
+        """Sentences that must stand before the run's results: its model is at chance, its values mean little, or what a
+        part warns of.
+        """
         file = self.path / SHAPE
         said = read_json(file) if file.is_file() else None  # runs of earlier versions may have none
         guess = Guess.read(said.get(GUESS)) if isinstance(said, Mapping) else None
         loss = table(self.config, "train").get("loss")
-        return doubts(self.metrics, guess, cross_entropy=loss in (None, "cross_entropy"))
+        known = doubts(self.metrics, guess, cross_entropy=loss in (None, "cross_entropy"))
+        return [*known, *self.about.warnings]
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.

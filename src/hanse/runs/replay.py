@@ -222,11 +222,13 @@ class Replayed:
         auctions: how many rounds of a token manager were (0: the records of an older hanse hold too little); None: the
             run has no built-in token manager.
         wrong: the first thing that is wrong; None: all is well.
+        lost: whether what is wrong is that a round's file is lost, so that nothing was computed anew.
     """
 
     markets: int = 0
     auctions: int | None = None
     wrong: str | None = None
+    lost: bool = False
 
 
 def replay_books(folder: Path, ledger: Ledger) -> Replayed:
@@ -244,7 +246,7 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
         return ((record.round, record.transaction) for record in ledger.history())
 
     for number, why in lost_rounds(folder).items():
-        return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost")
+        return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
     if wrong := against_rules(folder, history()):
         return Replayed(wrong=wrong)
     through = rounds_written(folder, ledger)

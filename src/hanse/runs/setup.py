@@ -206,15 +206,17 @@ def _judged(section: MechanismSection, data: FederatedData) -> MechanismSection:
 
 
 def _who_judges(asked: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return who judges contributions, where that was left open, and a warning where clients judge their own."""
+    """Return who judges contributions that are paid, and a warning where clients judge their own."""
     was, value = asked.mechanism.built.value, mechanism.value
     if getattr(value, "judges", None) == "all":
         told = f"{SELF_JUDGED[0].lower()}{SELF_JUDGED[1:]} With 'others', or value = 'first_order', none can."
         return [f"warning: mechanism.value.judges: 'all': {told}"]
-    if getattr(was, "judges", None) != "auto":
+    if getattr(was, "judges", None) != "auto" and mechanism.settle is None:
         return []
     if isinstance(value, FirstOrder):
         return ["the server's validation samples judge contributions: mechanism.value = 'first_order'"]
+    if not isinstance(value, FirstOrderAtClients):
+        return []
     return ["clients judge each other's contributions, in two halves: mechanism.value.judges = 'others'"]
 
 
