@@ -124,6 +124,8 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
     monkeypatch.setenv(PINNED, "")
     before = os.umask(0o022)
     monkeypatch.setattr(walls, "run", lambda name, words: started.append((name, words, os.umask(before))))
+    is_free = walls.is_free
+    monkeypatch.setattr(walls, "is_free", lambda port: True)  # 9094 may be in use where this test runs
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
     join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
     result = CliRunner().invoke(app, join)
@@ -143,6 +145,17 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
     words = ["--superlink", "fed.example.org:9092", "--root-certificates", str(ca), "--auth-supernode-private-key"]
     words += [str(key), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
     assert started == [("flower-supernode", words, 0o077)]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        with monkeypatch.context() as real:
+            real.setattr(walls, "is_free", is_free)
+            result = CliRunner().invoke(app, [*join, "--port", port])
+    assert (
+        str(result.exception) == f"--port: {port}: is taken on this machine, by another node perhaps; give each its own"
+    )
+    assert len(started) == 1
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from hanse.cli import app
 from hanse.games.market_checks import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.reports.report import write_report
+from hanse.runs.record import load_run
 
 Change = Callable[[Path], None]
 
@@ -254,6 +255,44 @@ def test_an_attacker_that_earns_is_named_whoever_is_alone(runs: dict[str, Path])
     assert said in [fact["said"] for fact in shown["facts"]]
     honest = {fact.name: fact.said for fact in audit_run(runs["skip"]).facts}
     assert honest["known cheats"] == "none of these clients, by the experiment's file"
+
+
+def test_what_a_known_cheat_has_at_the_end_of_an_auction_stands_beside_the_others(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(
+        data={"clients": 4, "client_validation": 0.1},
+        model={"name": "logistic"},
+        mechanism={"name": "pifl", "by_contribution": 2, "at_random": 0},
+        behaviour={"free_rider": {"fraction": 0.25}},
+        train={"steps": 2},
+        run={"rounds": 3},
+    )
+    hanse.run(experiment, out=tmp_path / "run")
+    [rider] = [c for conduct in load_run(tmp_path / "run").about.conducts for c in conduct.clients if conduct.cheats]
+    held = [sum(p[1] for _, t in history_of(tmp_path / "run") for p in t.postings if p[0] == f"client/{c}") / 1e6
+            for c in range(4)]  # fmt: skip
+    others = np.mean([tokens for c, tokens in enumerate(held) if c != rider])
+    facts = {fact.name: fact.said for fact in audit_run(tmp_path / "run").facts}
+    assert facts["known cheats"] == (
+        f"client {rider} (of the free riders) has {held[rider]:.3f} tokens; the others have {others:.3f} on average"
+    )
+
+
+def test_a_lost_round_is_said_wherever_something_holds(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["skip"], copy)
+    (copy / "rounds" / "00001.npz").unlink()
+    left = "this is said of 2 markets, and not of rounds whose files are lost"
+    holding = [check for check in audit_run(copy).checks if check.holds and check.name != "grants and kinds"]
+    assert holding
+    assert all(check.said.endswith(left) for check in holding)
+    verify = CliRunner().invoke(app, ["ledger", "verify", str(copy), "--receipts", str(copy / "receipts")])
+    assert verify.exit_code == 1
+    assert "The books are whole and agree with the receipts, but they cannot be held against all records: round 1" in (
+        " ".join(verify.output.split())
+    )
+    everybody = CliRunner().invoke(app, ["statement", str(copy), "--all"], env={"COLUMNS": "200"})
+    assert everybody.exit_code == 0
+    assert "00001.npz is missing" in everybody.stdout
 
 
 def test_models_that_could_not_be_compared_are_no_check(runs: dict[str, Path], tmp_path: Path) -> None:
