@@ -88,6 +88,7 @@ def test_the_containerfile_builds_and_its_node_joins(wheel: tuple[Path, dict[str
     try:
         net.up(only=[])
         more = ["--ca", str(net.folder / "certs" / "ca.crt"), "--key", str(net.folder / "keys" / "node0")]
+        more += ["--operator", str(net.folder / "certs" / "operator.pub")]
         log = tmp_path / "log"
         with log.open("w") as said:
             node = subprocess.Popen([*start, net.door, *more], env=env, cwd=tmp_path, stdout=said, stderr=said)

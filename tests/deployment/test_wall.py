@@ -172,10 +172,14 @@ def test_a_participants_messages_are_answered_by_a_warm_process(
 
     before = os.umask(0o022)
     monkeypatch.setattr(walls, "run", answers)
+    monkeypatch.setattr(walls, "is_free", lambda port: True)
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(PINNED, "")
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
     ca.touch()
     key.touch()
     join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
+    join += ["--operator", str(make_operator_key(tmp_path))]
     try:
         assert CliRunner().invoke(app, [*join, "--warm", "--import", "colorsys"]).exit_code == 0
     finally:

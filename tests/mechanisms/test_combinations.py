@@ -110,6 +110,7 @@ ALL = list(combinations())
 FIT = [c for c in ALL if not c.missing]
 SAME = {
     ("local", "deploy", "own"),  # it hands out the same rows under another name
+    ("pifl", "value", "first_order"),  # what it becomes by itself where the server has validation samples
     ("scaffold", "weigh", "uniform"),  # that is what SCAFFOLD does with global_lr = 1
 }
 

@@ -172,12 +172,12 @@ def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["default, validation samples at the server", "default, none there"])
-def test_over_20_seeds_the_gradient_lie_gains_at_most_5_per_cent(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_seeds_the_gradient_lie_gains_at_most_5_per_cent(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import pifl_cheats as cheats
 
     name = "lies about its gradient"
-    found = [cheats.compared(cheats.DEFAULT, setting, seed, name) for seed in range(20)]
+    found = [cheats.compared(cheats.DEFAULT, setting, seed, name) for seed in range(4)]  # 20: the script
     _, _, upper = cheats.interval([lied - honest for lied, _, honest in found])
     assert upper <= 5
 
