@@ -87,8 +87,11 @@ def experiment(rule: str, setting: str, seed: int, rounds: int, source: str) -> 
         mechanism = {"name": "fedavg", "clients_per_round": SEATS, "weigh": RULES[rule], "value": value}
     return hanse.Experiment(
         data={
-            "source": source, "clients": CLIENTS, "alpha": 0.1 if setting == "skewed" else 1.0, "seed": seed,
-            "validation": 0.1, "root": 0.02, **({"samples_per_client": 200} if source == "mnist" else {}),
+            "source": source, "clients": CLIENTS, "seed": seed, "validation": 0.1, "root": 0.02,
+            "partition": {
+                "alpha": 0.1 if setting == "skewed" else 1.0,
+                **({"samples_per_client": 200} if source == "mnist" else {}),
+            },
         },
         model={"name": "mlp", "hidden": [50, 25]},
         mechanism=mechanism,

@@ -27,7 +27,7 @@ PRECISIONS = ("float32", "bf16")
 def job(source: str, precision: str, seed: int, rounds: int) -> Job:
     """Return one run: one worker and one thread, so that both precisions use the same engine."""
     sections = {
-        "data": {"source": source, "partition": "dirichlet", "alpha": 0.5, "clients": 20},
+        "data": {"source": source, "partition": {"name": "dirichlet", "alpha": 0.5}, "clients": 20},
         "model": {"name": MODELS[source]},
         "mechanism": {"name": "fedavg", "clients_per_round": 5},
         "train": {"epochs": 2, "batch_size": 50, "lr": 0.05, "momentum": 0.5},

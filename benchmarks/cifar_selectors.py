@@ -34,8 +34,8 @@ def play(algorithm: str, column: str, seed: int, given: argparse.Namespace) -> d
     metrics = hanse.run(
         hanse.Experiment(
             data={
-                "source": "cifar10", "partition": "dirichlet", "clients": 200, "scale": "unit",
-                "validation": given.validation, "seed": seed, **COLUMNS[column],
+                "source": {"name": "cifar10", "scale": "unit"}, "partition": {"name": "dirichlet", **COLUMNS[column]},
+                "clients": 200, "validation": given.validation, "seed": seed,
             },
             model={"name": "cnn_greedyfed"},
             mechanism={"name": algorithm, "clients_per_round": 20, **value},

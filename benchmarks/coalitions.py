@@ -101,8 +101,10 @@ def whole_rounds(rounds: int, threads: int) -> None:
     metrics = hanse.run(
         hanse.Experiment(
             data={
-                "source": "cifar10", "partition": "dirichlet", "alpha": 1e-4, "sampler": "float32-clamped",
-                "clients": 200, "scale": "unit", "validation": 0.5,
+                "source": {"name": "cifar10", "scale": "unit"},
+                "partition": {"name": "dirichlet", "alpha": 1e-4, "sampler": "float32-clamped"},
+                "clients": 200,
+                "validation": 0.5,
             },
             model={"name": "cnn_greedyfed"},
             mechanism={"name": "greedyfed", "clients_per_round": 20},
@@ -110,7 +112,7 @@ def whole_rounds(rounds: int, threads: int) -> None:
             engine={"train": "sequential", "threads": threads, "workers": 1, "device": "cpu"},
             run={"rounds": rounds},
         )
-    ).metrics  # fmt: skip
+    ).metrics
     print(f"\nwhole rounds on CIFAR-10, {threads} threads")
     print("| round | permutations | requests | distinct | distinct a second | seconds to value | share of the round |")
     print("|---|---|---|---|---|---|---|")

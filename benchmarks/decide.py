@@ -1,12 +1,13 @@
 """Play the papers' claims on an idle core, from a checkout of one commit: ``make decide``.
 
-    python benchmarks/decide.py [PAPER ...] [--commit C] [--hours H]
+    python benchmarks/decide.py [PAPER] [--commit C] [--hours H]
     python benchmarks/decide.py --pause | --resume
 
 The commit (default: HEAD) is checked out into the user's cache folder, so that changes to this tree do not change the
-bits of runs; every kept line names it. One process with the lowest priority works through the papers with
-``hanse reproduce PAPER --decide`` and adds to ``benchmarks/results/PAPER/kept.jsonl.gz`` here. It may be killed at any
-time and then goes on where it was; ``--pause`` lets it wait before its next round, ``--resume`` ends that.
+bits of runs; every kept line names it. One process with the lowest priority works through the claims, those of all
+papers in the order of their turns, with ``hanse reproduce --decide``, and adds to
+``benchmarks/results/PAPER/kept.jsonl.gz`` here. It may be killed at any time and then goes on where it was; ``--pause``
+lets it wait before its next round, ``--resume`` ends that.
 """
 
 from __future__ import annotations
@@ -62,30 +63,25 @@ def pause(results: Path, *, on: bool) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Work through the papers; returns the last exit code that was not 0."""
+    """Work through the plan; returns the exit code of ``hanse reproduce``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("papers", nargs="*", metavar="PAPER")
+    parser.add_argument("paper", nargs="?", choices=PAPERS, metavar="PAPER")
     parser.add_argument("--commit", default="HEAD")
-    parser.add_argument("--hours", help="for each paper")
+    parser.add_argument("--hours")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--pause", action="store_true")
     what.add_argument("--resume", action="store_true")
     asked = parser.parse_args(words)
-    if unknown := set(asked.papers) - set(PAPERS):
-        parser.error(f"{min(unknown)}: no such paper; allowed: {', '.join(PAPERS)}")
     results = ROOT / "benchmarks" / "results"
     if asked.pause or asked.resume:
         pause(results, on=asked.pause)
         return 0
-    place, code = checkout(asked.commit), 0
+    place = checkout(asked.commit)
     environment = os.environ | {"PYTHONPATH": str(place / "src"), "OMP_NUM_THREADS": "1"}
-    for paper in asked.papers or PAPERS:
-        command = [sys.executable, "-m", "hanse", "reproduce", paper, "--decide", "--out", str(results / paper)]
-        command += ["--hours", asked.hours] if asked.hours else []
-        code = (
-            subprocess.run(["nice", "-n", "19", *command], env=environment, cwd=place, check=False).returncode or code
-        )
-    return code
+    command = ["nice", "-n", "19", sys.executable, "-m", "hanse", "reproduce", "--decide"]
+    command += [asked.paper, "--out", str(results / asked.paper)] if asked.paper else ["--out", str(results)]
+    command += ["--hours", asked.hours] if asked.hours else []
+    return subprocess.run(command, env=environment, cwd=place, check=False).returncode
 
 
 if __name__ == "__main__":

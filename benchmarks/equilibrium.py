@@ -70,7 +70,7 @@ def share(repeats: int) -> None:
     for model, engine in ((wide, "stacked"), ({"name": "cnn_fedgen"}, "sequential")):
         run = hanse.run(
             hanse.Experiment(
-                data={"source": "digits", "clients": 10, "alpha": 1.0},
+                data={"source": "digits", "clients": 10, "partition": {"alpha": 1.0}},
                 model=model,
                 mechanism={"name": "gtfedavg", "clients_per_round": 10},
                 train={"steps": 20, "batch_size": 32},

@@ -25,7 +25,7 @@ N = 10
 
 def experiment(mechanism: str, rounds: int, seed: int, half: bool) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": N, "client_test": 0.2, "alpha": 0.5, "partition": "dirichlet", "seed": seed},
+        data={"clients": N, "client_test": 0.2, "partition": {"name": "dirichlet", "alpha": 0.5}, "seed": seed},
         model={"name": "mlp", "hidden": [50, 25]},
         mechanism={"name": mechanism, "clients_per_round": 5},
         train={"lr": 0.05, "epochs": 2, "momentum": 0.5},

@@ -29,19 +29,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
-from forging import History, book_name, history_of, rerecorded, rewritten
+from forging import History, history_of, receipts_of, rerecorded, rewritten
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays, read_toml
-from hanse.core.book import Book, LedgerError
+from hanse.core.book import LedgerError
 from hanse.core.entry import MINT, TOKEN, Transaction, client
-from hanse.ledger.place import open_ledger, verify_run
-from hanse.ledger.receipts import Receipt, make_receipts
-from hanse.runs.older import built_in_parts
-from hanse.runs.record import METRICS, round_file
+from hanse.ledger.receipts import Receipt
+from hanse.ledger.run_ledger import open_ledger, verify_run
+from hanse.mechanisms.registry import built_in_parts
 from hanse.runs.replay import replay_books
 from hanse.runs.replay_tokens import _NAMES, TokenManager, _due, _Replay
+from hanse.runs.round_record import METRICS, round_file
 
 N, ROUNDS = 8, 6
 TRIES = 100  # draws of one forgery in all runs
@@ -233,14 +233,9 @@ PLAN: Sequence[tuple[str, Callable[[Forger], None], Sequence[str], int]] = (
 )
 
 
-def receipts_of(folder: Path, history: History) -> list[Receipt]:
+def told_to_the_bystander(folder: Path) -> list[Receipt]:
     """Return what the bystander is told after each round of an honest network, and at the end."""
-    book, told = Book(), []
-    for round in range(ROUNDS + 1):
-        posted = [t for r, t in history if r == round]
-        book = book.post(round, posted)
-        told += make_receipts(book_name(folder), round, book, posted, [BYSTANDER])
-    return [receipt for receipt in told if receipt.client == BYSTANDER]
+    return [receipt for receipt in receipts_of(folder) if receipt.client == BYSTANDER]
 
 
 def found_by(folder: Path, receipts: Sequence[Receipt]) -> tuple[bool, bool, bool, bool]:
@@ -280,7 +275,7 @@ def main() -> None:
         for name, mechanism in RUNS.items():
             hanse.run(
                 hanse.Experiment(
-                    data={"source": "digits", "clients": N, "alpha": 1.0, "client_validation": 0.1},
+                    data={"source": "digits", "clients": N, "partition": {"alpha": 1.0}, "client_validation": 0.1},
                     model={"name": "logistic"},
                     mechanism=mechanism,
                     clients={"grant": 100.0, "profiles": {"name": "roles", "eagerness": [1e4, 2e4]}},
@@ -290,7 +285,7 @@ def main() -> None:
                 ),
                 out=base / name,
             )
-            receipts[name] = receipts_of(base / name, history_of(base / name))
+            receipts[name] = told_to_the_bystander(base / name)
             assert found_by(base / name, receipts[name]) == (False,) * 4, name
         print("| forged | runs | forgeries | chain | verify | early receipts | late receipts | verify misses |")
         print("|---|---|---|---|---|---|---|---|")

@@ -25,8 +25,10 @@ from resumable import play_missing
 import hanse
 
 DATA: Mapping[str, Any] = {
-    "partition": "dirichlet", "alpha": 1e-4, "sampler": "float32-clamped", "scale": "unit", "validation": 0.5,
-}  # fmt: skip
+    "partition": {"name": "dirichlet", "alpha": 1e-4, "sampler": "float32-clamped"},
+    "source": {"scale": "unit"},
+    "validation": 0.5,
+}
 MLP: Mapping[str, Any] = {"name": "mlp", "hidden": [50, 25]}
 GAMES: Mapping[str, Mapping[str, Any]] = {
     "M=3": {"clients": 300, "seats": 3, "rounds": 400, "source": "mnist", "model": MLP, "train": "stacked"},

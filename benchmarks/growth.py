@@ -23,7 +23,7 @@ begun = time.perf_counter()
 import hanse
 clients, seats, hidden, rounds = map(int, sys.argv[1:])
 run = hanse.run(hanse.Experiment(
-    data={"source": "synthetic", "clients": clients, "samples_per_client": 600},
+    data={"source": {"name": "synthetic", "samples_per_client": 600}, "clients": clients},
     model={"name": "mlp", "hidden": [hidden]},
     mechanism={"name": "fedavg", "clients_per_round": seats},
     train={"epochs": 2, "batch_size": 50},

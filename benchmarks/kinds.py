@@ -37,13 +37,18 @@ MNIST: Mapping[str, Any] = {
 }
 SHAKESPEARE: Mapping[str, Any] = {
     "data": {
-        "source": "shakespeare", "partition": "natural", "clients": 10, "choose": "largest",
-        "client_test": 0.2, "client_test_from": "server", "client_validation": 0.1, "validation": 0.0,
+        "source": "shakespeare",
+        "partition": {"name": "natural", "choose": "largest"},
+        "clients": 10,
+        "client_test": 0.2,
+        "client_test_from": "server",
+        "client_validation": 0.1,
+        "validation": 0.0,
     },
     "model": {"name": "lstm", "embedding": 8, "hidden": 128, "layers": 2},
     "mechanism": {"name": "fedavg", "select": "everyone"},
     "train": {"steps": 20, "batch_size": 16, "lr": 2.0, "momentum": 0.9},
-}  # fmt: skip
+}
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg, 10 seats": MNIST | {"mechanism": {"name": "fedavg", "clients_per_round": 10}},
     **{

@@ -66,7 +66,7 @@ def play(name: str, seed: int) -> dict[str, Any]:
     """Run one setting with one seed; return its virtual seconds, rounds and updates until the target, and its best."""
     given, watch = SETTINGS[name], Stops()
     experiment = hanse.Experiment(
-        data={"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": CLIENTS, "seed": seed},
+        data={"source": "digits", "partition": {"name": "dirichlet", "alpha": 0.5}, "clients": CLIENTS, "seed": seed},
         model={"name": "mlp", "hidden": [50, 25]},
         mechanism={"name": "fedavg", **given["mechanism"]},
         train={"epochs": 1, "batch_size": 16, "lr": 0.05, "momentum": 0.5},

@@ -37,8 +37,11 @@ TARGET = 85.0
 def play(label: str, policy: str, seed: int, rounds: int) -> dict[str, Any]:
     experiment = hanse.Experiment(
         data={
-            "source": "mnist", "partition": "dirichlet", "alpha": 1e-4, "sampler": "float32-clamped", "clients": 30,
-            "scale": "unit", "validation": 0.5, "samples_per_client": 200, "seed": seed,
+            "source": {"name": "mnist", "scale": "unit"},
+            "partition": {"name": "dirichlet", "alpha": 1e-4, "sampler": "float32-clamped", "samples_per_client": 200},
+            "clients": 30,
+            "validation": 0.5,
+            "seed": seed,
         },
         model={"name": "mlp", "hidden": [50, 25]},
         mechanism=MECHANISMS[label],
@@ -46,7 +49,7 @@ def play(label: str, policy: str, seed: int, rounds: int) -> dict[str, Any]:
         clients=POLICIES[policy],
         engine={"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"},
         run={"rounds": rounds, "seed": seed},
-    )  # fmt: skip
+    )
     counts = build_data(experiment.data).class_counts()
     assert counts is not None
     narrow = set(np.flatnonzero((counts > 0).sum(1) <= 1).tolist())

@@ -2,7 +2,7 @@
 
     python benchmarks/ledger.py [--url postgresql://...] [--postings 1000000]
 
-Without a URL it measures SQLite in a temporary folder. The figures are in RESULTS.md.
+The index is in SQLite in a temporary folder unless a URL is given. The figures are in RESULTS.md.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
+from pathlib import Path
 
 from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.ledger.index import difference, follow
 from hanse.ledger.store import Ledger
 
 CLIENTS = 10_000
@@ -50,30 +51,31 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def rounds(url: str) -> dict[str, tuple[float, float]]:
-    """Return the seconds of a round's one ``post``, by its form, and those of this process's CPU: medians of three."""
+def rounds(folder: Path, url: str) -> dict[str, tuple[float, float]]:
+    """Return the seconds of a round's one ``post``, and those in which the index follows, by form: medians of three."""
     seconds: dict[str, list[tuple[float, float]]] = {}
-    with Ledger.open(url, book=uuid.uuid4().hex) as ledger:
-        for number in range(3):
-            for name, new in (
-                ("grants", grants()),
-                ("bids", bids()),
-                ("settled", settled()),
-                ("one for all", shared()),
-            ):
-                step = [Transaction(f"{number} {t.step}", t.kind, t.postings, t.memo) for t in new]
-                begun, worked = time.perf_counter(), time.process_time()
-                ledger.post(number, step)
-                taken = (time.perf_counter() - begun, time.process_time() - worked)
-                seconds.setdefault(name, []).append(taken)
+    ledger, reader = (Ledger.open(folder / "rounds.jsonl", read_only=only) for only in (False, True))
+    for number in range(3):
+        for name, new in (
+            ("grants", grants()),
+            ("bids", bids()),
+            ("settled", settled()),
+            ("one for all", shared()),
+        ):
+            step = [Transaction(f"{number} {t.step}", t.kind, t.postings, t.memo) for t in new]
+            begun = time.perf_counter()
+            ledger.post(number, step)
+            posted = time.perf_counter()
+            follow(url, reader)
+            seconds.setdefault(name, []).append((posted - begun, time.perf_counter() - posted))
     return {
         name: (statistics.median(t for t, _ in taken), statistics.median(w for _, w in taken))
         for name, taken in seconds.items()
     }
 
 
-def fill(url: str, book: str, number: int) -> None:
-    with Ledger.open(url, book=book) as ledger:
+def fill(file: Path, url: str, number: int) -> None:
+    with Ledger.open(file) as ledger:
         ledger.post(0, grants()[:1000])
         written, round_ = 2000, 1
         while written < number:
@@ -82,16 +84,20 @@ def fill(url: str, book: str, number: int) -> None:
                 new[i] = Transaction(f"pay/{i}", "fee", ((client(i), -5), (pool("tier 0"), 3), (escrow(i), 2)))
             ledger.post(round_, new)
             written, round_ = written + 3000, round_ + 1
+        follow(url, ledger)
 
 
-def verified(url: str, book: str) -> dict[str, float]:
-    with Ledger.open(url, book=book, read_only=True) as ledger:
+def verified(file: Path, url: str) -> dict[str, float]:
+    with Ledger.open(file, read_only=True) as ledger:
         before, begun = peak_mib(), time.perf_counter()
         verdict = ledger.verify()
         assert verdict.ok, verdict.wrong
+        book = time.perf_counter()
+        assert difference(url, ledger) is None
         return {
             "postings": verdict.postings,
-            "seconds": time.perf_counter() - begun,
+            "seconds": book - begun,
+            "seconds of the index": time.perf_counter() - book,
             "CPU seconds": time.process_time(),
             "MiB before": before,
             "MiB at its peak": peak_mib(),
@@ -102,20 +108,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url")
     parser.add_argument("--postings", type=int, default=1_000_000)
-    parser.add_argument("--verify", metavar="BOOK", help=argparse.SUPPRESS)
+    parser.add_argument("--verify", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.verify:  # in a process of its own, so that its peak is that of verifying
-        print(json.dumps(verified(given.url, given.verify)))
+        print(json.dumps(verified(given.verify, given.url)))
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         url = given.url or f"sqlite:///{folder}/ledger.db"
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        for name, (seconds, worked) in rounds(url).items():
-            print(f"a round of {CLIENTS} clients, {name}: {seconds:.2f} s, of them {worked:.2f} s of our own CPU")
+        for name, (seconds, more) in rounds(folder, url).items():
+            print(f"a round of {CLIENTS} clients, {name}: {seconds:.2f} s, and the index {more:.2f} s")
         for number in (given.postings // 10, given.postings):
-            book = uuid.uuid4().hex
-            fill(url, book, number)
-            command = [sys.executable, __file__, "--url", url, "--verify", book]
+            file = folder / f"{number}.jsonl"
+            place = given.url or f"sqlite:///{folder}/{number}.db"
+            fill(file, place, number)
+            command = [sys.executable, __file__, "--url", place, "--verify", str(file)]
             out = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             print("verify: " + ", ".join(f"{name} {value:.4g}" for name, value in out.items()))
 

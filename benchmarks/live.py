@@ -49,7 +49,7 @@ class Writer:
         self.draw = random.Random(0)
         self.metrics = (folder / "metrics.jsonl").open("ab", buffering=0)
         self.lines = (folder / "clients.jsonl").open("ab", buffering=0)
-        self.ledger = Ledger.open(f"sqlite:///{folder / 'ledger.db'}", book="bench")
+        self.ledger = Ledger.open(folder / "transactions.jsonl", book="bench")
         grant = 10_000 * TOKEN
         self.ledger.post(
             0, [Transaction(f"g/{c}", "grant", ((MINT, -grant), (client(c), grant))) for c in range(clients)]

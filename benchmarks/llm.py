@@ -155,15 +155,18 @@ def remember(clients: int) -> dict[str, float]:
     model = {"base": "tiny", "base_width": 512, "base_layers": 8, "rank": 4, "alpha": 8.0}
     sections = sections_of("trained, products", "FedAvg") | {
         "data": {
-            "source": "llm:many", "partition": "iid", "clients": clients, "client_test": 0.0, "validation": 0.0,
-            "min_samples": 4,
+            "source": "llm:many",
+            "partition": {"name": "iid", "min_samples": 4},
+            "clients": clients,
+            "client_test": 0.0,
+            "validation": 0.0,
         },
         "model": {"name": "lora", **model},
         "mechanism": {"name": "fedavg", "select": "everyone", "settle": {"name": "utilities"}},
         "train": {"optimizer": "adamw", "batch_size": 1, "steps": 1, "lr": 1e-3},
         "eval": {"every": 1, "clients": 0},
         "run": {"rounds": 1},
-    }  # fmt: skip
+    }
     sections["clients"]["profiles"] = {**sections["clients"]["profiles"], "eagerness": 1.0}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     problem, row = build_problem("lora", (76,), 263, 0, **model)

@@ -219,7 +219,7 @@ def main() -> None:
         os.chdir(root)
         os.environ |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": folder}
         sys.path.insert(0, str(root / "src"))
-        for library in ("pytest", "hypothesis", "torch", "scipy.stats", "sqlalchemy", "alembic.command", "pydantic"):
+        for library in ("pytest", "hypothesis", "torch", "scipy.stats", "sqlalchemy", "pydantic"):
             __import__(library)
         with options.out.open("a") as out:
             for what in options.what:

@@ -30,13 +30,13 @@ def main() -> None:
     print("|---|---|---|---|")
     for alpha in ALPHAS:
         experiment = hanse.Experiment(
-            data={"clients": N, "alpha": alpha},
+            data={"clients": N, "partition": {"alpha": alpha}},
             model={"name": "mlp", "hidden": [20]},
             mechanism={"name": "fedavg", "clients_per_round": N},
             train={"lr": 0.1, "epochs": 2},
             engine={"train": "stacked", "threads": 1},
         )
-        world = settle_engine(experiment, build(experiment))[1]
+        world = settle_engine(build(experiment)).setup
         state = first_state(world)
         for number in range(1, max(ROUNDS) + 1):
             played = play_round(world, state)

@@ -61,25 +61,22 @@ def experiment(num_clients: int = 100, rounds: int = 30, seed: int = 0, **sectio
     base: dict[str, dict[str, Any]] = {
         "data": {
             "source": "fashion_mnist" if fashion else "digits",
-            "partition": "mixture",
-            "mix": "10:90",
-            "test_mix": "inverse",
+            "partition": {"name": "mixture", "mix": "10:90", "test_mix": "inverse", "min_samples": 5},
             "clients": num_clients,
             "client_test": 0.1,
             "client_validation": 0.1,
             "validation": 0.0,
-            "min_samples": 5,
             "seed": seed,
         },
         "model": {"name": "mlp", "hidden": [100]},
-        "mechanism": {"name": "pifl", "value": {"judges": "all"}},  # the paper's way
+        "mechanism": {"name": "pifl", "invited": "earn", "value": {"judges": "all"}},  # the paper's way
         "train": {"epochs": 2, "batch_size": 20, "lr": 0.05},
         "engine": {"train": "stacked", "threads": 1},
         "eval": {"every": rounds},
         "run": {"rounds": rounds, "seed": seed},
     }
     if fashion and num_clients <= 200:
-        base["data"]["samples_per_client"] = 200
+        base["data"]["partition"]["samples_per_client"] = 200
     for name, entries in sections.items():
         other = name == "mechanism" and entries["name"] != "pifl"
         base[name] = entries if other else {**base.get(name, {}), **entries}
@@ -226,7 +223,8 @@ def definitions() -> None:
     print(f"| {' | '.join(columns)} |")
     print("|" + "---|" * len(columns))
     for seed in SEEDS:
-        same: dict[str, Any] = {"data": {"test_mix": "same"}, "eval": {"every": 15}}
+        split = {"name": "mixture", "mix": "10:90", "test_mix": "same", "min_samples": 5}
+        same: dict[str, Any] = {"data": {"partition": split}, "eval": {"every": 15}}
         alone = hanse.run(experiment(50, 60, seed, mechanism={"name": "local"}, **same))
         for judge, sections in JUDGES.items():
             watch = Views()

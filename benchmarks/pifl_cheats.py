@@ -3,6 +3,7 @@
     python benchmarks/pifl_cheats.py table    # each cheat under each setting, seeds 0 to 4
     python benchmarks/pifl_cheats.py default  # the gradient lie under the default, with and without validation samples
                                               # at the server, seeds 0 to 19
+    python benchmarks/pifl_cheats.py unpaid   # each cheat under the default, in which the invited earn nothing
     python benchmarks/pifl_cheats.py riders   # a quarter of 20 clients trains nothing, where tiers have data of
                                               # different kinds ("mixture") and where not ("dirichlet"), seeds 0 to 4
 
@@ -106,10 +107,11 @@ CHEATS: Mapping[str, Mapping[str, Any]] = {
     "says that every tier's accuracy is 1": {"accuracy": 1.0},
     "two lie about their gradients together": {**LIE, "pair": True},
 }
+PUBLISHED = {"name": "pifl", "tiers": TIERS, "invited": "earn"}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "the paper's (judges = all)": {"mechanism": {"name": "pifl", "tiers": TIERS, "value": {"judges": "all"}}},
-    "judges = others": {"mechanism": {"name": "pifl", "tiers": TIERS, "value": {"judges": "others"}}},
-    "the server (first_order)": {"mechanism": {"name": "pifl", "tiers": TIERS, "value": "first_order"}},
+    "the paper's (judges = all)": {"mechanism": {**PUBLISHED, "value": {"judges": "all"}}},
+    "judges = others": {"mechanism": {**PUBLISHED, "value": {"judges": "others"}}},
+    "the server (first_order)": {"mechanism": {**PUBLISHED, "value": "first_order"}},
 }
 DEFAULT: Mapping[str, Mapping[str, Any]] = {
     "default, validation samples at the server": {"mechanism": {"name": "pifl", "tiers": TIERS}},
@@ -218,5 +220,7 @@ if __name__ == "__main__":
         show_riders(many)
     elif what == "default":
         show(DEFAULT, ["honest", "lies about its gradient"], many)
+    elif what == "unpaid":
+        show(DEFAULT, list(CHEATS), many)
     else:
         show(SETTINGS, list(CHEATS), many)

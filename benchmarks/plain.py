@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from hanse.data.samples import Samples
 
 
+@cache
 def load(source: str) -> tuple[Samples, Samples, str]:
     """Return train and test samples of "mnist" or "cifar10" from HANSE_DATA, or random ones of the same shape."""
     shape = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}[source]
@@ -75,7 +77,7 @@ class PlainLoop:
             optimiser = torch.optim.SGD(parameters, lr=lr, momentum=momentum, foreach=True)
             index = self.clients[seat]
             for _ in range(epochs):
-                for taken in index[torch.randperm(len(index))].split(batch):
+                for taken in index[torch.randperm(len(index), device=index.device)].split(batch):
                     optimiser.zero_grad(set_to_none=True)
                     F.cross_entropy(module(data.x[taken]), data.y[taken]).backward()
                     optimiser.step()

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
 
 from deployed import free_ports, network
 
-from hanse.deployment import walls
+from hanse.deployment import server_access
 
 ANYBODY = ssl._create_unverified_context()
-LARGEST = int(walls.MOST[:-1]) << 20
+LARGEST = int(server_access.MOST[:-1]) << 20
 
 
 def memory(process: int, what: str = "VmRSS") -> int:

@@ -73,7 +73,7 @@ for job in json.loads(sys.argv[1]):
 """
 
 DIGITS: Mapping[str, Any] = {
-    "data": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 8, "validation": 0.1},
+    "data": {"source": "digits", "partition": {"name": "dirichlet", "alpha": 0.5}, "clients": 8, "validation": 0.1},
     "model": {"name": "mlp", "hidden": [24]},
     "train": {"epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
     "engine": {"train": "stacked", "threads": 1},

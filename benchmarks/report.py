@@ -42,7 +42,7 @@ def make_run(path: Path, rounds: int, clients: int) -> None:
     given = 100 * TOKEN
     grants = [Transaction(f"grant/{i}", "grant", ((MINT, -given), (client(i), given))) for i in range(clients)]
     with (
-        Ledger.open(path / "ledger.db", book="benchmark", floor=0) as ledger,
+        Ledger.open(path / "transactions.jsonl", book="benchmark", floor=0) as ledger,
         (path / "metrics.jsonl").open("w") as metrics,
         (path / "clients.jsonl").open("w") as seats,
     ):

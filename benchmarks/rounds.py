@@ -38,7 +38,12 @@ print(statistics.median(b - a for a, b in zip(clock.moments, clock.moments[1:]))
 def _jobs(source: str, rounds: int) -> Mapping[str, Mapping[str, Any]]:
     """Return the experiments by name."""
     common = {
-        "data": {"source": source, "partition": "dirichlet", "alpha": 0.5, "clients": 100, "validation": 0.05},
+        "data": {
+            "source": source,
+            "partition": {"name": "dirichlet", "alpha": 0.5},
+            "clients": 100,
+            "validation": 0.05,
+        },
         "model": {"name": "mlp", "hidden": [50, 25]},
         "train": {"epochs": 5, "batch_size": 50, "lr": 0.01, "momentum": 0.5},
         "engine": {"train": "stacked", "threads": 1},

@@ -48,7 +48,7 @@ def experiment(run: dict[str, Any]) -> hanse.Experiment:
     if data == "cifar10" and mechanism["name"] in VALUED:
         mechanism.setdefault("value", {"stop": "mean"})
     sections: dict[str, Any] = {
-        "data": {"source": data, "partition": "dirichlet", "seed": seed, **COLUMNS[run["column"]]},
+        "data": {"source": {"name": data}, "partition": {"name": "dirichlet", **COLUMNS[run["column"]]}, "seed": seed},
         "behaviour": conduct(run["conduct"], data),
         "engine": ENGINE,
         "run": {"rounds": rounds, "seed": seed},
@@ -59,7 +59,7 @@ def experiment(run: dict[str, Any]) -> hanse.Experiment:
         sections["data"]["clients"] = demo["data"]["clients"]
         return hanse.Experiment(**sections, mechanism={"clients_per_round": 4, **mechanism})
     cifar = data == "cifar10"
-    sections["data"] |= {"clients": 200 if cifar else 300, "scale": "unit", "validation": 0.5}
+    sections["data"] |= {"clients": 200 if cifar else 300, "source": {"name": data, "scale": "unit"}, "validation": 0.5}
     return hanse.Experiment(
         **sections,
         model={"name": "cnn_greedyfed"} if cifar else {"name": "mlp", "hidden": [50, 25]},

@@ -42,8 +42,8 @@ def experiment(mechanism: Mapping[str, Any], seed: int, rounds: int = ROUNDS, hi
     """Return one run."""
     return hanse.Experiment(
         data={
-            "source": "shakespeare", "partition": "natural", "clients": ROLES, "choose": "largest", "seed": seed,
-            "client_test": 0.2, "client_test_from": "server", "client_validation": 0.1, "validation": 0.0,
+            "source": "shakespeare", "partition": {"name": "natural", "choose": "largest"}, "clients": ROLES,
+            "seed": seed, "client_test": 0.2, "client_test_from": "server", "client_validation": 0.1, "validation": 0.0,
         },
         model={"name": "lstm", "embedding": 8, "hidden": hidden, "layers": 2},
         mechanism=dict(mechanism),

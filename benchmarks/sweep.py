@@ -30,7 +30,7 @@ EXPERIMENT = """
 source = "{source}"
 clients = {clients}
 partition = "dirichlet"
-alpha = 0.3
+partition.alpha = 0.3
 [model]
 name = "mlp"
 hidden = [50, 25]
@@ -44,7 +44,7 @@ clients_per_round = 10
 [run]
 rounds = {rounds}
 """
-GRID = ("--grid", "mechanism.name=fedavg,fedprox,scaffold", "--grid", "data.alpha=0.1,0.3,1.0")
+GRID = ("--grid", "mechanism.name=fedavg,fedprox,scaffold", "--grid", "data.partition.alpha=0.1,0.3,1.0")
 HANSE = (sys.executable, "-c", "import sys; sys.argv[0] = 'hanse'; from hanse.cli import main; main()")
 TORCH = (sys.executable, "-c", "import torch")
 

@@ -80,7 +80,7 @@ class Keep(ValuePart):
 
 
 _MNIST: dict[str, Any] = {
-    "data": {"source": "mnist", "partition": "dirichlet", "alpha": 0.1, "validation": 0.1},
+    "data": {"source": "mnist", "partition": {"name": "dirichlet", "alpha": 0.1}, "validation": 0.1},
     "model": {"name": "mlp", "hidden": [50, 25]},
     "train": {"epochs": 5, "batches_per_epoch": 5, "lr": 0.01, "momentum": 0.5},
 }
@@ -92,17 +92,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "model": {"name": "cnn_greedyfed"},
     },
     "regression, MLP": {
-        "data": {"source": "fedsoft_linear", "partition": "mixture", "samples_per_client": 40, "validation": 0.1},
+        "data": {
+            "source": "fedsoft_linear", "partition": {"name": "mixture", "samples_per_client": 40}, "validation": 0.1,
+        },
         "model": {"name": "mlp", "hidden": [20]},
         "train": {"epochs": 5, "batch_size": 10, "lr": 0.01},
     },
     "Shakespeare, LSTM": {
-        "data": {"source": "shakespeare", "partition": "natural", "choose": "largest", "validation": 0.05},
+        "data": {"source": "shakespeare", "partition": {"name": "natural", "choose": "largest"}, "validation": 0.05},
         "model": {"name": "lstm", "embedding": 8, "hidden": 64, "layers": 1},
         "train": {"steps": 20, "batch_size": 16, "lr": 2.0, "momentum": 0.9},
     },
     "instructions, LoRA": {
-        "data": {"source": "instructions", "partition": "iid", "min_samples": 1, "validation": 0.5},
+        "data": {"source": "instructions", "partition": {"name": "iid", "min_samples": 1}, "validation": 0.5},
         "model": {"name": "lora", "base": "tiny", "base_width": 32, "base_layers": 1, "rank": 4, "alpha": 8.0},
         "train": {"steps": 5, "batch_size": 4, "lr": 3e-3, "optimizer": "adamw"},
     },

@@ -18,7 +18,7 @@ from scipy import stats
 from set_aware import experiment
 
 import hanse
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 SEATINGS = (1, 2, 3, 5, 10, 20)
 

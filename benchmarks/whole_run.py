@@ -57,9 +57,8 @@ def experiment(engine: Mapping[str, Any] | None = None, rounds: int = ROUNDS) ->
     return hanse.Experiment(
         data={
             "source": f"{__name__ if __name__ != '__main__' else 'whole_run'}:in_memory",
-            "partition": "iid",
+            "partition": {"name": "iid", "samples_per_client": 600},
             "clients": 100,
-            "samples_per_client": 600,
             "validation": 0.0,
         },
         model={"name": "mlp", "hidden": [50, 25]},

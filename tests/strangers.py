@@ -185,7 +185,6 @@ def checkpoint(notes: Any, length: int | None = None) -> Damage:
     return content("checkpoints/99999.safetensors", struct.pack("<Q", size) + header)
 
 
-OLDER = gone("about.json")  # as an older hanse left it: what parts say is taken from the experiment's file
 PLOT = {"title": "x", "metric": "market/*", "line": "*" * 80, "factor": 1e12}
 LOOKS = {
     "report": ["report", "{}"],
@@ -241,12 +240,19 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "ledger.json deep": (content("ledger.json", DEEP), BOOKS),
     "ledger.json a list": (content("ledger.json", "[]"), BOOKS),
     "ledger.json a number": (content("ledger.json", '{"book": 5}'), BOOKS),
-    "ledger.db junk": (content("ledger.db", b"SQLite format 3\x00" + bytes(range(256)) * 40), BOOKS),
-    "ledger.db empty": (content("ledger.db", b""), BOOKS),
-    "ledger.db gone": (gone("ledger.db"), BOOKS),
+    "ledger.db junk": (content("ledger.db", b"SQLite format 3\x00" + bytes(range(256)) * 40), ("verify",)),
+    "ledger.db empty": (content("ledger.db", b""), ("verify",)),
+    "ledger.db gone": (gone("ledger.db"), ()),
+    "log junk": (content("transactions.jsonl", bytes(range(256)) * 40), BOOKS),
+    "log deep": (content("transactions.jsonl", DEEP + "\n"), BOOKS),
+    "log empty": (content("transactions.jsonl", b""), BOOKS),
+    "log gone": (gone("transactions.jsonl"), BOOKS),
+    "heads junk": (content("transactions.heads", bytes(range(256)) * 40), BOOKS),
+    "heads without an end": (content("transactions.heads", b"hanse/" + b"x" * 10**7), BOOKS),
+    "heads gone": (gone("transactions.heads"), BOOKS),
     "members junk": (content("members.json", DEEP), PAGES),
     "members of text": (content("members.json", '[{"id": "0"}, 7]'), PAGES),
-    "about gone": (OLDER, ()),
+    "about gone": (gone("about.json"), WORDS),
     "about deep": (content("about.json", DEEP), WORDS),
     "about binary": (content("about.json", b"\xff\xfe"), WORDS),
     "about a list": (content("about.json", "[]"), WORDS),
@@ -264,21 +270,13 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
         (),
     ),
     "clients below zero": (content("about.json", '{"conducts": [{"label": "x", "clients": [-1]}]}'), WORDS),
-    "older, config of other types": (
-        both(OLDER, content("config.toml", "data = 5\nrun = []\nmechanism = 'x'\nbehaviour = 2\n")),
-        (),
-    ),
-    "older, seed is a list": (both(OLDER, setting("run", "seed = [1, 2]")), ()),
-    "older, clients are text": (both(OLDER, setting("data", 'clients = "many"')), ()),
-    "older, mechanism of lists": (both(OLDER, setting("mechanism", "settle = [1]")), ()),
-    "older, a policy that cannot be": (
-        both(OLDER, setting("clients", 'policy = { name = "free_rider", fraction = "x" }')),
-        (),
-    ),
+    "config of numbers": (content("config.toml", "data = 5\nrun = []\nmechanism = 'x'\nbehaviour = 2\n"), ()),
+    "mechanism of lists": (setting("mechanism", "settle = [1]"), ()),
+    "a policy that cannot be": (setting("clients", 'policy = { name = "free_rider", fraction = "x" }'), ()),
     "checkpoint of 2^60": (checkpoint({}, 1 << 60), ()),
     "checkpoint of lists": (checkpoint([[[]]]), ()),
     "checkpoint of other types": (
-        checkpoint({"book": {"head": [], "count": "x"}, "round": 1, "lengths": {"metrics.jsonl": {}}, "pending": [5]}),
+        checkpoint({"book": {"peaks": [5], "count": "x"}, "round": 1, "lengths": {"metrics.jsonl": {}}, "pending": 5}),
         (),
     ),
     "receipts deep": (content("receipts/client-0.jsonl", DEEP + "\n"), ("disputes",)),
@@ -286,7 +284,9 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "config a link": (link("config.toml"), ALL),
     "a round a link": (link("rounds/00001.npz"), ALL),
     "rounds a link": (link("rounds"), ALL),
-    "ledger a link": (link("ledger.db"), ALL),
+    "index a link": (link("ledger.db"), ALL),
+    "log a link": (link("transactions.jsonl"), ALL),
+    "log a pipe": (pipe("transactions.jsonl"), ALL),
     "the report a link": (link("report.html"), ALL),
     "the figures a link": (link("figures"), ALL),
     "the statements a link": (link("statements"), ALL),

@@ -15,8 +15,12 @@ import hanse
 from hanse.core.entry import MINT, TOKEN, client, pool
 from hanse.core.part import View
 from hanse.ledger.split import split
+from hanse.reports.answers import harmful
+from hanse.reports.contributions import contribution
+from hanse.reports.groups import group_runs
 from hanse.rounds.round import Played
 from hanse.runs.experiment import Observer
+from hanse.runs.run_record import load_runs
 from hanse.runs.setup import build
 
 GUIDE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
@@ -190,13 +194,20 @@ def test_what_a_part_does_wrong_is_said_with_its_name(files: dict[str, str], tmp
         played(mechanism={"name": "fedavg", "select": "no_state:Alone"})
 
 
-def test_readme_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)  # they write run directories
-    [file] = blocks(README, "toml")
-    experiment = hanse.Experiment(**tomllib.loads(file))
-    assert experiment.mechanism.name == "greedyfed"
-    for code in blocks(README, "python"):
-        exec(code, {})
-    assert "client" in capsys.readouterr().out
+def test_the_example_of_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an install without extras, which brings no pandas; and it ends as the words beside it say."""
+    monkeypatch.chdir(tmp_path)  # it writes a run directory
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    [code] = blocks(README, "python")
+    exec(code, {})
+    found = contribution(group_runs(load_runs(["runs/first"]))[0])
+    assert found is not None
+    assert harmful(found) == ["5"]
+    assert [len(group) for group in found.ranked.groups()] == [7, 1]
+
+
+def test_readme_shows_one_example_first_and_is_short() -> None:
+    assert len(README.split()) <= 600
+    code, picture, commands = (README.index(mark) for mark in ("```python", "![", "make demo"))
+    assert code < picture < commands
+    assert len([line for line in blocks(README, "python")[0].splitlines() if line]) == 5

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import io
 import json
 import shutil
 import socket
 import sqlite3
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,17 +20,15 @@ import hanse
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path
 from hanse.base.files import write_whole
-from hanse.base.looking import is_looking, looking
+from hanse.base.import_trust import is_looking, looking
 from hanse.cli import entry as cli
-from hanse.core.book import LedgerError
-from hanse.ledger import archive
-from hanse.ledger.store import Ledger
 from hanse.reports.classmap import data_facts
 from hanse.reports.groups import group_runs
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
-from hanse.runs.record import last_line, load_run
+from hanse.runs.line_tail import last_line
+from hanse.runs.run_record import load_run
 from hanse.web.live_run import LiveRun
 from hanse.web.runs import ListedRun, find_runs, summary
 from hanse.web.statements import Statements
@@ -47,7 +42,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A market of three rounds with books, receipts, checkpoints and refusals of nobody."""
     place = tmp_path_factory.mktemp("sound") / "run"
     experiment = hanse.Experiment(
-        data={"clients": 5, "alpha": 1.0, "client_test": 0.2, "seed": 2, "validation": 0.0},
+        data={"clients": 5, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2, "validation": 0.0},
         model={"name": "logistic"},
         mechanism={"name": "ipfl"},
         train={"steps": 2, "batch_size": 16, "lr": 0.1},
@@ -70,7 +65,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def run_hanse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hanse:
     def words(**given: Any) -> str:
-        return "\n".join([*given["skipped"], *given["roles"], *given["warnings"]])
+        return "\n".join([*given["skipped"], *given["warnings"]])
 
     monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # to draw takes seconds
     monkeypatch.setattr("hanse.reports.report._page", words)
@@ -108,7 +103,8 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
         assert code in (1, 2) if name in refused_by else code in (0, 1, 2), (name, code, err)
         # what a check finds is its result, which stands where it would otherwise say that all holds
         found = code == 1 and not err and out and name in ("disputes", "audit", "verify")
-        assert found or len(err.splitlines()) == (1 if code else 0), (name, out, err)
+        warned = code == 0 and err.startswith("warning: the books do not hold: ")
+        assert found or len(err.splitlines()) == (1 if code or warned else 0), (name, out, err)
         # what must be refused is refused where it is read, with the file's name; the last net is for the rest
         assert name not in refused_by or "do not fit together" not in err, (name, err)
         assert untouched(folder), name
@@ -184,22 +180,18 @@ def test_nothing_that_a_run_names_is_imported(
     for words in LOOKS.values():
         run_hanse(*(word.format(".") for word in words))
         assert not mark.exists(), words
-    (folder / "about.json").unlink()  # an older run: what its built-in parts say is taken from the experiment's file
-    for name in ("report", "compare", "statement"):
-        run_hanse(*(word.format(".") for word in LOOKS[name]))
-        assert not mark.exists(), name
     page = LiveRun(folder, "run")
     page.look()
     page.close()
     assert not mark.exists()
     assert str(folder) not in sys.path
     assert "evilmod" not in sys.modules
-    if section in ("data", "clients") and "policy" not in text:
+    if section == "data":
         assert "import path" in (folder / "report.html").read_text()  # the report says what it leaves out
     for words in (
         ["statement", "config.toml", "--dry-run", "--client", "0"],
         ["statement", ".", "--client", "0", "--train-alone"],
-        ["audit", ".", "--client", "0", "--story", "alone"],
+        ["audit", "."],
     ):
         code, _, err = run_hanse(*words)
         assert not mark.exists(), words
@@ -263,115 +255,8 @@ def test_nobody_connects_where_a_runs_file_says(folder: Path, run_hanse: Hanse, 
         )
         setting("ledger", f'url = "{host}"')(folder)
         code, out, err = run_hanse(*(word.format(folder) for word in words))
-        assert code == (0 if words[0] in ("compare", "report") else 2)  # a report does without its books, and says so
-        if code:
-            assert "127.0.0.1" in err
-            assert "--ledger-url" in err
-        if words[0] == "report":
-            assert "--ledger-url" in (folder / "report.html").read_text()
+        assert (code, err) == (0, "")
         assert "secret" not in out + err
-        trap.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            trap.accept()
-
-
-def test_the_user_may_say_where_the_books_are(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
-    (folder / "ledger.db").rename(tmp_path / "victim" / "books.db")
-    for name, words in LOOKS.items():
-        if name != "compare":
-            url = f"sqlite:///{tmp_path / 'victim' / 'books.db'}"
-            code, _, err = run_hanse(*(word.format(folder) for word in words), "--ledger-url", url)
-            assert (code, err) == (0, ""), name
-
-
-def packed(folder: Path, file: Path, *more: tuple[tarfile.TarInfo, bytes]) -> Path:
-    """Back a run up and add members to the archive."""
-    archive.backup(folder, file.with_suffix(".first"))
-    with tarfile.open(file.with_suffix(".first")) as before, tarfile.open(file, "w:gz", compresslevel=1) as after:
-        for member in before:
-            after.addfile(member, before.extractfile(member))
-        for member, data in more:
-            member.size = len(data)
-            after.addfile(member, io.BytesIO(data))
-    return file
-
-
-def test_an_archive_that_unpacks_to_too_much_is_refused(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
-    """Attack 16: two GiB from two MB."""
-    more = [(tarfile.TarInfo(f"more {n}"), bytes(1_500_000)) for n in range(2)]
-    file = packed(folder, tmp_path / "bomb.tar.gz", *more)
-    code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again", "--most", 2_000_000)
-    assert (code, err) == (2, f"hanse: {file}: unpacks to more than 2,000,000 bytes; --most BYTES allows more\n")
-    assert not (tmp_path / "again").exists()
-    assert not list(tmp_path.glob(".again*"))
-    assert run_hanse("ledger", "restore", file, tmp_path / "again")[0] == 0
-    assert load_run(tmp_path / "again").num_clients == 5
-
-
-def test_a_gigabyte_is_the_bound_unless_another_is_given(run_hanse: Hanse, tmp_path: Path) -> None:
-    head = tarfile.TarInfo("rounds/00000.npz")
-    head.size = 10**9 + 1
-    (tmp_path / "bomb.tar.gz").write_bytes(gzip.compress(head.tobuf() + bytes(512)))
-    code, _, err = run_hanse("ledger", "restore", tmp_path / "bomb.tar.gz", tmp_path / "again")
-    assert code == 2
-    assert "unpacks to more than 1,000,000,000 bytes" in err
-
-
-def sparse() -> bytes:
-    """A member that is one hole (GNU's old form): it has any size that it likes in a few bytes."""
-    info = tarfile.TarInfo("hole")
-    info.type = tarfile.GNUTYPE_SPARSE
-    head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    head[483:495] = b"%011o\x00" % (1 << 20)
-    head[148:156] = b"%06o\x00 " % (sum(head[:148]) + 8 * 32 + sum(head[156:]))
-    return bytes(head)
-
-
-@pytest.mark.parametrize("mark", ["5", '{"version": "x"}', '{"version": []}', "{}", DEEP_MARK := "[" * 10**5, "\x00"])
-def test_a_bad_mark_is_one_line(folder: Path, run_hanse: Hanse, tmp_path: Path, mark: str) -> None:
-    file = tmp_path / "bad.tar.gz"
-    with tarfile.open(file, "w:gz") as written:
-        for name in ("config.toml", "ledger.json", "ledger.db"):
-            written.add(folder / name, name)
-        archive._add(written, archive.MARK, mark.encode())
-    code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again")
-    assert code == 2
-    assert err.startswith(f"hanse: {file}: is not a whole backup of a run (")
-    assert len(err.splitlines()) == 1
-    assert not (tmp_path / "again").exists()
-
-
-def test_files_with_holes_and_damaged_streams_are_refused(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
-    hole = tmp_path / "hole.tar.gz"
-    hole.write_bytes(gzip.compress(sparse() + bytes(10240)))
-    whole = packed(folder, tmp_path / "whole.tar.gz").read_bytes()
-    bent = tmp_path / "bent.tar.gz"
-    bent.write_bytes(whole[:2000] + bytes(200) + whole[2200:])
-    for file in (hole, bent):
-        code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again")
-        assert (code, len(err.splitlines())) == (2, 1)
-        assert "is not a whole backup of a run" in err
-        assert not (tmp_path / "again").exists()
-
-
-def test_a_restored_run_whose_config_names_a_host_does_not_reach_it(
-    folder: Path, run_hanse: Hanse, tmp_path: Path
-) -> None:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as trap:
-        file = packed(folder, tmp_path / "backup.tar.gz")
-        with tarfile.open(file) as before, tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as after:
-            for member in before:
-                data = before.extractfile(member).read()  # type: ignore[union-attr]
-                if member.name == "config.toml":
-                    host = f"postgresql://me:secret@127.0.0.1:{trap.getsockname()[1]}/x"
-                    data = data.replace(b"[ledger]\n", f'[ledger]\nurl = "{host}"\n'.encode())
-                    assert b"secret" in data
-                archive._add(after, member.name, data)
-        code, out, _ = run_hanse("ledger", "restore", tmp_path / "evil.tar.gz", tmp_path / "again")
-        assert code == 0
-        assert "its books were at postgresql" in out
-        assert "secret" not in out
-        assert run_hanse("ledger", "verify", tmp_path / "again")[0] == 0
         trap.settimeout(0)
         with pytest.raises(BlockingIOError):
             trap.accept()
@@ -427,15 +312,16 @@ def test_the_last_line_of_a_link_is_not_read(folder: Path) -> None:
     assert last_line(folder / "metrics.jsonl") == {}
 
 
-def test_a_ledger_with_a_view_in_it_is_no_ledger(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "ledger.db") as books:
-        books.execute("create table accounts (id integer)")
+def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) -> None:
+    with sqlite3.connect(folder / "ledger.db") as books:
+        books.execute("drop table books")
         books.execute(
             "create view books as with recursive endless(i) as (select 1 union all select i + 1 from endless)"
             " select i as id, 'x' as name, 0 as floor from endless"
         )
-    with pytest.raises(LedgerError, match="it has a view, 'books'"):
-        Ledger.open(tmp_path / "ledger.db", book="x", read_only=True)
+    code, _, err = run_hanse("ledger", "verify", folder)
+    assert code == 1
+    assert "is not an index: it has 'books', which is no plain table" in err
 
 
 def test_a_report_builds_no_data_set_of_any_size_on_the_word_of_a_file(tmp_path: Path) -> None:

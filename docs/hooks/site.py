@@ -53,14 +53,18 @@ def section(guide: str, title: str) -> str:
 
 def keys(section: str) -> str:
     """Return the table of the keys of one section of the experiment's file, from its schema."""
+    from hanse.data.choices import PARTITIONS, SOURCE_KINDS
     from hanse.runs.config import Experiment
 
+    choices = (*PARTITIONS.values(), *SOURCE_KINDS.values())
     kind: Any = Experiment.model_fields[section].annotation
     schema = kind.model_json_schema()
     rows = []
     for name, field in kind.model_fields.items():
         found = schema["properties"][name]
-        default = "required" if field.is_required() else "" if field.default is None else f"`{_toml(field.default)}`"
+        usual = field.default
+        usual = usual.name if isinstance(usual, choices) else usual  # a source or partition, all options as usual
+        default = "required" if field.is_required() else "" if usual is None else f"`{_toml(usual)}`"
         rows.append((f"`{name}`", default, _allowed(found, schema.get("$defs", {})), field.description or ""))
     said = any(row[3] for row in rows)
     lines = ["| key | default | allowed |" + (" |" if said else ""), "|---|---|---|" + ("---|" if said else "")]
@@ -68,13 +72,16 @@ def keys(section: str) -> str:
 
 
 def parts(slot: str) -> str:
-    """Return the table of the parts of one decision: name, options with their defaults, and what it is."""
+    """Return the table of the parts of one decision, or of "source" or "partition": names, options with their defaults,
+    and what each is.
+    """
     from hanse.base.factories import defaults
+    from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+    from hanse.mechanisms.mechanism_table import part_table
     from hanse.mechanisms.registry import PARTS, is_rule
-    from hanse.mechanisms.written import part_table
 
     lines = ["| name | options | |", "|---|---|---|"]
-    for name, make in PARTS[slot].items():
+    for name, make in {**PARTS, "source": SOURCE_KINDS, "partition": PARTITIONS}[slot].items():
         known = {k: part_table(slot, v) if is_rule(v) else v for k, v in defaults(make).items()}
         options = ", ".join(f"`{k}` {_toml(v) if v is not None else 'none'}" for k, v in known.items())
         text = (make.__doc__ or "").split("\n\n")[0]

@@ -1,9 +1,10 @@
 """Federated learning as an economy: who trains, whose model counts, what each contribution is worth, who pays whom.
 
 :func:`run` plays an experiment (:class:`Experiment`, or a TOML file), :func:`resume` goes on with it, and :func:`load`
-reads it again from its directory; each of these returns a :class:`Run`. :func:`value` gives the values of models that
-were trained elsewhere, and :func:`valued` those of a Flower app with a strategy of its own. Mistakes in what was given
-are raised as :class:`UserError`, a line each.
+reads it again from its directory; each of these returns a :class:`Run`. :func:`who_gains` says whom joining pays, on
+data of your own. :func:`value` gives the values of models that were trained elsewhere, :func:`shapley` those of any
+game, and :func:`valued` those of a Flower app with a strategy of its own. Answers show themselves in a notebook.
+Mistakes in what was given are raised as :class:`UserError`, a line each.
 
 Everything else is imported from its module, such as ``hanse.core.part`` for what a mechanism is made of.
 
@@ -23,25 +24,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
     from hanse.deployment.valued.valued import valued
-    from hanse.learning.valuing import value
+    from hanse.questions.joining import who_gains
+    from hanse.questions.run import Run, load, resume, run
+    from hanse.questions.valuing import shapley, value
     from hanse.runs.config import Experiment
-    from hanse.runs.experiment import resume, run
-    from hanse.runs.reading import load
-    from hanse.runs.run import Run
 
-__all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "value", "valued"]
+__all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "shapley", "value", "valued", "who_gains"]
 __version__ = "0.1.0"
 
 # the module of each public name
 _HOMES = {
     "Experiment": "hanse.runs.config",
-    "Run": "hanse.runs.run",
+    "Run": "hanse.questions.run",
     "UserError": "hanse.base.errors",
-    "load": "hanse.runs.reading",
-    "resume": "hanse.runs.experiment",
-    "run": "hanse.runs.experiment",
-    "value": "hanse.learning.valuing",
+    "load": "hanse.questions.run",
+    "resume": "hanse.questions.run",
+    "run": "hanse.questions.run",
+    "shapley": "hanse.questions.valuing",
+    "value": "hanse.questions.valuing",
     "valued": "hanse.deployment.valued.valued",
+    "who_gains": "hanse.questions.joining",
 }
 
 

@@ -12,8 +12,8 @@ Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 from hanse.deployment.client import client_app, instructions
 from hanse.deployment.server import server_app
 from hanse.deployment.strategy.federation import Keys
-from hanse.deployment.strategy.speaks import speaks
 from hanse.deployment.strategy.strategy import strategy
+from hanse.deployment.strategy.wrapped_app import speaks
 from hanse.federation.node import ClientData
 
 __all__ = ["ClientData", "Keys", "client_app", "instructions", "server_app", "speaks", "strategy"]

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from hanse.base.errors import UserError
 from hanse.cli import entry
+from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+from hanse.federation.policy import POLICIES
+from hanse.mechanisms.registry import PARTS
 
 EXPERIMENT = """
 [data]
 clients = 6
-alpha = 0.5
+partition.alpha = 0.5
 [model]
 hidden = [8]
 [mechanism]
@@ -67,7 +71,7 @@ def test_run_compare_and_report(folder: Path) -> None:
     for m in metrics:
         values = [s["value"] for s in seats if s["round"] == m["round"]]
         assert m["value/sum"] == pytest.approx(sum(values))
-    assert (run / "config.toml").read_text().count("\n[") == 10
+    assert (run / "config.toml").read_text().count("\n[") == 11
     assert len(list((run / "rounds").glob("*.npz"))) == 4
     assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
 
@@ -203,9 +207,44 @@ def test_tensorboard_gets_the_same_names(folder: Path) -> None:
 def test_list_names_everything(folder: Path) -> None:
     done = hanse("list", cwd=folder)
     assert done.returncode == 0
-    for name in ("greedyfed", "gtg", "fashion_mnist", "straggler", "mlp"):
+    for name in ("greedyfed", "gtg", "fashion_mnist", "synthetic", "dirichlet", "straggler", "mlp"):
         assert name in done.stdout
     assert hanse("list", "--combinations", cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("attacker", ["behaviour", "scale", "1.0"]),
+        ("gtg", ["mechanism.value", "eps", "0.0001"]),
+        ("lstm", ["model.name", "hidden", "256"]),
+        ("uniform", ["mechanism.weigh", "it has no options"]),
+        ("dirichlet", ["data.partition", "alpha", "0.5", "sampler", "'log'"]),
+        ("mnist", ["data.source", "scale", "'standard'"]),
+        ("digits", ["data.source", "it has no options"]),
+        ("partitions", [*PARTITIONS, "alpha_between", "per_owner", "classes_per_client"]),
+        ("data.source", [*SOURCE_KINDS, "tokenizer", "beta", "client_column"]),
+        ("policies", [*POLICIES, "it has no options"]),
+        ("select", [*PARTS["select"]]),
+    ],
+)
+def test_list_shows_the_options_of_what_has_a_name(
+    name: str, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hanse.cli.entry import list_
+
+    list_(name)
+    said = capsys.readouterr().out
+    assert all(word in said for word in shown)
+
+
+def test_list_of_an_unknown_name_says_which_is_near() -> None:
+    from hanse.cli.entry import list_
+
+    with pytest.raises(UserError, match=r"NAME: 'atacker': no such name; did you mean 'attacker'\?"):
+        list_("atacker")
+    with pytest.raises(UserError, match=r"NAME: 'partitoins': no such name; did you mean 'partitions'\?"):
+        list_("partitoins")
 
 
 def test_explain_says_which_engine_and_why(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,12 @@ def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, m
     written, out = io.StringIO(), tmp_path / "demo"
     demo.run_demo(out, 2, Console(file=written, width=80))
     text = written.getvalue()
-    assert max(map(len, text.splitlines()[:-4])) <= 80
+    text, _, learned = text.rpartition("\n\n")
+    assert max(map(len, [*text.splitlines()[:-4], *learned.splitlines()])) <= 80
+    together, contributed, gain = re.split(r"^\d\. ", learned, flags=re.MULTILINE)[1:]
+    assert re.match(r"Together they read \d+ % of new digits right \(GreedyFed\), each alone \d+ %\.", together)
+    assert contributed.startswith("Valuing everybody: ")
+    assert gain.startswith("The 7 who buy get ")
     *_, budgets = text.splitlines()[:-3]
     assert budgets == f"The budgets, with pictures: {out / 'values-report' / 'report.html'}"
     for models in ("60", "100", "200"):  # a row each, the smaller ones with how many of the best stay
@@ -37,7 +43,7 @@ def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, m
     assert len(bars) == 2 * 3 + 1 + 2  # one a run
     assert "Shapley value ± standard error" in text
     assert text.count(" ± ") >= 3 + 3  # three systems over two seeds, at least three clients' values
-    assert text.count("holds: ") == 11
+    assert text.count("holds: ") == 12
     assert "FAILS" not in text
     (out / "mine").mkdir()
     with pytest.raises(UserError, match="holds 'mine', which is not of an earlier demo"):

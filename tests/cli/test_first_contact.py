@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import sys
@@ -13,6 +14,7 @@ import click
 import pytest
 import torch
 import typer
+from rich.console import Console
 
 import hanse
 from hanse.base.errors import UserError
@@ -20,6 +22,7 @@ from hanse.cli import app, main
 from hanse.data import build as build_data
 from hanse.data.samples import Samples
 from hanse.runs.config import Experiment
+from hanse.runs.observers import counting
 from hanse.runs.setup import build
 
 Command = tuple[tuple[str, ...], click.Command]
@@ -86,8 +89,8 @@ SET = ["run", "exp.toml", "--set"]
         ([*SET, "train.lr=fast"], "train.lr: 'fast': input should be a valid number"),
         ([*SET, "train.lr=-0.1"], "train.lr: -0.1: input should be greater than 0"),
         ([*SET, "data.clients=0"], "data.clients: 0: input should be greater than or equal to 1"),
-        ([*SET, "data.source=minst"], "data.source: 'minst': no such source; did you mean 'mnist'?"),
-        ([*SET, "data.partition=clusters"], "data.partition: 'clusters': input should be 'iid', 'dirichlet'"),
+        ([*SET, "data.source=minst"], "data.source: 'minst': no such name; did you mean 'mnist'?"),
+        ([*SET, "data.partition=clusters"], "data.partition: 'clusters': no such name; did you mean 'cluster'"),
         ([*SET, "model.name=cnn"], "model.name: 'cnn': needs larger images than 8 x 8"),
         ([*SET, "model.hidden=50"], "model.hidden: 50: must be the list of the width of each hidden layer, 1 or more"),
         ([*SET, "model.hiden=[5]"], "model.hiden: 'mlp' has no such option; did you mean 'hidden'?"),
@@ -135,7 +138,6 @@ SET = ["run", "exp.toml", "--set"]
             ["ledger", "balances", "done"],
             "done: this run has no ledger, because nobody pays in it; a run with payments has one: --set ",
         ),
-        (["ledger", "restore", "missing.tar.gz", "x"], "missing.tar.gz: there is no such file"),
         (["token", "new", "keys.json", "--role", "king"], "--role: 'king': must be operator or participant"),
         (["new", "../up"], "NAME: '../up': must be lower-case letters, digits and '-', starting with a letter"),
     ],
@@ -248,3 +250,18 @@ class Without:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.split(".")[0] == self._name:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_from_two_seconds_on_a_bar_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, drawn = [0.0], io.StringIO()
+    monkeypatch.setattr("hanse.runs.observers.time.monotonic", lambda: now[0])
+    console = Console(file=drawn, width=80, force_terminal=True)
+    with counting("quick", console) as progress:
+        progress(1, 3)
+    assert drawn.getvalue() == ""
+    with counting("drawing", console) as progress:
+        progress(0, 3)
+        now[0] = 2.5
+        progress(1, 3)
+    assert "drawing" in drawn.getvalue()
+    assert "1/3" in drawn.getvalue()

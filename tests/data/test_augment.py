@@ -53,18 +53,23 @@ def test_scales_and_what_black_is(tmp_path: Path) -> None:
         found = load("fashion_mnist", root=tmp_path, scale=scale)  # type: ignore[arg-type]
         assert torch.allclose(found.train.x, (pixel - mean) / std, atol=1e-6)
         assert found.black == (-mean / std,)
-    with pytest.raises(UserError, match=r"data.scale = 'imagenet': the images have 1 channel"):
+    with pytest.raises(UserError, match=r"data.source.scale = 'imagenet': the images have 1 channel"):
         load("fashion_mnist", root=tmp_path, scale="imagenet")
-    given = {"source": "fashion_mnist", "path": str(tmp_path), "partition": "iid", "clients": 2, "scale": "centred"}
+    given = {
+        "source": {"name": "fashion_mnist", "scale": "centred"},
+        "path": str(tmp_path),
+        "partition": "iid",
+        "clients": 2,
+    }
     data = build(parse_spec({**given, "augment": "crop-flip"}))
     assert data.augment == Augment("crop-flip", (-1.0,))
     assert build(parse_spec(given)).augment is None
 
 
 def test_what_is_no_image_is_refused() -> None:
-    with pytest.raises(UserError, match=r"augment = 'crop-flip' with source = 'synthetic', which has no images"):
+    with pytest.raises(UserError, match=r"augment: 'crop-flip': source 'synthetic' has no images"):
         parse_spec({"source": "synthetic", "augment": "crop-flip"})
-    with pytest.raises(UserError, match=r"data.augment = 'crop': input should be 'crop-flip' or"):
+    with pytest.raises(UserError, match=r"data.augment: 'crop': input should be 'crop-flip' or"):
         parse_spec({"augment": "crop"})
     with pytest.raises(UserError, match=r"data.augment = 'crop-flip': source 'fedsoft_linear' has no images"):
         build(parse_spec({"source": "fedsoft_linear", "partition": "iid", "clients": 2, "augment": "crop-flip"}))

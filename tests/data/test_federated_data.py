@@ -69,7 +69,8 @@ def test_pooled_is_one_client_with_everything() -> None:
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "niid", "pathological"])
 def test_every_partition_builds_the_same_twice(partition: Any) -> None:
-    spec = DataSpec(partition=partition, clients=8, alpha=1.0)
+    options = {"alpha": 1.0} if partition in ("dirichlet", "niid") else {}
+    spec = DataSpec(partition={"name": partition, **options}, clients=8)
     one, two = build(spec), build(spec)
     assert one.num_clients == 8
     assert one.sizes.sum() == 1297
@@ -78,24 +79,24 @@ def test_every_partition_builds_the_same_twice(partition: Any) -> None:
 
 
 def test_samples_per_client_bounds_what_is_used() -> None:
-    data = build(DataSpec(clients=8, samples_per_client=50, alpha=1e-4))
+    data = build(DataSpec(clients=8, partition={"samples_per_client": 50, "alpha": 1e-4}))
     assert data.sizes.sum() == 400
-    equal = build(DataSpec(clients=8, samples_per_client=50, partition="iid"))
+    equal = build(DataSpec(clients=8, partition={"name": "iid", "samples_per_client": 50}))
     assert equal.sizes.tolist() == [50] * 8
 
 
 def test_natural_reads_ids_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(1297) % 6)
-    data = build(DataSpec(partition="natural", clients=6, ids=str(path)))
+    data = build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
     assert data.sizes.sum() == 1297
     np.save(path, np.arange(7))
     with pytest.raises(UserError, match="1297"):
-        build(DataSpec(partition="natural", clients=6, ids=str(path)))
+        build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
     np.save(path, np.array([{}], dtype=object))
     with pytest.raises(UserError, match=r"not a readable \.npy"):
-        build(DataSpec(partition="natural", clients=6, ids=str(path)))
-    with pytest.raises(UserError, match=r"give data\.ids"):
+        build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
+    with pytest.raises(UserError, match=r"give its option ids"):
         build(DataSpec(partition="natural", clients=6))
 
 
@@ -103,14 +104,18 @@ def test_ids_from_a_file_come_before_the_clients_that_a_source_has(tmp_path: Pat
     x, y = np.zeros((40, 2)), np.arange(40) % 2
     own = from_arrays(x, y, clients=[0, 1] * 20, test=(x, y, [0, 1] * 20))  # two clients of its own
     np.save(tmp_path / "ids.npy", np.arange(40) % 5)
-    data = build(DataSpec(partition="natural", clients=5, ids=str(tmp_path / "ids.npy"), validation=0.0), own)
+    data = build(
+        DataSpec(partition={"name": "natural", "ids": str(tmp_path / "ids.npy")}, clients=5, validation=0.0), own
+    )
     assert data.sizes.tolist() == [8] * 5
     assert data.server_test is not None
     assert len(data.server_test) == 40  # the ids say nothing of test samples: all are kept
 
 
 def test_synthetic_makes_only_the_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = build(DataSpec(source="synthetic", clients=20_000, samples_per_client=30, alpha=1.0, beta=1.0))
+    data = build(
+        DataSpec(source={"name": "synthetic", "samples_per_client": 30, "alpha": 1.0, "beta": 1.0}, clients=20_000)
+    )
     made: list[int] = []
     client = Synthetic.client
 
@@ -148,7 +153,9 @@ def test_synthetic_does_not_depend_on_order_or_on_the_number_of_clients() -> Non
 
 
 def test_synthetic_shares_and_counts() -> None:
-    spec = DataSpec(source="synthetic", clients=30, samples_per_client=40, client_test=0.2, client_validation=0.1)
+    spec = DataSpec(
+        source={"name": "synthetic", "samples_per_client": 40}, clients=30, client_test=0.2, client_validation=0.1
+    )
     data = build(spec)
     assert isinstance(data, GeneratedData)
     rows = [data.pool([3], share)[0].x for share in ("train", "validation", "test")]
@@ -187,16 +194,36 @@ def test_unknown_shares_and_clients_are_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"clients": 0}, "data.clients = 0: input should be greater than or equal to 1"),
-        ({"clients": "3"}, "data.clients = '3': input should be a valid integer"),
-        ({"alfa": 1}, "data.alfa: no such key; did you mean 'alpha'?"),
-        ({"source": "mist"}, "data.source = 'mist': no such source; did you mean 'mnist'?"),
-        ({"alpha": float("nan")}, "data.alpha = nan: input should be a finite number"),
-        ({"alpha": 0}, "data: alpha = 0 with partition = 'dirichlet'; allowed: a number above 0"),
-        ({"validation": 1.0}, "data.validation = 1.0: input should be less than 1"),
-        ({"sampler": "x"}, "data.sampler = 'x': input should be 'log' or 'float32-clamped'"),
-        ({"client_test": 0.5, "client_validation": 0.5}, "client_test + client_validation = 1"),
-        ({"source": "synthetic", "partition": "iid"}, "partition = 'iid'"),
+        ({"clients": 0}, "data.clients: 0: input should be greater than or equal to 1"),
+        ({"clients": "3"}, "data.clients: '3': input should be a valid integer"),
+        ({"cleints": 1}, "data.cleints: no such key; did you mean 'clients'?"),
+        ({"source": "mist"}, "data.source: 'mist': no such name; did you mean 'mnist'?"),
+        ({"partition": {"alpha": float("nan")}}, "data.partition.alpha: nan: "),
+        ({"partition": {"alpha": 0}}, "data.partition.alpha: 0: "),
+        ({"validation": 1.0}, "data.validation: 1.0: input should be less than 1"),
+        ({"partition": {"sampler": "x"}}, "data.partition.sampler: 'x': "),
+        (
+            {"client_test": 0.5, "client_validation": 0.5},
+            "data.client_test: with client_validation 1; allowed: less than 1",
+        ),
+        ({"source": "synthetic", "partition": "iid"}, "data.partition: 'iid': the source 'synthetic' makes"),
+        ({"alpha": 0.1}, 'data.alpha: no such key; written partition = { name = "dirichlet", alpha = 0.1 }'),
+        ({"sizes": "equal"}, 'data.sizes: no such key; written partition = { name = "dirichlet", sizes = "equal" }'),
+        ({"per_owner": 2}, 'data.per_owner: no such key; written partition = { name = "natural", per_owner = 2 }'),
+        ({"partition": "pooled", "pooled_from": "dirichlet"}, 'partition = { name = "pooled", of = "dirichlet" }'),
+        ({"source": "synthetic", "beta": 1.0}, 'no such key; written source = { name = "synthetic", beta = 1.0 }'),
+        ({"target": "y"}, 'data.target: no such key; written source = { name = "object", target = "y" }'),
+        ({"source": "own:rows", "target": "y"}, 'no such key; written source = { name = "own:rows", target = "y" }'),
+        ({"partition": "niid", "alpha": 0.1}, 'no such key; written partition = { name = "niid", alpha = 0.1 }'),
+        ({"source": "mnist", "scale": "unit"}, 'no such key; written source = { name = "mnist", scale = "unit" }'),
+        (
+            {"partition": {"name": "iid", "alpha": 1.0}},
+            "data.partition.alpha: no such key; allowed: min_samples, name, samples_per_client",
+        ),
+        ({"source": {"name": "digits", "scale": "unit"}}, "data.source.scale: no such key; allowed: name"),
+        ({"partition": {"name": "natural", "min_samples": 5}}, "min_samples: 5: has no effect without per_owner_alpha"),
+        ({"partition": 3}, "data.partition"),
+        ({"partition": {"name": "irid"}}, "data.partition: 'irid': no such name; did you mean 'iid'?"),
     ],
 )
 def test_mistakes_in_the_spec_name_field_value_and_what_is_allowed(values: dict[str, Any], line: str) -> None:
@@ -216,7 +243,7 @@ def test_all_mistakes_are_listed_and_a_spec_survives_a_round_trip() -> None:
 
 
 def test_tests_are_dealt_out_equally() -> None:
-    data = build(DataSpec(clients=7, alpha=0.1, client_test_from="equal", validation=0.0))
+    data = build(DataSpec(clients=7, partition={"alpha": 0.1}, client_test_from="equal", validation=0.0))
     pool, index = data.pool(range(7), "test")
     assert data.server_test is pool
     counts = np.stack([np.bincount(pool.y[i].numpy(), minlength=10) for i in index])
@@ -227,6 +254,6 @@ def test_tests_are_dealt_out_equally() -> None:
     with pytest.raises(
         UserError, match="client_test_from = 'equal': 60 clients, and the server's test set has at most 51"
     ):
-        build(DataSpec(clients=60, alpha=1.0, client_test_from="equal", validation=0.0))
-    with pytest.raises(UserError, match="client_test_from = 'equal' with source = 'synthetic'"):
+        build(DataSpec(clients=60, partition={"alpha": 1.0}, client_test_from="equal", validation=0.0))
+    with pytest.raises(UserError, match="client_test_from: 'equal' with source 'synthetic'"):
         parse_spec({"source": "synthetic", "client_test_from": "equal"})

@@ -20,8 +20,8 @@ from hanse.data.mixtures import by_rotation, inverse, mixes, mixture
 from hanse.data.synthetic import fedsoft_weights
 
 
-def made(**values: Any) -> FederatedData:
-    return build(DataSpec(partition="mixture", **values))
+def made(mixture: dict[str, Any] | None = None, **values: Any) -> FederatedData:
+    return build(DataSpec(partition={"name": "mixture", **(mixture or {})}, **values))
 
 
 def counts(data: FederatedData, share: str = "train") -> np.ndarray[Any, Any]:
@@ -88,7 +88,7 @@ def test_mixtures_are_met_and_no_sample_is_dealt_twice(
 
 
 def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
-    data = made(clients=10, mix="10:90", test_mix="inverse", client_test=0.2, client_validation=0.2, seed=3)
+    data = made({"mix": "10:90", "test_mix": "inverse"}, clients=10, client_test=0.2, client_validation=0.2, seed=3)
     train, validation, test = (counts(data, share) for share in ("train", "validation", "test"))
     assert (train.argmax(axis=1) == [0] * 5 + [1] * 5).all()
     assert (test.argmax(axis=1) == [1] * 5 + [0] * 5).all()
@@ -110,7 +110,7 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
     assert held["classes 5-9"].y.min() == 5
     assert data.server_test is not None
     assert sum(len(s) for s in held.values()) == len(data.server_test)
-    same = made(clients=10, mix="10:90", client_test=0.2, seed=3)
+    same = made({"mix": "10:90"}, clients=10, client_test=0.2, seed=3)
     assert (counts(same, "test").argmax(axis=1) == [0] * 5 + [1] * 5).all()
 
 
@@ -127,7 +127,7 @@ def test_validation_may_be_drawn_by_either_mixture() -> None:
 
 
 def test_class_groups_leave_other_classes_out_everywhere() -> None:
-    data = made(clients=6, mix="30:70", class_groups=[[1, 3], [2, 8], [0]], client_test=0.3)
+    data = made({"mix": "30:70", "class_groups": [[1, 3], [2, 8], [0]]}, clients=6, client_test=0.3)
     assert data.distribution_names == ("classes 1, 3", "classes 2, 8", "classes 0")
     table = data.class_counts()
     assert table is not None
@@ -150,9 +150,9 @@ def test_rotations_turn_each_image_once() -> None:
     for d in range(4):  # the same share of each class in each
         gap = np.bincount(plain.train.y.numpy()[told.train == d], minlength=10) / sizes[d]
         assert np.abs(gap - np.bincount(plain.train.y.numpy(), minlength=10) / 1297).max() < 0.01
-    two = made(clients=4, distributions="rotation", client_test=0.25)
+    two = made({"distributions": "rotation"}, clients=4, client_test=0.25)
     assert two.distribution_names == ("turned by 0", "turned by 90")
-    four = made(clients=4, distributions="rotation", num_distributions=4)
+    four = made({"distributions": "rotation", "num_distributions": 4}, clients=4)
     assert np.ptp([len(s) for s in four.server_tests]) <= 4
     pool, [index] = four.pool([3])
     own = torch.from_numpy(counts(four))
@@ -164,7 +164,9 @@ def test_rotations_turn_each_image_once() -> None:
 
 
 def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
-    data = made(source="fedsoft_linear", clients=20, samples_per_client=300, mix="0:100", client_test=0.1, seed=4)
+    data = made(
+        {"samples_per_client": 300, "mix": "0:100"}, source="fedsoft_linear", clients=20, client_test=0.1, seed=4
+    )
     assert data.num_classes is None
     assert data.class_counts() is None
     assert data.distribution_names == ("model A", "model B")
@@ -185,7 +187,9 @@ def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
 
 
 def test_the_same_twice_and_another_seed_another_split() -> None:
-    values: dict[str, Any] = {"clients": 7, "mix": "random", "client_test": 0.2, "num_distributions": 4}
+    values: dict[str, Any] = {
+        "mixture": {"mix": "random", "num_distributions": 4}, "clients": 7, "client_test": 0.2,
+    }  # fmt: skip
     one, two, other = made(**values), made(**values), made(**values, seed=1)
     for share in ("train", "test"):
         pairs = zip(one.pool(range(7), share)[1], two.pool(range(7), share)[1], strict=True)
@@ -204,20 +208,21 @@ def test_split_alone_is_that_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"mix": "90:10"}, "data.mix = '90:10': percentages are not in order"),
+        ({"mix": "90:10"}, "data.partition.mix: '90:10': percentages are not in order"),
         ({"mix": "10:80"}, "do not sum to 100; allowed: two percentages 'a:b'"),
-        ({"mix": "even"}, "data.mix = 'even': no such mixture; allowed: two percentages"),
-        ({"num_distributions": 1}, "data.num_distributions = 1: input should be greater than or equal to 2"),
-        ({"class_groups": [[0, 1], [1]]}, "data.class_groups = [[0, 1], [1]]: allowed: two or more lists of classes"),
-        ({"class_groups": [[0], [1]], "num_distributions": 3}, "num_distributions = 3 with 2 class_groups"),
-        ({"class_groups": [[0], [1]], "distributions": "rotation"}, "class_groups with distributions = 'rotation'"),
-        ({"test_mix": "inverse"}, "test_mix = 'inverse' needs client_test or client_validation above 0"),
-        ({"client_test": 0.1, "client_test_from": "server"}, "client_test_from = 'server' with partition = 'mixture'"),
+        ({"mix": "even"}, "data.partition.mix: 'even': no such mixture; allowed: two percentages"),
+        ({"num_distributions": 1}, "data.partition.num_distributions: 1: "),
+        ({"class_groups": [[0, 1], [1]]}, "class_groups: [[0, 1], [1]]: allowed: two or more lists of classes"),
+        ({"class_groups": [[0], [1]], "num_distributions": 3}, "num_distributions: 3: class_groups has 2 groups"),
+        ({"class_groups": [[0], [1]], "distributions": "rotation"}, "class_groups: has no effect with"),
+        ({"test_mix": "inverse"}, "data.partition.test_mix: 'inverse': needs client_test or client_validation above 0"),
+        ({"client_test": 0.1, "client_test_from": "server"}, "client_test_from: 'server' with partition 'mixture'"),
     ],
 )  # fmt: skip
 def test_mistakes_in_the_spec(values: dict[str, Any], line: str) -> None:
+    rest = {key: values.pop(key) for key in list(values) if key.startswith("client_")}
     with pytest.raises(UserError) as error:
-        parse_spec({"partition": "mixture", **values})
+        parse_spec({"partition": {"name": "mixture", **values}, **rest})
     assert len(error.value.lines) == 1
     assert line in str(error.value)
 
@@ -225,20 +230,26 @@ def test_mistakes_in_the_spec(values: dict[str, Any], line: str) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"num_distributions": 11}, "num_distributions = 11: source 'digits' has 10 classes"),
-        ({"class_groups": [[0], [10]]}, "class 10: source 'digits' has classes 0..9"),
-        ({"distributions": "rotation", "num_distributions": 5}, "num_distributions = 5 with rotation"),
-        ({"distributions": "source"}, "does not say which distribution"),
-        ({"source": "fedsoft_linear", "distributions": "classes"}, "has no classes"),
-        ({"source": "fedsoft_linear", "distributions": "rotation"}, "square images are needed"),
-        ({"source": "fedsoft_linear", "distributions": "source", "num_distributions": 3}, "has 2: model A, model B"),
-        ({"samples_per_client": 300, "mix": "0:100"}, "clients need 1500 samples of distribution 1 and there are"),
-        ({"min_samples": 200}, "min_samples = 200"),
+        ({"partition": {"num_distributions": 11}}, "num_distributions = 11: source 'digits' has 10 classes"),
+        ({"partition": {"class_groups": [[0], [10]]}}, "class 10: source 'digits' has classes 0..9"),
+        ({"partition": {"distributions": "rotation", "num_distributions": 5}}, "num_distributions = 5 with rotation"),
+        ({"partition": {"distributions": "source"}}, "does not say which distribution"),
+        ({"source": "fedsoft_linear", "partition": {"distributions": "classes"}}, "has no classes"),
+        ({"source": "fedsoft_linear", "partition": {"distributions": "rotation"}}, "square images are needed"),
+        (
+            {"source": "fedsoft_linear", "partition": {"distributions": "source", "num_distributions": 3}},
+            "has 2: model A, model B",
+        ),
+        (
+            {"partition": {"samples_per_client": 300, "mix": "0:100"}},
+            "clients need 1500 samples of distribution 1 and there are",
+        ),
+        ({"partition": {"min_samples": 200}}, "min_samples = 200"),
     ],
 )
 def test_what_the_data_cannot_do_is_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as error:
-        build(parse_spec({"partition": "mixture", "clients": 10, **values}))
+        build(parse_spec({**values, "partition": {"name": "mixture", **values["partition"]}, "clients": 10}))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -246,9 +257,12 @@ def test_what_the_data_cannot_do_is_refused(values: dict[str, Any], words: str) 
 @pytest.mark.parametrize(
     ("data", "key"),
     [
-        ({"source": "fedsoft_linear", "samples_per_client": 150, "mix": "0:100"}, "client/test_loss"),
+        ({"source": "fedsoft_linear", "partition": {"samples_per_client": 150, "mix": "0:100"}}, "client/test_loss"),
         (
-            {"class_groups": [[0, 1], [2, 3, 4]], "test_mix": "inverse", "client_validation": 0.1},
+            {
+                "partition": {"name": "mixture", "class_groups": [[0, 1], [2, 3, 4]], "test_mix": "inverse"},
+                "client_validation": 0.1,
+            },
             "client/test_accuracy",
         ),
     ],

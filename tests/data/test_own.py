@@ -147,7 +147,7 @@ def test_data_sets_of_pytorch() -> None:
     assert several.num_classes is None
     for item, words in (
         (lambda i: torch.ones(2), "its items must be"),
-        (lambda i: {"a": torch.ones(2)}, "data.target: is needed"),
+        (lambda i: {"a": torch.ones(2)}, "data.source.target: is needed"),
         (lambda i: (torch.ones(1 + i % 2), i), "cannot be put together"),
         (lambda i: (torch.ones(1 + i // 1024), i), "cannot be put together"),  # from one batch to the next
     ):
@@ -205,7 +205,7 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
     return given
 
 
-FILL = "; fill them, or drop these rows"
+FILL = "; fill them (data.source.prepare = 'auto' does), or drop these rows"
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,12 @@ FILL = "; fill them, or drop these rows"
         (
             frame().assign(sex="F"), {},
             "data: frame: column 'sex': holds str values such as 'F'; features are numbers: "
-            "pandas.get_dummies(frame, columns=['sex']) makes some, or leave it out of the features",
+            "pandas.get_dummies(frame, columns=['sex']) makes some (data.source.prepare = 'auto' too), or leave it out "
+            "of the features",
         ),
         (
             spoilt([7], "hospital", None), {},
-            f"data: frame: column 'hospital': no client in 1 row (the first is row 7){FILL}",
+            "data: frame: column 'hospital': no client in 1 row (the first is row 7); fill them, or drop these rows",
         ),
         (
             spoilt([7], "ill", None), {},
@@ -235,18 +236,21 @@ FILL = "; fill them, or drop these rows"
         ),
         (
             frame(), {"target": "sick"},
-            "data.target: 'sick': frame has no such column; allowed: age, hospital, ill, smoker",
+            "data.source.target: 'sick': frame has no such column; allowed: age, hospital, ill, smoker",
         ),
         (
             frame(), {"client": "hospitl"},
-            "data.client_column: 'hospitl': frame has no such column; did you mean 'hospital'?",
+            "data.source.client_column: 'hospitl': frame has no such column; did you mean 'hospital'?",
         ),
-        (frame(), {"features": ["agee"]}, "data.features: 'agee': frame has no such column; did you mean 'age'?"),
-        (frame(), {"features": ["age", "ill"]}, "data.features: 'ill': is the target, not a feature"),
+        (
+            frame(), {"features": ["agee"]},
+            "data.source.features: 'agee': frame has no such column; did you mean 'age'?",
+        ),
+        (frame(), {"features": ["age", "ill"]}, "data.source.features: 'ill': is the target, not a feature"),
         (
             spoilt([1, 2], "hospital", "Tiny"), {},
-            "data: frame: client 'Tiny' has 2 rows, fewer than data.min_samples = 10; leave it out, or lower "
-            "data.min_samples",
+            "data: frame: client 'Tiny' has 2 rows, fewer than data.source.min_samples = 10; leave it out, or lower "
+            "data.source.min_samples",
         ),
         (
             frame().assign(ill=[0.0, 1.0] * 50), {},
@@ -281,11 +285,11 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
     [line] = lines_of(as_dataset, {"a": (x, y), "b": (x[:, :2], y)})
     assert line == "data: dict: client 'b': samples of shape [2], those of 'a' are [3]"
     assert lines_of(as_dataset, (x, y), client="who")[0].startswith(
-        "data.client_column: is for tables; tuple has no columns"
+        "data.source.client_column: is for tables; tuple has no columns"
     )
     assert "must be a hanse.data.Dataset, a pandas DataFrame" in lines_of(as_dataset, 3)[0]
     assert lines_of(as_dataset, frame()) == [
-        "data.target: is needed for a table (DataFrame): the column to be predicted"
+        "data.source.target: is needed for a table (DataFrame): the column to be predicted"
     ]
 
 
@@ -305,13 +309,17 @@ def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.Mo
     module = types.ModuleType("hanse_test_own")
     module.patients = frame  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hanse_test_own", module)
-    data = build(DataSpec(source="hanse_test_own:patients", target="ill", client_column="hospital"))
+    data = build(DataSpec(source={"name": "hanse_test_own:patients", "target": "ill", "client_column": "hospital"}))
     assert data.names == ("General", "Hope", "St Mary")
     assert data.sizes.tolist() == [16, 24, 40]
-    few = build(DataSpec(source="hanse_test_own:patients", target="ill", client_column="hospital", clients=2))
+    few = build(
+        DataSpec(source={"name": "hanse_test_own:patients", "target": "ill", "client_column": "hospital"}, clients=2)
+    )
     assert few.num_clients == 2
     dealt = build(
-        DataSpec(source="hanse_test_own:patients", target="ill", features=["age"], clients=4, partition="iid")
+        DataSpec(
+            source={"name": "hanse_test_own:patients", "target": "ill", "features": ["age"]}, clients=4, partition="iid"
+        )
     )
     assert (dealt.sizes.tolist(), dealt.names) == ([20] * 4, ())
 
@@ -319,9 +327,9 @@ def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.Mo
 def test_keys_of_own_data_are_refused_with_a_source_that_has_a_name() -> None:
     from hanse.data import parse_spec
 
-    with pytest.raises(UserError, match="client_column = 'x': is for your own data; source = 'digits'"):
-        parse_spec({"source": "digits", "client_column": "x"})
-    assert parse_spec({"target": "y"}).source == "object"
+    with pytest.raises(UserError, match=r"data\.source\.client_column: no such key; allowed: name"):
+        parse_spec({"source": {"name": "digits", "client_column": "x"}})
+    assert parse_spec({"source": {"target": "y"}}).source.name == "object"
 
 
 @pytest.mark.filterwarnings("error")

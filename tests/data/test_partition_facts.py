@@ -191,19 +191,19 @@ def test_natural_follows_ids_and_can_take_some() -> None:
 LABELS = made_labels(100)
 REFUSED = [
     (lambda: iid(LABELS, 101), ["clients = 101", "only 100 samples"]),
-    (lambda: parse_spec({"clients": 0}), ["clients = 0", "greater than or equal to 1"]),
-    (lambda: parse_spec({"clients": 2.5}), ["clients = 2.5", "integer"]),
-    (lambda: parse_spec({"clients": True}), ["clients = True", "integer"]),
+    (lambda: parse_spec({"clients": 0}), ["clients: 0", "greater than or equal to 1"]),
+    (lambda: parse_spec({"clients": 2.5}), ["clients: 2.5", "integer"]),
+    (lambda: parse_spec({"clients": True}), ["clients: True", "integer"]),
     (lambda: dirichlet(LABELS, 20, alpha=1.0, min_samples=6), ["min_samples = 6", "120", "100", "up to 5"]),
-    (lambda: parse_spec({"alpha": 0.0}), ["alpha = 0", "above 0"]),
-    (lambda: parse_spec({"alpha": -1.0}), ["alpha = -1.0"]),
-    (lambda: parse_spec({"alpha": float("nan")}), ["alpha = nan"]),
-    (lambda: parse_spec({"alpha": float("inf")}), ["alpha = inf"]),
+    (lambda: parse_spec({"partition": {"alpha": 0.0}}), ["alpha: 0", "greater than 0"]),
+    (lambda: parse_spec({"partition": {"alpha": -1.0}}), ["alpha: -1.0"]),
+    (lambda: parse_spec({"partition": {"alpha": float("nan")}}), ["alpha: nan"]),
+    (lambda: parse_spec({"partition": {"alpha": float("inf")}}), ["alpha: inf"]),
     (lambda: dirichlet(LABELS, 5, alpha=1.0, total=200), ["200", "100"]),
-    (lambda: parse_spec({"min_samples": 0}), ["min_samples = 0"]),
+    (lambda: parse_spec({"partition": {"min_samples": 0}}), ["min_samples: 0"]),
     (lambda: dirichlet(LABELS, 5, alpha=1.0, num_classes=3), ["0..2"]),
-    (lambda: parse_spec({"sampler": "x"}), ["'x'", "float32-clamped"]),
-    (lambda: parse_spec({"sizes": "x"}), ["'x'", "'power'"]),
+    (lambda: parse_spec({"partition": {"sampler": "x"}}), ["'x'", "float32-clamped"]),
+    (lambda: parse_spec({"partition": {"sizes": "x"}}), ["'x'", "'power'"]),
     (lambda: dirichlet(LABELS / 2, 5, alpha=1.0), ["float64", "integer classes"]),  # type: ignore[arg-type]
     (lambda: niid(LABELS, 30, alpha=1e-4, min_samples=2), ["alpha = 0.0001", "30 clients", "min_samples = 2"]),
     (lambda: pathological(LABELS, 5, classes_per_client=11), ["classes_per_client = 11", "10 classes"]),
@@ -229,13 +229,13 @@ def test_impossible_requests_are_refused_with_the_numbers(case: int) -> None:
 
 
 def test_the_servers_halves_and_a_pool_may_follow_the_authors() -> None:
-    table = {"source": "digits", "clients": 12, "alpha": 0.5, "use_all": False, "min_samples": 1}
+    table = {"source": "digits", "clients": 12, "partition": {"alpha": 0.5, "use_all": False, "min_samples": 1}}
     first, second = (build(parse_spec({**table, "seed": seed, "validation_seed": 7})) for seed in (0, 1))
     assert torch.equal(first.server_validation.x, second.server_validation.x)
     assert first.sizes.tolist() != second.sizes.tolist()
     own = build(parse_spec({**table, "seed": 7}))
     assert torch.equal(own.server_validation.x, first.server_validation.x)
-    together = build(parse_spec({**table, "seed": 1, "partition": "pooled", "pooled_from": "dirichlet"}))
+    together = build(parse_spec({**table, "seed": 1, "partition": {"name": "pooled", "of": table["partition"]}}))
     assert together.num_clients == 1
     used = np.sort(np.concatenate([index.numpy() for index in second.pool(range(12))[1]]))
     assert together.pool([0])[1][0].tolist() == used.tolist()

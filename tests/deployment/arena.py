@@ -25,7 +25,7 @@ from hanse.deployment.message import from_records, to_records
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.rounds.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.attempt import telling
-from hanse.runs.record import METRICS, SEATS, RoundRecord
+from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.setup import build as blueprint
 from hanse.runs.setup import settle_engine
 from hanse.runs.testing import ask_tests
@@ -90,7 +90,12 @@ class Arena:
 
     def __init__(self, mechanism: Mapping[str, Any], folder: Path, **more: Any) -> None:
         sections: dict[str, Any] = {
-            "data": {"clients": N, "samples_per_client": 30, "client_test": 0.2, "client_validation": 0.2},
+            "data": {
+                "clients": N,
+                "partition": {"samples_per_client": 30},
+                "client_test": 0.2,
+                "client_validation": 0.2,
+            },
             "model": {"name": "logistic"},
             "mechanism": dict(mechanism),
             "train": {"lr": 0.05, "epochs": 1},
@@ -111,7 +116,7 @@ class Arena:
         sets = (local.server_validation, local.server_test)
         self.data = RemoteData.of(sizes, local.input_shape, local.num_classes, *sets)
         found = blueprint(experiment, self.data)
-        _, self.world, _ = settle_engine(experiment, found, federation=self.federation)
+        self.world = settle_engine(found, federation=self.federation).setup
         self.setup = self.world
         self.lines: dict[str, list[str]] = {METRICS: [], SEATS: []}  # as a run directory has them
 

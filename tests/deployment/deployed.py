@@ -11,10 +11,11 @@ import torch
 
 import hanse
 from hanse.deployment.loopback import Loopback
-from hanse.ledger.place import open_ledger
+from hanse.ledger.run_ledger import open_ledger
 from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
-from hanse.runs.record import METRICS, SEATS, played_lines
+from hanse.runs.round_record import METRICS, SEATS
+from hanse.runs.run_record import played_lines
 
 APP = Path(__file__).parent / "app"
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -99,13 +100,11 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return played_lines(run, METRICS)
 
 
-def kinds(run: Path, books: str | None = None) -> set[str]:
-    """Return what kinds of transactions the books of a run hold (``books``: where, if not there); none if nobody pays
-    in it.
-    """
+def kinds(run: Path) -> set[str]:
+    """Return what kinds of transactions the books of a run hold; none if nobody pays in it."""
     if not (run / "ledger.json").exists():
         return set()
-    with open_ledger(run, books) as ledger:
+    with open_ledger(run) as ledger:
         return {record.transaction.kind for record in ledger.history()}
 
 

@@ -15,8 +15,8 @@ from hanse.deployment.rehearsal import InProcessGrid
 
 __all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "client_app", "play"]
 
-# the operator of all federations in this process; every message is signed, as on a network
-KEY = Ed25519PrivateKey.generate()
+# the operator of all federations of tests, of child processes too; every message is signed, as on a network
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PINNED = KEY.public_key().public_bytes_raw()
 play, client_app = partial(server.play, key=KEY), partial(flower.client_app, operator=PINNED)
 

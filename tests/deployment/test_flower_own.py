@@ -1,6 +1,5 @@
 """What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +11,10 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import KEY
+from forging import receipt
+from inprocess import KEY, PINNED
 from test_flower_in_process import N, experiment, grid_of, over_flower
 
 import hanse
@@ -31,8 +29,8 @@ from hanse.deployment.members import Orders, give
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.private import PrivateRow
-from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
+from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.registry import build_mechanism
 
 
@@ -159,16 +157,11 @@ def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
 
 
 def test_participants_keep_receipts_that_hold_against_the_books(tmp_path: Path) -> None:
-    secret = Ed25519PrivateKey.generate()
-    (tmp_path / "node1").mkdir()
-    pem = secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (tmp_path / "node1" / "receipt.key").write_bytes(pem)
     run = over_flower(experiment("pifl"), tmp_path)
     kept = {c: list(read_receipts(own(tmp_path, c, "receipts"))) for c in range(N)}
-    assert {c: receipts[-1].head for c, receipts in kept.items()} == dict.fromkeys(range(N), run.book.head)
+    assert {c: receipts[-1].root for c, receipts in kept.items()} == dict.fromkeys(range(N), run.book.head)
     assert [r.round for r in kept[0]] == [0, 1, 2, 3]
-    assert all(r.signature and r.genuine() for r in kept[1])
-    assert not any(r.signature for r in kept[0])
+    assert all(r.wrong(r.book, PINNED) is None for receipts in kept.values() for r in receipts)
     assert run.path is not None
     with open_ledger(run.path) as ledger:
         assert ledger.verify([r for receipts in kept.values() for r in receipts]).ok
@@ -290,11 +283,16 @@ def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
-    fields = {"book": "b", "round": 0, "client": 2, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
-    for lines in ("{", '{"shell": 1}', json.dumps(fields | {"client": 1, "round": "0"})):
+    told = receipt(key=KEY)
+    for lines in ("{", '{"shell": 1}', replace(told, statement="{}").as_json()):
         with pytest.raises(WireError, match="not receipts"):
-            node.keep_receipts(lines)
-    with pytest.raises(WireError, match="of another client"):
-        node.keep_receipts(json.dumps(fields))
+            node.keep_receipts(lines, PINNED)
+    for lines, said in (
+        (receipt(client=2, key=KEY).as_json(), "of another client"),
+        (receipt().as_json(), "not kept: that of round 3 its head is not signed by the operator's key"),
+        (replace(told, record=told.record.replace("A", "B")).as_json(), "not kept: that of round 3 its proof does not"),
+    ):
+        with pytest.raises(WireError, match=said):
+            node.keep_receipts(lines, PINNED)
     with pytest.raises(WireError, match="not a request"):
         node.answer(0, Message("null"))

@@ -21,13 +21,14 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.calling import method_of
 from hanse.deployment.arrays import Form
-from hanse.deployment.strategy.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.federation.codec import WireError
 from hanse.flower import Keys, speaks, strategy
 from hanse.learning.by_function import FunctionJudge
 from hanse.learning.coalitions import WORST
+from hanse.mechanisms.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.mechanisms.registry import PARTS
-from hanse.runs.record import METRICS, SEATS, load_run, played_lines
+from hanse.runs.round_record import METRICS, SEATS
+from hanse.runs.run_record import load_run, played_lines
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hostile import FILES
 
+from hanse.deployment.arrays import Form
 from hanse.deployment.message import from_records, said_beside, to_records
 from hanse.federation.codec import Message, WireError
 
@@ -41,6 +42,14 @@ def test_replies_that_are_small_on_the_wire_stay_small_in_memory() -> None:
 def test_a_file_that_is_no_array_of_ours_is_refused(name: str) -> None:
     with pytest.raises(WireError, match="an array cannot be read"):
         from_records(with_file(FILES[name]))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_plain_apps_file_of_another_size_than_it_claims_is_refused(name: str) -> None:
+    """The same guard as for hanse's own messages; what only these refuse is an array of another shape here."""
+    form = Form.of(ArrayRecord({"a": Array(np.zeros((1,), np.float32))}))
+    with pytest.raises(WireError, match="array 'a'"):
+        form.row(with_file(FILES[name]).array_records["arrays"])
 
 
 @pytest.mark.parametrize("dtype", [">f4", "U4", "S4", "M8[s]", "c8", "bool", "int32", "uint64"])

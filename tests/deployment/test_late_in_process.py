@@ -58,7 +58,7 @@ class Slow(InProcessGrid):
 
 def experiment(rounds: int = 6, **federation: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": N, "samples_per_client": 30, "client_test": 0.2},
+        data={"clients": N, "partition": {"samples_per_client": 30}, "client_test": 0.2},
         model={"name": "mlp", "hidden": [8]},
         mechanism={"name": "fedavg", "clients_per_round": N, "weigh": "by_staleness"},
         train={"lr": 0.05},

@@ -11,7 +11,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import InProcessGrid, play
+from forging import receipt
+from inprocess import KEY, InProcessGrid, play
 from test_flower_in_process import N, experiment, grid_of
 
 import hanse
@@ -20,9 +21,9 @@ from hanse.data import build
 from hanse.deployment.receipts import Letters
 from hanse.federation.codec import WireError
 from hanse.federation.node import Node
-from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
-from hanse.runs.record import load_run
+from hanse.ledger.run_ledger import open_ledger
+from hanse.runs.run_record import load_run
 
 ROUNDS = 3
 
@@ -94,7 +95,7 @@ def test_receipts_survive_the_death_of_the_server(when: str, tmp_path: Path) -> 
     again = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
     after = kept(tmp_path)
     assert {c: [r.round for r in receipts] for c, receipts in after.items()} == {c: [0, 1, 2, 3] for c in range(N)}
-    assert {receipts[-1].head for receipts in after.values()} == {again.book.head}
+    assert {receipts[-1].root for receipts in after.values()} == {again.book.head}
     assert holds(again, tmp_path)
     whole = tmp_path / "whole"
     undisturbed = run_with(grid_of(exp, whole), exp, whole / "run")
@@ -117,11 +118,11 @@ def test_a_participant_that_has_a_receipt_already_does_not_write_it_again(tmp_pa
 def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep, refused = Node.keep_receipts, []
 
-    def once(self: Node, lines: str) -> None:
+    def once(self: Node, lines: str, operator: bytes) -> None:
         if self.job.client == 1 and not refused:
             refused.append(lines)
             raise WireError("no room for receipts")
-        keep(self, lines)
+        keep(self, lines, operator)
 
     monkeypatch.setattr(Node, "keep_receipts", once)
     run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
@@ -139,9 +140,9 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
     honest = Letters.add
 
     def forged(self: Letters, lines: Iterable[tuple[int, str]], rounds: int) -> None:
-        told = ((c, json.loads(line)) for c, line in lines)
-        other = ((c, r | {"head": "f" * 64, "count": 1} if c == 1 and r["round"] >= 1 else r) for c, r in told)
-        honest(self, ((c, json.dumps(r)) for c, r in other), rounds)
+        told = ((c, Receipt.read(line.encode())) for c, line in lines)
+        other = ((c, receipt(r.book, r.round, 1, 1, key=KEY) if c == 1 and r.round >= 1 else r) for c, r in told)
+        honest(self, ((c, r.as_json()) for c, r in other), rounds)
 
     monkeypatch.setattr(Letters, "add", forged)
     run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
@@ -158,7 +159,7 @@ def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> No
     run_with(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))
     assert [r.round for r in kept(tmp_path)[4]] == [0]
     waiting = json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"]
-    assert {client: [json.loads(line)["round"] for line in lines] for client, lines in waiting.items()} == {
+    assert {client: [Receipt.read(line.encode()).round for line in lines] for client, lines in waiting.items()} == {
         "4": [1, 2, 3]
     }
     again = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")  # nothing is left to play

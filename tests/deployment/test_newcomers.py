@@ -458,7 +458,7 @@ def test_a_node_that_cannot_be_reached_is_asked_again_and_called_nothing(
 
 
 def member(node: int, number: int, **more: Any) -> dict[str, Any]:
-    """A line of the register as earlier versions wrote it."""
+    """A line of the register with no field that has a default."""
     sound = {"num_samples": 100, "input_shape": [1, 8, 8], "num_classes": 10, "tests": 20, "profile": {}}
     return {"id": number, "key": key_of(node), "name": f"participant {number}", **sound, **more}
 
@@ -508,7 +508,7 @@ def test_one_that_is_expelled_does_not_count_in_what_members_samples_are_like(tm
         assert [m.id for m in Members.read(path).fitting()] == fit
 
 
-def test_the_register_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_fields_of_the_register_that_are_not_there_have_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "members.json"
     path.write_text(json.dumps([member(100, 0), member(101, 1, expelled="why", text=False)]))
     assert [(m.id, m.input_shape, m.expelled) for m in Members.read(path).fitting()] == [(0, (1, 8, 8), None)]

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.supercore.task_identity import TaskIdentity
+from forging import receipt
+from inprocess import KEY, PINNED
 from test_flower_in_process import N, experiment, over_flower
 
 import hanse
@@ -19,6 +21,7 @@ from hanse.base.files import private_folder
 from hanse.data import build
 from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, ClientData, Node
+from hanse.ledger.receipts import Receipt
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +56,11 @@ def test_a_run_of_another_name_cannot_tell_another_story_of_the_same_book(tmp_pa
     exp = experiment("fedavg")
     data = ClientData.of(build(exp.data), 1)
     job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
-    fields = {"book": "b", "round": 3, "client": 1, "count": 9, "head": "h", "balance": 0, "escrow": 0, "postings": []}
-    Node(data, job, tmp_path).keep_receipts(json.dumps(fields))
+    Node(data, job, tmp_path).keep_receipts(receipt(count=9, key=KEY).as_json(), PINNED)
     other = Node(data, replace(job, run="again"), tmp_path)
     with pytest.raises(WireError, match="not kept: the receipt of round 3 says 8 transactions; that"):
-        other.keep_receipts(json.dumps(fields | {"count": 8, "head": "g"}))
-    other.keep_receipts(json.dumps(fields | {"book": "c", "count": 8, "head": "g"}))
+        other.keep_receipts(receipt(count=8, key=KEY).as_json(), PINNED)
+    other.keep_receipts(receipt("c", count=8, key=KEY).as_json(), PINNED)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,11 @@ def test_what_is_there_already_is_closed(tmp_path: Path) -> None:
     (kept / "client-1.jsonl").write_bytes(b"old\n")
     exp = experiment("fedavg")
     job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
-    fields = {"book": "b", "round": 0, "client": 1, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
-    Node(ClientData.of(build(exp.data), 1), job, tmp_path).keep_receipts(json.dumps(fields))
+    told = receipt(key=KEY)
+    Node(ClientData.of(build(exp.data), 1), job, tmp_path).keep_receipts(told.as_json(), PINNED)
     assert kept.stat().st_mode & 0o777 == (tmp_path / "run").stat().st_mode & 0o777 == 0o700
     assert (kept / "client-1.jsonl").stat().st_mode & 0o777 == 0o600
     old, new = (kept / "client-1.jsonl").read_text().splitlines()
-    assert (old, json.loads(new)["client"]) == ("old", 1)
+    assert (old, Receipt.read(new.encode())) == ("old", told)
     private_folder(tmp_path / "a" / "b" / "c")
     assert [(tmp_path / "a" / part).stat().st_mode & 0o777 for part in ("", "b", "b/c")] == [0o700] * 3

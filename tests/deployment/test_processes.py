@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from hanse.deployment.certificates import make_certificates, make_node_key
 from hanse.deployment.processes import Processes
-from hanse.deployment.warm import COMMAND, SOCKET, link
+from hanse.deployment.warm_process import COMMAND, SOCKET, link
 
 
 def test_what_was_started_is_stopped_by_pid_with_its_children(tmp_path: Path, has_ended: Callable[[int], bool]) -> None:

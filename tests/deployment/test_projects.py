@@ -10,12 +10,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.recipe import Recipe
-from hanse.deployment.loopback import Loopback
+from hanse.deployment.loopback import Loopback, no_key
+from hanse.deployment.new import new
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
 from hanse.runs.config import Experiment
@@ -52,6 +56,41 @@ def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert answer(mine, "declare", me, 1, {}) == data.profile
     assert answer(mine, "stay", me, 1, {}) == {"stay": True}
     assert mine.authorise(me, 1, {}) == 20_000_000
+
+
+def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Harvest").mkdir()
+    with pytest.raises(UserError) as wrong:
+        new("Harvest")
+    assert wrong.value.lines == (
+        "NAME: 'Harvest': must be lower-case letters, digits and '-', starting with a letter",
+        "Harvest: exists already",
+    )
+    words = ["network", "join", "nowhere", "--ca", "ca.crt", "--key", "clinic", "--import", "torch"]
+    said = CliRunner().invoke(app, [*words, "--operator", "operator.pub"])
+    assert isinstance(said.exception, UserError)
+    assert [line.split(": ")[0] for line in said.exception.lines] == [
+        "HOST:PORT", "--import torch", "--ca", "--key", "--operator",
+    ]  # fmt: skip
+
+
+def test_what_is_no_key_of_a_node_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.pub").write_text("no key\n")
+    other = Ed25519PrivateKey.generate().public_key()
+    (tmp_path / "ed.pub").write_bytes(other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    for name in ("bad.pub", "ed.pub"):
+        said = no_key(tmp_path / name)
+        assert said is not None
+        assert said.startswith(f"KEY.pub: {tmp_path / name}: must be a public key on a NIST curve, as 'ssh-keygen")
+    assert (
+        no_key(tmp_path / "none.pub") == f"KEY.pub: {tmp_path / 'none.pub'}: cannot be read: No such file or directory"
+    )
+    right = generate_private_key(SECP384R1()).public_key()
+    (tmp_path / "right.pub").write_bytes(right.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    assert no_key(tmp_path / "right.pub") is None
 
 
 def test_the_example_is_whole() -> None:

@@ -1,5 +1,6 @@
 """The same experiment on Flower's Ray simulation. By hand, where Ray is installed (extra 'ray')."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,8 +22,8 @@ def test_engines_agree_local_and_ray(name: str, tmp_path: Path) -> None:
     ray = hanse.run(experiment(name, federation={"engine": "ray"}), out=tmp_path / "run")
     assert torch.equal(local.table.rows, ray.table.rows)
     assert local.clients == ray.clients
-    assert local.book == ray.book
-    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
+    assert replace(local.book, peaks=()) == replace(ray.book, peaks=())  # closes have hashes of the engine's records
+    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant", "close"} if name in PAYMENTS else set())
 
 
 def test_the_ray_engine_says_what_it_cannot_do(tmp_path: Path) -> None:

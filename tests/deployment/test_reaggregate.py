@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
-from strategies import SECRETS, STRATEGIES, Dying, Hanging, Secretive, Telling, Unpicklable
+from strategies import SECRETS, STRATEGIES, Dying, Endless, Hanging, Secretive, Telling, Unpicklable
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 from typer.testing import CliRunner
 
@@ -30,7 +30,7 @@ from hanse.cli.entry import app
 from hanse.deployment.valued import reaggregate
 from hanse.deployment.valued.reaggregate import Again, Child, NotAgain, pickled
 from hanse.deployment.valued.states import Kept, states
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 QUIET = logging.getLogger("bystander")
 
@@ -276,3 +276,9 @@ def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
         parts = [seconds for name, seconds in line.items() if name.startswith("time/")]
         whole = line["time/round_s"]
         assert sum(parts) - whole - line["time/play_s"] <= line["time/play_s"] <= whole
+
+
+def test_a_strategy_that_takes_too_long_to_pickle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaggregate, "PICKLE_S", 0.1)
+    with pytest.raises(NotAgain, match=r"it takes more than 0.1 s to be pickled"):
+        pickled(Endless())

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +17,42 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Array, Context, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.supercore.task_identity import TaskIdentity
+from forging import receipt
 from inprocess import KEY, PINNED, InProcessGrid, client_app
 from test_flower_in_process import experiment
 from typer.testing import CliRunner
 
 import hanse.flower
 from hanse.base.errors import UserError, import_path
+from hanse.base.files import ASKED
+from hanse.base.import_trust import from_message
 from hanse.base.lock import Hold
-from hanse.base.looking import from_message
 from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
 from hanse.data.samples import Samples
-from hanse.deployment import operator_key, signing, walls
+from hanse.deployment import operator_key, server_access, signing
 from hanse.deployment.link import FlowerFederation
 from hanse.deployment.loopback import Loopback
 from hanse.deployment.members import Members
 from hanse.deployment.message import QUERY, from_records, to_records
 from hanse.deployment.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
 from hanse.federation.codec import Message as Packed
-from hanse.federation.codec import hash_of, pack
-from hanse.federation.node import Assignment, ClientData
-from hanse.ledger.receipts import Receipt
-from hanse.runs.rundir import ASKED, PARTICIPANTS, claim
+from hanse.federation.codec import WireError, hash_of, pack
+from hanse.federation.node import Assignment, ClientData, Node
+from hanse.runs.rundir import PARTICIPANTS, claim
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})
 START = torch.zeros(8)
-LETTER = json.dumps(asdict(Receipt("mine", 0, 0, 1, "0" * 64, 5, 0)))
+LETTER = receipt("mine", 0, 0, 1, key=KEY).as_json()
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +239,26 @@ def test_what_the_operator_signs_is_acted_upon_once_whatever_process_it_meets(tm
     assert (tmp_path / ASKED).stat().st_mode & 0o777 == 0o600
 
 
+def test_requests_that_others_may_write_are_not_gone_by(tmp_path: Path) -> None:
+    participant = Participant(tmp_path)
+    assert participant.answer(asked(0, letter=LETTER)) == {"round": 0}
+    before = participant.state()
+    for mode in (0o620, 0o602, 0o666):
+        (tmp_path / ASKED).chmod(mode)
+        assert "requests.txt: others may write it" in participant.answer(asked(1, letter=LETTER))["refused"]
+        assert participant.state() == before
+    (tmp_path / ASKED).chmod(0o600)
+    assert participant.answer(asked(1, letter=LETTER)) == {"round": 1}
+
+
+@pytest.mark.parametrize("name", ["requests.txt", "secret.key", "operators", "Secret.Key", ".hidden", "", "a/b"])
+def test_a_run_named_like_a_file_of_the_participants_own_is_refused(name: str, tmp_path: Path) -> None:
+    mine = ClientData(Samples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), num_classes=2)
+    with pytest.raises(WireError, match="not a name for a folder"):
+        Node(mine, replace(JOB, run=name), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:  # each opens the file for itself, as processes do
         for number in range(20):
@@ -403,11 +426,13 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     net.save()
     registered: list[Any] = []
     monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
-    monkeypatch.setattr(walls, "run", lambda name, words: registered.append(os.environ[operator_key.PINNED]))
+    monkeypatch.setattr(server_access, "run", lambda name, words: registered.append(os.environ[operator_key.PINNED]))
     monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(operator_key.PINNED, "")
-    for name in ("clinic", "clinic.pub", "ca.crt"):
+    for name in ("clinic", "ca.crt"):
         (tmp_path / name).touch()
+    mine = generate_private_key(SECP384R1()).public_key()
+    (tmp_path / "clinic.pub").write_bytes(mine.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     admitted = CliRunner().invoke(
         hanse_command, ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
     )
@@ -436,7 +461,7 @@ def reply_of(node: int) -> Message:
     return Message(RecordDict(), reply_to=message)
 
 
-def through_the_gate(body: bytes, path: str = walls.PUSH, cut: int = 1 << 20) -> tuple[int, bytes]:
+def through_the_gate(body: bytes, path: str = server_access.PUSH, cut: int = 1 << 20) -> tuple[int, bytes]:
     """Return the status, and what the application behind the gate has read."""
     parts = [body[i : i + cut] for i in range(0, len(body), cut)] or [b""]
     waiting = iter({"type": "http.request", "body": p, "more_body": p is not parts[-1]} for p in parts)
@@ -453,7 +478,7 @@ def through_the_gate(body: bytes, path: str = walls.PUSH, cut: int = 1 << 20) ->
             read.extend(part["body"])
         await send({"type": "http.response.start", "status": 299})
 
-    asyncio.run(walls.ReplyGate(behind)({"type": "http", "path": path}, receive, send))  # type: ignore[arg-type]
+    asyncio.run(server_access.ReplyGate(behind)({"type": "http", "path": path}, receive, send))  # type: ignore[arg-type]
     return status[0], bytes(read)
 
 
@@ -479,11 +504,11 @@ def test_replies_pass_the_gate_as_they_are_and_other_requests_are_not_read() -> 
     honest = pushed(reply_of(NODE))
     assert through_the_gate(honest, cut=7) == (299, honest)
     assert through_the_gate(b"\xff" * 40, "/v1/fleet/pull-messages") == (299, b"\xff" * 40)
-    assert through_the_gate(b"x" * (walls.LARGEST_PUSH + 1)) == (413, b"")
+    assert through_the_gate(b"x" * (server_access.LARGEST_PUSH + 1)) == (413, b"")
 
 
 def test_the_gate_stands_around_the_superlink_on_every_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(walls.gated("flower-superlink", "app").app, walls.ReplyGate)
-    assert walls.gated("flower-supernode", "app").app == "app"
-    monkeypatch.setattr(walls, "TABLE", tmp_path / "tcp")
-    assert isinstance(walls.gated("flower-superlink", "app"), walls.ReplyGate)
+    assert isinstance(server_access.gated("flower-superlink", "app").app, server_access.ReplyGate)
+    assert server_access.gated("flower-supernode", "app").app == "app"
+    monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
+    assert isinstance(server_access.gated("flower-superlink", "app"), server_access.ReplyGate)

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import clients, experiment, final, metrics, network, plan, revive, until
 
-from hanse.ledger.place import open_ledger
+from hanse.ledger.run_ledger import open_ledger
 
 
 def resident(pid: int) -> float:

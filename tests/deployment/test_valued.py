@@ -32,7 +32,7 @@ from hanse.deployment.valued.worth import ByClients
 from hanse.reports.report import warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 from hanse.web.live_run import progress_of
 
 ROUNDS = 3
@@ -127,7 +127,7 @@ def test_what_a_strategy_saves_is_what_it_saves_without_hanse(tmp_path: Path) ->
     assert all("gap" not in line for line in load_run(tmp_path / "run").metrics)  # it is an average
 
 
-@pytest.mark.parametrize("how", ["text", "torch", "folder"])
+@pytest.mark.parametrize("how", ["text", "torch", "folder", "fifo", "owner", "datagram", "C"])
 def test_a_rule_that_writes_and_is_no_average_is_not_made_again(how: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     watched(SavingMedian(tmp_path / "a", how), tmp_path / "run")
@@ -232,7 +232,7 @@ def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name
     net = Net()
     before = copy.deepcopy(net.state_dict())
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16, shuffle=True)
-    told = watched(STRATEGIES[name](), tmp_path / "module", validation=loader, model=net)
+    told = watched(STRATEGIES[name](), tmp_path / "module", validation=loader, model=net, method="mixture")
     assert told == plain(STRATEGIES[name]())
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     for mine, other in zip(by_round(tmp_path / "module"), by_round(tmp_path / "function"), strict=True):
@@ -241,6 +241,130 @@ def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name
     kind, shape, data = told[0][0]["w"]
     saved = Array(kind, shape, "numpy.ndarray", data).numpy()
     assert model.w.detach().numpy() == pytest.approx(saved, rel=1e-6)
+
+
+class Rounded(Net):
+    """Its loss is a step function of the weights, so that the gradient is 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.round(4 * super().forward(x))
+
+
+class Unwatched(Net):
+    """It keeps no track of how it came to its outputs, unless it trains."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(self.training):
+            return super().forward(x)
+
+
+def net_of(arrays: Any) -> Net:
+    net = Net()
+    net.load_state_dict({k: torch.from_numpy(v.numpy().astype(np.float32)) for k, v in arrays.items()})
+    return net
+
+
+def test_with_a_model_the_values_of_an_average_are_path_values_along_its_own_gradient(tmp_path: Path) -> None:
+    """Each reply's value beside a fine Riemann sum of <gradient, weighted step> by autograd, round by round."""
+    x, y = samples()
+    frozen = Net()  # a judge's copy is often frozen, which says nothing about what the app trains
+    frozen.w.requires_grad_(False)
+    told = watched(FedAvg(), tmp_path / "run", validation=(x, y), model=frozen)
+    assert told == plain(FedAvg())
+    assert not frozen.w.requires_grad
+    arrays, fell = first_arrays(), 0.0
+    for number, found in enumerate(by_round(tmp_path / "run"), 1):
+        steps = {}
+        for node, weight in zip((1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4), strict=True):
+            sent = trained(node, number, arrays)["arrays"]
+            steps[node] = {k: weight * (sent[k].numpy() - arrays[k].numpy()).astype(float) for k in arrays}
+        whole = {k: sum(step[k] for step in steps.values()) for k in arrays}
+        expected = dict.fromkeys(steps, 0.0)
+        for t in (np.arange(200) + 0.5) / 200:
+            net = net_of({k: Array(arrays[k].numpy() + t * whole[k]) for k in arrays})
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            for node, step in steps.items():
+                expected[node] -= sum(float((p.grad.numpy() * step[k]).sum()) for k, p in net.named_parameters()) / 200
+        assert found == pytest.approx(expected, rel=0.01, abs=1e-5)
+        before = float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())
+        arrays = ArrayRecord({k: Array((arrays[k].numpy() + whole[k]).astype(np.float32)) for k in arrays})
+        fell += before - float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())
+        assert max(map(abs, found.values())) > 0.002
+    lines = load_run(tmp_path / "run").metrics
+    assert sum(line["value/gain"] for line in lines) == pytest.approx(fell, abs=1e-5)
+    assert sum(line["value/sum"] for line in lines) == pytest.approx(fell, rel=0.01)
+
+
+def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_path: Path) -> None:
+    x, y = samples()
+    for name, strategy, more in (
+        ("adam", STRATEGIES["fedadam"](), {"model": Net()}),
+        ("accuracy", FedAvg(), {"model": Net(), "utility": "accuracy"}),
+        ("rounded", FedAvg(), {"model": Rounded()}),
+        ("unwatched", FedAvg(), {"model": Unwatched()}),
+    ):
+        watched(strategy, tmp_path / name, validation=(x, y), **more)
+        lines = load_run(tmp_path / name).metrics
+        assert [("value/gain" in line, "value/all_together" in line, "gap" in line) for line in lines] == (
+            [(False, True, False)] * ROUNDS
+        )
+    watched(STRATEGIES["fedadam"](), tmp_path / "asked", validation=(x, y), model=Net(), method="path")
+    gaps = [line["gap"] for line in load_run(tmp_path / "asked").metrics]
+    assert len(gaps) == ROUNDS
+    assert all("method 'path' shares out the step of an average" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("judge", ["function", "module"])
+def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(judge: str, tmp_path: Path) -> None:
+    """The game's name was taken and the game of averages played."""
+    x, y = samples()
+
+    def loss(arrays: ArrayRecord) -> dict[str, float]:
+        return {"loss": float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())}
+
+    def idle(node: int, number: int, reply: Message) -> Message:
+        if node == 3 and number == 1:
+            reply.content["arrays"] = first_arrays()
+        return reply
+
+    more: Any = {"validation": loss} if judge == "function" else {"validation": (x, y), "model": Net()}
+    method = {"name": "exact", "game": "increment"}
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, idle), method=method, **more)
+    found = by_round(tmp_path / "run")[0]
+    start, q = first_arrays(), {1: 0.1, 2: 0.2, 4: 0.4}
+    sent = {node: trained(node, 1, start)["arrays"] for node in q}
+
+    def worth(group: tuple[int, ...]) -> float:
+        model = {k: a.numpy() + sum(q[n] * (sent[n][k].numpy() - a.numpy()) for n in group) for k, a in start.items()}
+        return -loss(ArrayRecord({k: Array(a.astype(np.float32)) for k, a in model.items()}))["loss"]
+
+    want = shapley(worth, list(q))
+    assert found == pytest.approx({**want, 3: 0.0}, abs=1e-5)
+    assert min(map(abs, want.values())) > 5e-4
+    watched(STRATEGIES["fedadam"](), tmp_path / "adam", method=method, **more)
+    gaps = [line["gap"] for line in load_run(tmp_path / "adam").metrics]
+    assert len(gaps) == ROUNDS
+    assert all("game 'increment' takes the replies' steps one by one" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("factor", [1e30, math.nan])
+@pytest.mark.parametrize("more", [{}, {"model": Net(), "validation": samples()}])
+def test_what_the_round_refuses_and_the_strategy_has_averaged_is_a_gap(
+    factor: float, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """An update of norm 1e30 was left out of the values, which were those of a model that nobody had made."""
+
+    def meddle(node: int, number: int, reply: Message) -> Message:
+        if node == 2 and number == 2:
+            arrays = {k: Array((factor * v.numpy()).astype(np.float32)) for k, v in reply.content["arrays"].items()}
+            reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, meddle), **more)
+    first, second, _ = load_run(tmp_path / "run").metrics
+    assert "gap" not in first
+    assert second["gap"].startswith("its aggregate is not that of the sound replies alone")
+    assert second["gap"].endswith("node 2")
 
 
 def test_without_data_of_the_servers_the_clients_own_evaluation_is_shared_out(tmp_path: Path) -> None:
@@ -289,6 +413,20 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
         ({"validation": None, "model": Net()}, "model: needs validation="),
         ({"method": "mixtur"}, "method: 'mixtur': no such name; did you mean 'mixture'?"),
         ({"method": "first_order"}, "method: FirstOrder"),
+        ({"method": "path"}, "method: 'path' follows the gradient of a loss: give model="),
+        ({"method": {"name": "path", "novel": True}}, "method.novel: true: must be false"),
+        (
+            {"method": "path", "model": Net(), "validation": samples(), "utility": "accuracy"},
+            "method: 'path' follows the gradient of a loss: give model=",
+        ),
+        (
+            {"method": "path", "model": Rounded(), "validation": samples()},
+            "method: 'path' needs a loss with a gradient, and that of the model is 0 in evaluation mode; 'mixture'",
+        ),
+        (
+            {"method": "path", "model": Unwatched(), "validation": samples()},
+            "method: 'path' needs a loss with a gradient, and that of the model has none in evaluation mode (Run",
+        ),
         ({"payment": "tokens"}, "payment: Tokens"),
         ({"payment": "ipfl"}, "payment: IPFL"),
         ({"payment": "nobody:Wages"}, "payment: 'nobody:Wages': there is no module 'nobody'"),
@@ -600,3 +738,89 @@ def test_an_ro_crate_of_the_run_says_what_made_it_and_what_clients_were_worth(tm
     assert crate.dereference("#value-client-0")["value"] == pytest.approx(value)
     assert "Harvest" in crate.dereference("#value-client-0")["name"]
     assert "ro-crate-profile" in crate.root_dataset["conformsTo"].id
+
+
+class Reporting(RecordedGrid):
+    """Nodes that say which partition they are, in a metric or a text."""
+
+    def __init__(self, says: Callable[[int], Any]) -> None:
+        def meddle(node: int, round: int, reply: Message) -> Message:
+            said = says(node)
+            key = "metrics" if isinstance(said, int | float) else "who"
+            if key == "metrics":
+                reply.content["metrics"]["partition-id"] = said
+            else:
+                reply.content["who"] = ConfigRecord({"partition-id": said})
+            return reply
+
+        super().__init__(4, meddle)
+
+
+@pytest.mark.parametrize(
+    ("says", "names"),
+    [
+        (lambda node: node * 10, ["partition 10", "partition 20", "partition 30", "partition 40"]),
+        (lambda node: f"<b>Site {node}</b>", [f"<b>Site {node}</b>" for node in (1, 2, 3, 4)]),
+        (lambda node: 7, ["partition 7", *(f"partition 7 (node {node})" for node in (2, 3, 4))]),
+        (lambda node: b"x", [f"node {node}" for node in (1, 2, 3, 4)]),
+    ],
+)
+def test_nodes_are_called_what_they_report(says: Any, names: list[str], tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run", Reporting(says), names="partition-id")
+    assert list(load_run(tmp_path / "run").names) == names
+    assert plain(FedAvg(), Reporting(says)) == watched(FedAvg(), tmp_path / "b", Reporting(says), names="partition-id")
+
+
+def test_what_names_may_be(tmp_path: Path) -> None:
+    for wrong in ("", 3, {"a": "b"}):
+        with pytest.raises(UserError, match="must be what nodes are called, by node id"):
+            hanse.valued(FedAvg(), out=tmp_path / "x", names=wrong)  # type: ignore[arg-type]
+
+
+def test_the_strategys_own_figures_are_in_the_record(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def judge(number: int, arrays: ArrayRecord) -> MetricRecord:
+        seen.append(number)
+        return MetricRecord({"loss": 1.0 / (1 + number), "accuracy": 0.1 * number, "many": [1.0, 2.0]})
+
+    strategy = FedAvg()
+    seed()
+    with hanse.valued(strategy, out=tmp_path / "run", validation=evaluate):
+        result = strategy.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
+    assert seen == [0, 1, 2, 3]
+    lines = load_run(tmp_path / "run").metrics
+    assert len(lines) == ROUNDS
+    for number, line in enumerate(lines, 1):
+        assert line["test/loss"] == line["strategy/server/loss"] == 1.0 / (1 + number)
+        assert line["test/accuracy"] == pytest.approx(0.1 * number)
+        assert line["strategy/train/train_loss"] == result.train_metrics_clientapp[number]["train_loss"]
+        assert line["strategy/evaluate/eval_loss"] == result.evaluate_metrics_clientapp[number]["eval_loss"]
+        assert "strategy/server/many" not in line
+        assert "value/sum" in line
+    alone = FedAvg()
+    seed()
+    again = alone.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
+    assert numbers(again) == numbers(result)
+    assert again.evaluate_metrics_serverapp == result.evaluate_metrics_serverapp
+
+
+def test_an_evaluation_that_fails_ends_the_app_and_not_the_record(tmp_path: Path) -> None:
+    def judge(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if number == 2:
+            raise OSError("no test data")
+        return None
+
+    with pytest.raises(OSError, match="no test data"), hanse.valued(FedAvg(), out=tmp_path / "run") as strategy:
+        strategy.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
+    assert len(load_run(tmp_path / "run").metrics) == 2
+
+
+def test_a_folder_inside_an_app_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.flwr.app]\npublisher = "me"\n')
+    hanse.valued(FedAvg(), out=tmp_path / "runs" / "valued", validation=evaluate)
+    assert f"lies in the Flower app {tmp_path}" in caplog.text
+    caplog.clear()
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\n")
+    hanse.valued(FedAvg(), out=tmp_path / "runs" / "valued", validation=evaluate)
+    assert caplog.text == ""

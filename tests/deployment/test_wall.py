@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.routers.fleet.router import router
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from forging import receipt
 from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.port import Ask, Request
-from hanse.deployment import walls, warm
+from hanse.deployment import server_access, warm_process
 from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
 from hanse.deployment.loopback import Loopback, flwr
 from hanse.deployment.message import QUERY, to_records
@@ -52,7 +53,6 @@ from hanse.deployment.operator_key import PINNED, make_operator_key
 from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import pack
 from hanse.federation.node import Assignment
-from hanse.ledger.receipts import Receipt
 
 STRANGER = 65534  # a user that is not this one: nobody
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -77,23 +77,23 @@ for arguments in json.loads(sys.argv[1]):
 
 def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_a_key(tmp_path: Path) -> None:
     served = {route.path.removeprefix("/v1/fleet/") for route in router.routes}  # type: ignore[attr-defined]
-    assert served - set(walls.NEEDED) == {"register-node", "unregister-node"}
-    assert set(walls.NEEDED) < served
-    if walls.nginx() is None:
+    assert served - set(server_access.NEEDED) == {"register-node", "unregister-node"}
+    assert set(server_access.NEEDED) < served
+    if server_access.nginx() is None:
         pytest.skip("needs nginx")
-    walls.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000")
+    server_access.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000")
     said = (tmp_path / "proxy" / "nginx.conf").read_text()
     passed = re.findall(r"proxy_pass (\S+);", said)
-    assert sorted(passed) == sorted(f"https://127.0.0.1:18000/v1/fleet/{name}" for name in walls.NEEDED)
-    assert len(re.findall(r"^ *location = ", said, re.MULTILINE)) == len(walls.NEEDED)
+    assert sorted(passed) == sorted(f"https://127.0.0.1:18000/v1/fleet/{name}" for name in server_access.NEEDED)
+    assert len(re.findall(r"^ *location = ", said, re.MULTILINE)) == len(server_access.NEEDED)
 
 
 @pytest.mark.parametrize("listen", ["9092", ":9092", "0.0.0.0:", "0.0.0.0:70000", "a;b:9092", "0.0.0.0:9092 ssl; #:1"])
 def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
     with pytest.raises(UserError, match=r"--listen: .*: must be HOST:PORT with a port of 1 to 65535"):
-        walls.split(listen, "--listen")
+        server_access.split(listen, "--listen")
     with pytest.raises(UserError, match=r"HOST:PORT: .*, such as fed\.example\.org:9092$"):
-        walls.split(listen, "HOST:PORT", "fed.example.org:9092")
+        server_access.split(listen, "HOST:PORT", "fed.example.org:9092")
 
 
 def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
@@ -102,7 +102,7 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
     before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
-    monkeypatch.setattr(walls, "PLACES", ())
+    monkeypatch.setattr(server_access, "PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     up = ["network", "up", "harvest", "--nodes", "0"]
     for more, said in {
@@ -123,9 +123,9 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
     monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(PINNED, "")
     before = os.umask(0o022)
-    monkeypatch.setattr(walls, "run", lambda name, words: started.append((name, words, os.umask(before))))
-    is_free = walls.is_free
-    monkeypatch.setattr(walls, "is_free", lambda port: True)  # 9094 may be in use where this test runs
+    monkeypatch.setattr(server_access, "run", lambda name, words: started.append((name, words, os.umask(before))))
+    is_free = server_access.is_free
+    monkeypatch.setattr(server_access, "is_free", lambda port: True)  # 9094 may be in use where this test runs
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
     join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
     result = CliRunner().invoke(app, join)
@@ -150,7 +150,7 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
         other.listen()
         port = str(other.getsockname()[1])
         with monkeypatch.context() as real:
-            real.setattr(walls, "is_free", is_free)
+            real.setattr(server_access, "is_free", is_free)
             result = CliRunner().invoke(app, [*join, "--port", port])
     assert (
         str(result.exception) == f"--port: {port}: is taken on this machine, by another node perhaps; give each its own"
@@ -162,17 +162,17 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
 def test_a_participants_messages_are_answered_by_a_warm_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("PATH", warm.SOCKET, "FLWR_TELEMETRY_ENABLED"):
+    for name in ("PATH", warm_process.SOCKET, "FLWR_TELEMETRY_ENABLED"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is taken back
     found: list[subprocess.CompletedProcess[str]] = []
 
     def answers(name: str, words: list[str]) -> None:
         """A message comes in."""
-        found.append(subprocess.run([warm.COMMAND, "--help"], capture_output=True, text=True, check=False))
+        found.append(subprocess.run([warm_process.COMMAND, "--help"], capture_output=True, text=True, check=False))
 
     before = os.umask(0o022)
-    monkeypatch.setattr(walls, "run", answers)
-    monkeypatch.setattr(walls, "is_free", lambda port: True)
+    monkeypatch.setattr(server_access, "run", answers)
+    monkeypatch.setattr(server_access, "is_free", lambda port: True)
     monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(PINNED, "")
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
@@ -187,7 +187,7 @@ def test_a_participants_messages_are_answered_by_a_warm_process(
     [message] = found
     assert "--runtime-api-address" in message.stdout
     assert message.stderr == ""  # a cold start would say so
-    assert not Path(os.environ[warm.SOCKET]).parent.exists()
+    assert not Path(os.environ[warm_process.SOCKET]).parent.exists()
 
 
 def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tm
     ],
 )
 def test_the_kernel_says_whose_a_connection_is(client: tuple[str, int], user: int | None) -> None:
-    assert walls.user_of(client, ("127.0.0.1", 18000), TABLE.format(user=1007)) == user
+    assert server_access.user_of(client, ("127.0.0.1", 18000), TABLE.format(user=1007)) == user
 
 
 @pytest.mark.parametrize(
@@ -225,14 +225,14 @@ def test_the_kernel_says_whose_a_connection_is(client: tuple[str, int], user: in
         ("/v1/fleet/register-node", STRANGER, 403),
         ("/v1/control/start-run", os.geteuid(), 299),
         ("/v1/fleet/pull-messages", STRANGER, 299),  # Flower wants a key for it
-        (walls.ASK, STRANGER, 200),
+        (server_access.ASK, STRANGER, 200),
     ],
 )
 def test_the_gate_serves_its_own_user_alone(
     path: str, user: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tcp").write_text(TABLE.format(user=user))
-    monkeypatch.setattr(walls, "TABLE", tmp_path / "tcp")
+    monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
     told: list[int] = []
 
     async def send(message: Mapping[str, Any]) -> None:
@@ -242,7 +242,7 @@ def test_the_gate_serves_its_own_user_alone(
         await send({"type": "http.response.start", "status": 299})
 
     scope = {"type": "http", "path": path, "client": ("127.0.0.1", 0xC001), "server": ("127.0.0.1", 18000)}
-    asyncio.run(walls.UserGate(behind, walls.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
+    asyncio.run(server_access.UserGate(behind, server_access.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
     assert told == [status]
 
 
@@ -266,7 +266,7 @@ class Counts(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Yield the port of an nginx as 'hanse network up' starts it, and the process id of its worker."""
-    if walls.nginx() is None:
+    if server_access.nginx() is None:
         (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
     certs = tmp_path / "certs"
     make_certificates(certs, "harvest")
@@ -277,10 +277,10 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
     behind.socket = shown.wrap_socket(behind.socket, server_side=True)
     threading.Thread(target=behind.serve_forever, daemon=True).start()
     [port] = free_ports(1)
-    command = walls.configure(tmp_path / "proxy", f"127.0.0.1:{port}", f"127.0.0.1:{behind.server_port}")
+    command = server_access.configure(tmp_path / "proxy", f"127.0.0.1:{port}", f"127.0.0.1:{behind.server_port}")
     started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        assert walls.wait_for(f"https://127.0.0.1:{port}/", 403, lambda: started.poll() is None) is None
+        assert server_access.wait_for(f"https://127.0.0.1:{port}/", 403, lambda: started.poll() is None) is None
         yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
     finally:
         started.terminate()
@@ -314,7 +314,7 @@ def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[in
     before, held = _memory(worker), list[socket.socket]()
     anybody = ssl._create_unverified_context()
     try:
-        for _ in range(walls.PUSHES):
+        for _ in range(server_access.PUSHES):
             held.append(anybody.wrap_socket(socket.create_connection(("127.0.0.1", port))))
             held[-1].sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n")
             held[-1].sendall(bytes(6_000_000))
@@ -328,9 +328,9 @@ def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[in
 
 
 def test_the_proxy_waits_for_nobody_who_sends_a_byte_every_twenty_seconds(tmp_path: Path) -> None:
-    if walls.nginx() is None:
+    if server_access.nginx() is None:
         pytest.skip("needs nginx")
-    walls.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000", nodes=100)
+    server_access.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000", nodes=100)
     said = (tmp_path / "proxy" / "nginx.conf").read_text()
     assert re.findall(r"client_body_timeout (\d+)s", said) == ["15"]
     assert re.findall(r"client_body_buffer_size (\w+);", said) == ["64k"]
@@ -339,7 +339,7 @@ def test_the_proxy_waits_for_nobody_who_sends_a_byte_every_twenty_seconds(tmp_pa
 
 @pytest.fixture
 def net(tmp_path: Path) -> Iterator[Loopback]:
-    if walls.nginx() is None:
+    if server_access.nginx() is None:
         (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
     [port] = free_ports(1)
     made = replace(network(tmp_path / "net", 2), listen=f"127.0.0.1:{port}")
@@ -403,10 +403,10 @@ def test_a_participant_instructs_no_other(
 ) -> None:
     exp = experiment("fedavg", nodes=2, rounds=12, mechanism={"clients_per_round": 2})
     if not gate:  # Flower's own SuperLink, as it is
-        whole = walls.command
+        whole = server_access.command
         bare = [str(Path(sys.executable).parent / "flower-superlink")]
-        monkeypatch.setattr(walls, "command", lambda name: bare if name == "flower-superlink" else whole(name))
-        monkeypatch.setattr(walls, "TABLE", tmp_path / "tcp")
+        monkeypatch.setattr(server_access, "command", lambda name: bare if name == "flower-superlink" else whole(name))
+        monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
     net.up()
     config = {"plan": str(plan(tmp_path, {"run": exp}))}
     play = threading.Thread(target=net.play, args=(config,))
@@ -418,7 +418,7 @@ def test_a_participant_instructs_no_other(
     name, owned = json.loads((tmp_path / "run" / "federation.json").read_text())["run"], tmp_path / "owned"
     loss = {"name": "subprocess:Popen", "args": ["touch", str(owned)]}
     job = Assignment(name, 0, 2, 0, {"name": "logistic"}, {"lr": 0.1, "loss": loss}).to_json()
-    letter = json.dumps(asdict(Receipt("books", 0, 0, 9, "0" * 64, 5, 0)))
+    letter = receipt("books", 0, 0, 9).as_json()
     stay = pack(Request(0, (Ask("stay", {}),)))
     for forged in (
         to_records(stay, kind="request", round=0, job=job),

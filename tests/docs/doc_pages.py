@@ -171,7 +171,7 @@ class Session:
         cut = self.cut
         experiment = Experiment(**({"mechanism": {"name": "fedavg"}} | sections))
         self.cut = cut  # nothing has run
-        if "mechanism" in sections and experiment.data.source in HERE:
+        if "mechanism" in sections and experiment.data.source.name in HERE:
             if experiment.mechanism.name == "pifl" and "data" not in sections:
                 return
             build(experiment)

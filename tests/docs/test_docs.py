@@ -15,8 +15,8 @@ import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.part import View
 from hanse.data.sources import GENERATED, SOURCES
-from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
+from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.rounds.round import Played

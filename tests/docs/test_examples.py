@@ -12,14 +12,16 @@ import pytest
 import hanse
 
 # modules that can only be imported by the program that they are made for
-LEFT_OUT = ("hanse.ledger.migrations", "hanse.deployment.template")
+LEFT_OUT = ("hanse.deployment.template",)
 
 CALLED_MOST = (
     "hanse.runs.config.Experiment",
     "hanse.runs.experiment.run",
     "hanse.runs.experiment.resume",
     "hanse.runs.reading.load",
-    "hanse.learning.valuing.value",
+    "hanse.questions.valuing.value",
+    "hanse.questions.valuing.shapley",
+    "hanse.questions.joining.who_gains",
     "hanse.deployment.valued.valued.valued",
     "hanse.games.semivalues.exact",
     "hanse.games.semivalues.banzhaf",
@@ -55,9 +57,10 @@ GIVEN = (
     "hanse.rounds.round.LoopState",
     "hanse.rounds.round.Played",
     "hanse.rounds.judge.Judge",
+    "hanse.questions.run.Run",
     "hanse.runs.run.Run",
     "hanse.runs.run.Observer",
-    "hanse.runs.record.RunRecord",
+    "hanse.runs.run_record.RunRecord",
     "hanse.runs.rehearsal.rehearse",
     "hanse.reports.groups.SeedGroup",
     "hanse.learning.job.Engine",

@@ -46,7 +46,7 @@ class InPlace(Behaviour):
 
 def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": 4, "samples_per_client": 24, "sizes": "equal"},
+        data={"clients": 4, "partition": {"samples_per_client": 24, "sizes": "equal"}},
         model={"name": "logistic"},
         mechanism={"name": "fedavg"} | mechanism,
         train={"lr": 0.1, "epochs": 2, "batch_size": 8},
@@ -57,7 +57,7 @@ def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
 
 def setup(*behaviours: Behaviour, train: str = "sequential") -> Setup:
     made = experiment(train)
-    found = settle_engine(made, build(made))[1]
+    found = settle_engine(build(made)).setup
     assert isinstance(found.federation, LocalFederation)
     return replace(found, federation=replace(found.federation, behaviours=behaviours))
 
@@ -135,7 +135,7 @@ def test_a_node_honours_it_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_is_reported_of_the_targets_is_of_those_that_were_seen() -> None:
     made = experiment(name="fedgen")
-    here = settle_engine(made, build(made))[1]
+    here = settle_engine(build(made)).setup
     assert isinstance(here.federation, LocalFederation)
     counts = []
     for behaviours in ([], [Flip((0, 1, 2, 3))]):

@@ -35,7 +35,7 @@ def world(**sections: Any) -> Setup:
         **sections,
     }
     experiment = hanse.Experiment(**given)
-    return settle_engine(experiment, build(experiment))[1]
+    return settle_engine(build(experiment)).setup
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,7 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     here = world(
         data={
             "source": "digits",
-            "partition": "pathological",
-            "classes_per_client": 1,
+            "partition": {"name": "pathological", "classes_per_client": 1},
             "clients": 5,
             "client_test": 0.0,
         },

@@ -16,7 +16,7 @@ from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 
-DATA = build(DataSpec(clients=4, alpha=0.5, client_validation=0.2))
+DATA = build(DataSpec(clients=4, partition={"alpha": 0.5}, client_validation=0.2))
 PROBLEM, INITIAL = build_problem("mlp", DATA.input_shape, DATA.num_classes, 0, hidden=[6])
 MODELS = INITIAL + 0.3 * torch.randn(3, len(INITIAL), generator=torch.Generator().manual_seed(4))
 

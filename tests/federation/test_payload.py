@@ -22,9 +22,9 @@ from hanse.core.table import Block, Ints, Layout, Seats, Table
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import WireError, pack, unpack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.learning import halves
+from hanse.learning import client_payloads
+from hanse.learning.client_payloads import declaration, half_of, register, unsound
 from hanse.learning.generator import FromGenerator, Generator
-from hanse.learning.halves import declaration, half_of, register, unsound
 from hanse.mechanisms.train import SharedModel
 from hanse.rounds.round import Played, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -64,7 +64,6 @@ register(NAME, Leaning())
 class Leans(TrainPart):
     """As FedAvg, with the payload; ``mistake`` says what is wrong with it."""
 
-    payload: ClassVar[str | None] = NAME
     mistake: str = ""
 
     def blocks(self) -> Sequence[Block]:
@@ -151,7 +150,7 @@ def experiment(**sections: Any) -> hanse.Experiment:
 
 
 def world_of(made: hanse.Experiment) -> Setup:
-    return settle_engine(made, build(made))[1]
+    return settle_engine(build(made)).setup
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +251,8 @@ def test_an_engine_that_batches_seats_is_refused_for_it(engine: str) -> None:
 
 
 def test_the_automatic_engine_is_one_that_trains_it() -> None:
-    made, _, said = settle_engine(experiment(engine={}), build(experiment(engine={})))
+    ready = settle_engine(build(experiment(engine={})))
+    made, said = ready.experiment, ready.said
     assert made.engine.train == "sequential"
     assert any("the loss of the payload" in line for line in said)
 
@@ -278,21 +278,21 @@ def test_a_part_that_would_send_a_wrong_one_is_named(mistake: str) -> None:
     assert str(wrong.value) == f"the train part Leans, round 0, cannot send its {WRONG[mistake][1]}"
 
 
-class Secretive(Leans):
-    payload: ClassVar[str | None] = None
+class Unheard(Leans):
+    def sends(self, view: View, state: State) -> Payload | None:
+        return Payload("another")
 
 
-def test_a_part_sends_what_it_announces_or_nothing() -> None:
-    mechanism = {"name": "fedavg", "clients_per_round": 3, "train": f"{__name__}:Secretive"}
-    with pytest.raises(
-        PartError, match="the train part Secretive, round 0, cannot send its payload 'leaning': not None"
-    ):
+def test_a_part_that_would_send_what_no_client_knows_is_named() -> None:
+    mechanism = {"name": "fedavg", "clients_per_round": 3, "train": f"{__name__}:Unheard"}
+    reason = "the train part Unheard, round 0, cannot send its payload 'another': no client's half is registered for it"
+    with pytest.raises(PartError, match=reason):
         play(world_of(experiment(mechanism=mechanism)), 1)
 
 
 def test_a_client_that_does_not_know_it_says_so(here: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(here)
-    monkeypatch.delitem(halves.HALVES, NAME)
+    monkeypatch.delitem(client_payloads.HALVES, NAME)
     reason = "payload 'leaning': no client's half is registered for it; there are generator"
     assert ask(here, task).refused == reason
     with pytest.raises(ValueError, match="no client's half"):

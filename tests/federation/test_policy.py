@@ -11,7 +11,7 @@ from hanse.federation.policy import QuitsWhenWorthless
 
 def experiment(**clients: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": 8, "alpha": 0.3},
+        data={"clients": 8, "partition": {"alpha": 0.3}},
         model={"name": "logistic"},
         mechanism={"name": "fedavg", "clients_per_round": 4, "value": "exact"},
         train={"lr": 0.05},

@@ -215,7 +215,7 @@ class Keeps(SettlePart):
 
 def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]] = ()) -> Setup:
     given = experiment()
-    found = settle_engine(given, build(given))[1]
+    found = settle_engine(build(given)).setup
     data = build_data(given.data)
     nodes = [
         Node(

@@ -103,12 +103,12 @@ def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest
 @pytest.fixture(scope="module")
 def here() -> Setup:
     experiment = hanse.Experiment(
-        data={"clients": 12, "alpha": 0.2, "client_test": 0.2},
+        data={"clients": 12, "partition": {"alpha": 0.2}, "client_test": 0.2},
         model={"name": "mlp", "hidden": [6]},
         mechanism={"name": "fedavg", "clients_per_round": 3},
         engine={"train": "stacked", "threads": 1},
     )
-    return settle_engine(experiment, build(experiment))[1]
+    return settle_engine(build(experiment)).setup
 
 
 def test_wishes_of_all_kinds_come_back_in_order(here: Setup) -> None:

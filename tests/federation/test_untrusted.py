@@ -308,7 +308,7 @@ def test_a_policy_that_answers_rubbish_is_refused_and_the_run_goes_on(
 ) -> None:
     options = {"by_contribution": 2, "at_random": 1} if mechanism == "pifl" else {}
     experiment = hanse.Experiment(
-        data={"clients": 4, "samples_per_client": 30},
+        data={"clients": 4, "partition": {"samples_per_client": 30}},
         model={"name": "logistic"},
         mechanism={"name": mechanism, **options},
         clients={"policy": {"name": f"{__name__}:rubbish", "question": question, "kind": kind}},
@@ -331,7 +331,7 @@ class Broken:
 
 def test_a_policy_that_raises_in_a_simulation_is_seen() -> None:
     experiment = hanse.Experiment(
-        data={"clients": 4, "samples_per_client": 30},
+        data={"clients": 4, "partition": {"samples_per_client": 30}},
         model={"name": "logistic"},
         mechanism={"name": "ipfl"},
         clients={"policy": f"{__name__}:Broken"},

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hanse.games import shapley
-from hanse.games.jackknife import jackknife_errors
+from hanse.games.jackknife import interval_errors, jackknife_errors
 
 
 def test_of_a_mean_the_jackknife_is_the_textbook_standard_error() -> None:
@@ -67,3 +67,13 @@ def test_walks_of_gtg_give_its_own_values_and_keep_its_truncation() -> None:
     values = found.walks.values(np.array(worth))
     np.testing.assert_allclose(values, found.values, rtol=0, atol=1e-12)
     assert found.distinct < 2**4  # some coalitions were never asked for
+
+
+def test_an_interval_of_196_errors_covers_95_percent():
+    # means of 20 blocks of standard normal numbers; 1.96 plain errors cover 93.5 % of them
+    blocks = np.random.default_rng(0).normal(size=(40_000, 20))
+    without = (blocks.sum(1, keepdims=True) - blocks) / 19
+    covered = np.abs(blocks.mean(1)) <= 1.96 * interval_errors(without)
+    assert covered.mean() == pytest.approx(0.95, abs=0.004)
+    assert interval_errors(np.array([1.0, 3.0])) == pytest.approx(12.7062 / 1.96 * 1.0, rel=1e-4)
+    assert np.isnan(interval_errors(np.ones((3, 1)))).all()

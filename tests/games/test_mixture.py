@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hanse.games import shapley
 from hanse.games.least_core import least_core
-from hanse.games.mixture import Fit, design, fit, mixture, shares_settled, top_settled
+from hanse.games.mixture import Fit, design, fit, mixture, ranking_settled, shares_settled, top_settled
 from hanse.games.mixture_kernel import (
     kernel_interactions,
     kernel_values,
@@ -158,6 +158,41 @@ def test_a_surrogate_that_is_wrong_about_one_player_is_found_by_the_folds(n: int
     assert np.mean(inside) >= 0.85
     assert np.mean(others) >= 0.93
     assert np.mean(plug_in) < np.mean(inside)
+
+
+def test_intervals_hold_where_one_player_is_far_from_all_others() -> None:
+    """Only few sampled pairs have it on their smaller side, and these are missed by many times as much as the rest."""
+    n, draw = 10, np.random.default_rng(0)
+    places = draw.normal(0, 0.3, (n, 2))
+    places[3] = (8, -4)
+    weights = draw.uniform(0.5, 2, n)
+    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
+    x = members * weights @ places / np.maximum((members @ weights)[:, None], 1e-9)
+    v = -np.log1p(np.exp(x[:, 0] - 1)) - np.abs(np.tanh(x[:, 1]))
+    exact = shapley.shapley_from_table(v)
+    found = [mixture(Counting(v), n, weights, [places @ places.T], seed=seed) for seed in range(40)]
+    inside = np.array([np.abs(one.values - exact) <= 1.96 * one.standard_errors for one in found])
+    assert 0.95 <= inside.mean() <= 0.99  # pairs taken as equals: 0.93
+    assert inside.mean(axis=0).min() >= 0.9  # 0.85
+
+
+def test_a_ranking_is_sure_when_neighbours_are_apart_or_alike() -> None:
+    sure = ranking_settled(0.95)
+    values, small = np.array([3.0, 1.0, 2.0]), np.full(3, 0.1)
+    assert sure(values, small)
+    assert not sure(values, np.full(3, 0.5))  # 1 apart, and 1.96 errors of a difference are 1.39
+    assert not sure(values, np.array([0.1, np.nan, 0.1]))
+    twins = np.array([3.0, 1.0, 1.0])
+    assert sure(twins, np.full(3, 0.01))  # 0.028 of 5 apart at most
+    assert not sure(twins, np.full(3, 0.1))
+    assert ranking_settled(0.9)(np.ones(1), np.ones(1))
+    # of three neighbours each may be wrong in a third of 5 %: 2.13 errors
+    four = np.arange(4.0)
+    assert sure(four, np.full(4, 1 / 2.12 / math.sqrt(2) * 0.99))
+    assert not sure(four, np.full(4, 1 / 2.13 / math.sqrt(2) * 1.01))
+    for wrong in (0.5, 1.0, True):
+        with pytest.raises(ValueError, match=r"sure is .*; allowed: a number above 0\.5 and below 1"):
+            ranking_settled(wrong)
 
 
 def test_semivalues_of_one_name_are_told_apart() -> None:
@@ -316,6 +351,14 @@ def test_it_ends_when_the_intervals_are_short_enough() -> None:
     few, values = spent(top_settled(3))
     assert few < 400
     assert set(np.argsort(-values)[:3]) == set(np.argsort(-exact)[:3])
+    assert spent(ranking_settled(0.95))[0] == 400  # two of the ten are too near each other
+
+    def line(coalition: frozenset[int]) -> float:
+        return 1 - 4 * (sum(coalition) / 7 / len(coalition) - 0.5) ** 2 if coalition else 0.0
+
+    ranked = mixture(line, 8, np.ones(8), budget=200, enough=ranking_settled(0.95))
+    assert ranked.distinct < 200
+    assert ranked.values == pytest.approx(shapley.exact(line, 8), abs=1e-3)
     assert spent(shares_settled(0.5))[0] == 50
     assert spent(shares_settled(1e-9))[0] == 400
     assert top_settled(2)(np.ones(2), np.ones(2))  # nobody is left out

@@ -11,7 +11,7 @@ from hanse.lab.papers.catalogue import find_table
 from hanse.lab.papers.runner import expand
 
 SMALL: dict[str, Any] = {
-    "data": {"clients": 4, "samples_per_client": 30},
+    "data": {"clients": 4, "partition": {"samples_per_client": 30}},
     "model": {"name": "logistic"},
     "mechanism": {"name": "pifl"},
     "engine": {"train": "stacked", "threads": 1},
@@ -21,7 +21,8 @@ SMALL: dict[str, Any] = {
 
 def test_the_paper_s_values_keep_the_key_that_they_had_as_the_default() -> None:
     then = "a1b62c9372f1d48cb95b"  # of the table {"name": "pifl"}, made by the version that had "all" as its default
-    assert key_of({"mechanism": {"name": "pifl", "value": {"judges": "all"}}}) == then
+    paper = {"name": "pifl", "invited": "earn", "value": {"judges": "all"}}
+    assert key_of({"mechanism": paper}) == then
     default = [{"name": "pifl"}, {"name": "pifl", "value": {"judges": "auto"}}, {"name": "pifl", "value": {}}, "pifl"]
     assert len({key_of({"mechanism": table}) for table in default}) == 1
     assert key_of({"mechanism": {"name": "pifl"}}) != then
@@ -30,6 +31,7 @@ def test_the_paper_s_values_keep_the_key_that_they_had_as_the_default() -> None:
         {"name": "pifl", "value": {"name": "first_order_clients", "judges": "all"}},
         {"name": "pifl", "value": "first_order"},
         {"name": "pifl", "value": {"judges": "others"}},
+        {"name": "pifl", "value": {"judges": "all"}},  # with today's "unpaid"
         {"name": "fedavg", "value": "first_order_clients"},
         {"name": "fedavg"},
     ]

@@ -17,7 +17,7 @@ from hanse.cli import app
 from hanse.lab.job import Job, Step, folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
 from hanse.lab.sweep import GridPoint, means, means_table, printed_rows, rows_of, run_sweep
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 
 def table(folder: Path) -> list[dict[str, str]]:

@@ -19,12 +19,11 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, gradient
-from hanse.learning import forward, program
+from hanse.learning import forward, module_layers
 from hanse.learning.agreement import Plain, disagreement, settle
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
 from hanse.learning.models import build_problem
-from hanse.learning.program import read_stack
 
 from .helpers import jobs_of, made
 
@@ -71,10 +70,11 @@ def test_layers_that_are_read_wrongly_are_found_and_the_module_itself_is_run(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, row = problem_of(perceptron(nn.ReLU()))
-    sound = read_stack(problem)
+    sound = problem.stack
     assert sound is not None
     assert [spec.kind for spec in sound] == ["linear", "relu", "linear", "relu", "linear"]
-    monkeypatch.setattr(program, "layers_in_order", named_children)  # drops the second of two uses of one layer
+    monkeypatch.setattr(module_layers, "layers_in_order", named_children)  # drops the second of two uses of one layer
+    problem = replace(problem)  # its layers are read once
     pool = made((3, 4), 5)
     found, problem, made_engine, said = settle(EngineChoice(engine, 1, 1), problem, row, pool, CPU, "float32")
     assert (found.engine, problem.plain) == ("sequential", True)
@@ -224,7 +224,7 @@ def tied(act: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("make", [overriding, hooked, replaced, tied])
 def test_what_is_not_the_list_of_its_layers_is_not_stacked(make: Callable[[nn.Module], nn.Module]) -> None:
-    assert read_stack(problem_of(make(nn.ReLU()))[0]) is None
+    assert problem_of(make(nn.ReLU()))[0].stack is None
 
 
 def test_a_class_of_the_user_that_only_fills_a_sequence_is_stacked() -> None:
@@ -232,7 +232,7 @@ def test_a_class_of_the_user_that_only_fills_a_sequence_is_stacked() -> None:
         def __init__(self) -> None:
             super().__init__(nn.Flatten(), nn.Linear(12, 5))
 
-    assert read_stack(problem_of(Mine())[0]) is not None
+    assert problem_of(Mine())[0].stack is not None
 
 
 def frozen_perceptron() -> tuple[Problem, Tensor]:

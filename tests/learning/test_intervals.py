@@ -14,7 +14,8 @@ from scipy import stats
 import hanse
 from hanse.learning.intervals import Z, auc_interval, difference, wilson
 from hanse.learning.metrics import Judged, Metric, build_metric, reading_of
-from hanse.reports.statement import MainFit, statement
+from hanse.reports.statement import statement
+from hanse.reports.statement_fit import MainFit
 
 HERE = f"{__name__}:"
 

@@ -42,7 +42,9 @@ MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
         (("batched", 10, 50 * 669_706, 2), ("sequential", 1, 2)),
         (("other", 10, MNIST_MLP, 2), ("sequential", 1, 1)),
         (("other", 10, 50 * 669_706, 2), ("sequential", 1, 2)),
-        (("layers", 10, MNIST_MLP, 16, "cuda"), ("stacked", 1, 1)),
+        (("layers", 10, MNIST_MLP, 16, "cuda"), ("stacked", 1, 1, (), True)),
+        (("batched", 2, 50 * 188_810, 16, "cuda"), ("vmapped", 1, 1)),
+        (("batched", 1, 50 * 188_810, 16, "cuda"), ("sequential", 1, 1)),
         (("dense", 10, MNIST_MLP, 2), ("native", 1, 2)),
         (("dense", 3, MNIST_MLP, 8), ("native", 1, 3)),
         (("dense", 1, MNIST_MLP, 2), ("native", 1, 1)),
@@ -52,7 +54,7 @@ MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
         (("layers", 10, MNIST_MLP, 2, "cpu", "sequential"), ("sequential", 1, 1)),
     ],
 )
-def test_the_rule(asked: tuple[Any, ...], expected: tuple[str, int, int]) -> None:
+def test_the_rule(asked: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
     assert rule(*asked) == EngineChoice(*expected)
 
 
@@ -154,24 +156,6 @@ def test_the_choice_is_written_into_the_run(tmp_path: Path) -> None:
     engine = hanse.Experiment.read(tmp_path / "r" / "config.toml").engine
     assert engine == run.experiment.engine
     assert (engine.train, engine.threads, engine.workers) == (DENSE, 1, 1)
-
-
-def test_a_run_of_worker_processes_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    """Worker processes trained as one thread does: an earlier version's run directory is read as that."""
-    straight = hanse.run(hanse.Experiment(**EXPERIMENT, engine={"train": "sequential", "threads": 1, "workers": 2}))
-    hanse.run(
-        hanse.Experiment(**{**EXPERIMENT, "run": {"rounds": 1}}, engine={"train": "sequential", "threads": 1}),
-        out=tmp_path / "r",
-    )
-    config = (tmp_path / "r" / "config.toml").read_text()
-    earlier = config.replace('train = "sequential"', 'train = "processes"').replace("workers = 1", "workers = 2")
-    earlier = earlier.replace("rounds = 1", "rounds = 2")
-    assert earlier.count("processes") == 1
-    (tmp_path / "r" / "config.toml").write_text(earlier)
-    resumed = hanse.resume(tmp_path / "r")
-    assert (resumed.experiment.engine.train, resumed.experiment.engine.workers) == ("sequential", 2)
-    assert [m["round"] for m in resumed.metrics] == [0, 1]
-    assert torch.equal(resumed.table.rows, straight.table.rows)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn_small"])

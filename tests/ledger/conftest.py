@@ -1,4 +1,6 @@
-"""The same tests on SQLite and, where ``HANSE_TEST_POSTGRES`` names a server, on PostgreSQL."""
+"""A ledger to write into, and a database for its index: SQLite and, where ``HANSE_TEST_POSTGRES`` names a server,
+PostgreSQL.
+"""
 
 import os
 import uuid
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from hanse.ledger.connect import as_url
+from hanse.ledger.index import as_url
 from hanse.ledger.store import Ledger
 
 
@@ -31,6 +33,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    with Ledger.open(url, book="run") as opened:
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "transactions.jsonl"
+
+
+@pytest.fixture
+def ledger(file: Path) -> Iterator[Ledger]:
+    with Ledger.open(file, book="run") as opened:
         yield opened

@@ -1,41 +1,22 @@
-"""Makes a ledger's database fail at a chosen moment: before or after its n-th statement, or around a commit."""
+"""A posting that is interrupted: the files as they are after so many of its bytes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from sqlalchemy import event
-
+from hanse.core.entry import Transaction
+from hanse.ledger.log import heads_of
 from hanse.ledger.store import Ledger
 
 
-class CrashError(Exception):
-    """The process ends here, as far as the ledger can tell."""
+def crash_at(ledger: Ledger, round: int, new: Sequence[Transaction], byte: int) -> int:
+    """Post, and leave only the first ``byte`` bytes of what was written: lines first, then the note.
 
-
-@contextmanager
-def crash_at(ledger: Ledger, moment: int) -> Iterator[list[int]]:
-    """Raise CrashError at the ``moment``-th moment (none if negative); yields a list with the number of moments."""
-    engine, seen = ledger._engine, [0]
-    dialect: Any = engine.dialect
-    real = dialect.do_commit
-
-    def tick(*_: Any) -> None:
-        seen[0] += 1
-        if seen[0] == moment + 1:
-            raise CrashError(f"moment {moment}")
-
-    def commit(connection: Any) -> None:
-        tick()
-        real(connection)
-        tick()  # written, but nobody was told
-
-    event.listen(engine, "before_cursor_execute", tick)
-    event.listen(engine, "after_cursor_execute", tick)
-    dialect.do_commit = commit
-    try:
-        yield seen
-    finally:
-        dialect.do_commit = real
-        event.remove(engine, "before_cursor_execute", tick)
-        event.remove(engine, "after_cursor_execute", tick)
+    Returns how many bytes the posting has; with all of them it is whole.
+    """
+    files = (ledger.file, heads_of(ledger.file))
+    before = [file.stat().st_size for file in files]
+    ledger.post(round, new)
+    added = [file.stat().st_size - size for file, size in zip(files, before, strict=True)]
+    for file, size, more, kept in zip(files, before, added, (byte, byte - added[0]), strict=True):
+        with file.open("rb+") as cut:
+            cut.truncate(size + max(0, min(more, kept)))
+    return sum(added)

@@ -119,9 +119,9 @@ def test_a_book_takes_nothing_malformed(wrong: Transaction, said: str) -> None:
         Book().post(0, [wrong])
 
 
-def test_books_are_the_same_if_their_chains_are() -> None:
+def test_books_are_the_same_if_their_trees_are() -> None:
     one = Book().post(3, [Transaction("a", "x", (("mint", -5), ("client/0", 5)))])
-    again = Book(one.balances, one.head, one.count)  # as it is read back: without the steps of its last round
+    again = Book(one.balances, one.peaks, one.count)  # as it is read back: without the steps of its last round
     assert one == again
     assert (one.round, one.steps) == (3, frozenset({"a"}))
     assert "steps" not in repr(one)

@@ -1,99 +1,213 @@
-"""Receipts: what they say, how they are signed, and what they give away when the books were cut or written anew."""
+"""Receipts: what they say and prove, and what they give away when the books were cut or written anew."""
 
+import base64
 import json
-from dataclasses import replace
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from ledger_cases import history, play
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from ledger_cases import closed, history, line_of, pay, play
+from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
+from hanse.base.merkle import Tree
+from hanse.cli import app
 from hanse.core.book import Book
-from hanse.core.entry import Transaction, client, escrow
-from hanse.ledger.receipts import Receipt, load_key, make_receipts, read_receipts, write_receipts
+from hanse.core.entry import CLOSE, Transaction, client, escrow
+from hanse.ledger.closing import NOTHING, Facts, shortened, statements
+from hanse.ledger.issuer import Issuer
+from hanse.ledger.note import load_key, public_of
+from hanse.ledger.receipts import Receipt, read_receipts, write_receipts
 from hanse.ledger.store import Ledger
-from hanse.ledger.verify import verify
 
-TOLD = history(7, 4, seed=6)
+TOLD = closed(history(7, 4, seed=6))
+KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2))
+Rounds = Sequence[tuple[int, list[Transaction]]]
 
 
-def told_receipts(told: list[tuple[int, list[Transaction]]] = TOLD) -> list[Receipt]:
-    """The receipts of all rounds, a round without postings included."""
-    book, receipts = Book(), []
+def book(folder: Path, told: Rounds = TOLD, key: Ed25519PrivateKey | None = None) -> Ledger:
+    """A book in a folder, with the lines of the metrics to which its closes commit."""
+    folder.mkdir(exist_ok=True)
+    ledger, lines, value = Ledger.open(folder / "transactions.jsonl", book="run", key=key), [], Book()
+    play(ledger, told)
     for number, new in told:
-        book = book.post(number, new)
-        receipts += make_receipts("run", number, book, new, clients=range(4))
-    return receipts
+        value = value.post(number, [t for t in new if t.kind != CLOSE])
+        lines.append(json.dumps(line_of(number, value.head)) + "\n")
+        value = value.post(number, [t for t in new if t.kind == CLOSE])
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return ledger
+
+
+def told_by(folder: Path, told: Rounds = TOLD, key: Ed25519PrivateKey | None = None) -> list[Receipt]:
+    return list(Issuer(book(folder, told, key), folder).new())
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    opened = Ledger.open(tmp_path / "ledger.db", book="run")
-    play(opened, TOLD)
-    return opened
+    return book(tmp_path / "true")
 
 
-def test_what_a_receipt_says() -> None:
+@pytest.fixture
+def told(ledger: Ledger) -> list[Receipt]:
+    return list(Issuer(ledger, ledger.file.parent).new())
+
+
+def test_what_a_receipt_says(tmp_path: Path) -> None:
     new = [
         Transaction("grant/3", "grant", (("mint", -9), ("client/3", 9))),
         Transaction("bid/3", "bid", (("client/3", -4), ("escrow/3", 4))),
     ]
-    book = Book().post(2, new)
-    (receipt,) = make_receipts("run", 2, book, new)
+    with Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY) as ledger:
+        ledger.post(2, new)
+        facts = Facts.of({"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}])
+        ledger.close_round(2, facts)
+        (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
+        seats = [{"round": 2, "client": 3, "value": 0.25}]
+        (tmp_path / "clients.jsonl").write_text("".join(json.dumps(seat) + "\n" for seat in seats))
+        with pytest.raises(ValueError, match="round 2: its close is not what follows from the book and the records"):
+            list(Issuer(ledger, tmp_path).new())
+    (tmp_path / "transactions.jsonl").unlink()
+    (tmp_path / "transactions.heads").unlink()
+    with Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY) as ledger:
+        ledger.post(2, new)
+        ledger.close_round(2, Facts.of({"round": 2, "time/s": 9}, seats))
+        (receipt,) = Issuer(ledger, tmp_path).new()
+        assert (receipt.count, receipt.root) == (3, ledger.head())
     lines = (("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4))
-    assert receipt == Receipt("run", 2, 3, 2, book.head, 5, 4, lines)
-    assert [r.client for r in make_receipts("run", 2, book, new, clients=[0, 3])] == [0, 3]
+    said = (receipt.book, receipt.round, receipt.client, receipt.balance, receipt.escrow, receipt.postings)
+    assert said == ("run", 2, 3, 5, 4, lines)
+    assert receipt.said["value"] == 0.25
+    assert receipt.wrong("run", public_of(KEY)) is None
+    assert "is not signed by the operator's key" in (receipt.wrong("run", public_of(OTHER)) or "")
 
 
-def test_true_receipts_agree(ledger: Ledger) -> None:
-    assert verify(ledger, told_receipts()).ok
-    assert ledger.verify(told_receipts()).ok
+def test_true_receipts_agree(ledger: Ledger, told: list[Receipt]) -> None:
+    assert len(told) == 7 * 4
+    assert ledger.verify(told).ok
+    assert [len(r.as_json()) <= 2000 for r in told] == [True] * 28
+    assert [Receipt.read(r.as_json().encode()) for r in told] == told
+    assert not list(Issuer(ledger, ledger.file.parent, first=7).new())
 
 
-def test_receipts_of_a_round_in_which_nothing_was_posted(tmp_path: Path) -> None:
-    told = [*TOLD[:3], (3, [])]
-    with Ledger.open(tmp_path / "ledger.db", book="run") as ledger:
-        play(ledger, told)
-        assert verify(ledger, told_receipts(told)).ok
+def test_an_issuer_goes_on_where_the_log_had_ended(tmp_path: Path) -> None:
+    book(tmp_path / "whole")
+    ledger = book(tmp_path / "grows", TOLD[:3])
+    issuer = Issuer(ledger, tmp_path / "grows")
+    found = list(issuer.new())
+    play(ledger, TOLD[3:])
+    (tmp_path / "grows" / "metrics.jsonl").write_bytes((tmp_path / "whole" / "metrics.jsonl").read_bytes())
+    found += issuer.new()
+    assert found == told_by(tmp_path / "whole again")
 
 
-def test_a_cut_tail_is_found(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path / "cut.db", book="run") as cut:
-        play(cut, TOLD[:-1])
-        assert verify(cut).ok
-        wrong = verify(cut, told_receipts()).wrong
+@pytest.mark.parametrize("clients", [1, 2, 40, 1000])
+def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> None:
+    """With 2^20 - 1 lines before the close, the worst that a million can be, and a thousand postings."""
+    peaks = tuple(bytes([n]) * 32 for n in range(20))
+    balances = {client(c): 10**15 for c in range(clients)} | {"escrow/0": 10**15}
+    moved = {c: [(f"market/{j}", client(c), 10**12 + j) for j in range(1000)] for c in range(clients)}
+    facts = Facts(bytes(32), dict.fromkeys(range(clients), -0.12345678901234567))
+    from hanse.ledger.closing import Closed, closing_line
+    from hanse.ledger.issuer import receipts_of
+    from hanse.ledger.record import Head
+
+    said = statements(10**5, balances, len(peaks), moved, facts)
+    line = closing_line(facts.record, Tree(list(said.values())).root())
+    head = Head("f" * 32, 2**20, bytes(32), 10**5).signed(KEY)
+    found = receipts_of(Closed(10**5, line, facts.record, said, peaks), head)
+    assert max(len(r.as_json().encode()) for r in found) <= 2000
+    assert found[-1].postings == shortened(moved[clients - 1])
+
+
+def test_postings_stand_in_a_receipt_while_there_is_room() -> None:
+    balances = {client(0): 5}
+    few = {0: [("market/0", "client/0", 5)] * 3}
+    assert json.loads(statements(0, balances, 4, few, NOTHING)[0])["postings"] == [["market/0", "client/0", 5]] * 3
+    many = {0: few[0] * 100}
+    assert json.loads(statements(0, balances, 4, many, NOTHING)[0])["postings"] == shortened(many[0])
+
+
+def test_a_cut_tail_is_found(tmp_path: Path, told: list[Receipt]) -> None:
+    cut = book(tmp_path / "cut", TOLD[:-1])
+    assert cut.verify().ok
+    wrong = cut.verify(told).wrong
     assert wrong is not None
     assert "receipt of client 0, round 6: saw" in wrong
     assert wrong.endswith("its tail is cut")
 
 
-def test_a_book_written_anew_is_found(tmp_path: Path) -> None:
-    forged = [(n, [replace(t, memo="forged") if (n, i) == (0, 2) else t for i, t in enumerate(new)]) for n, new in TOLD]
-    with Ledger.open(tmp_path / "forged.db", book="run") as ledger:
-        play(ledger, forged)
-        assert verify(ledger).ok
-        wrong = verify(ledger, told_receipts()).wrong
+def test_a_book_written_anew_is_found(tmp_path: Path, told: list[Receipt]) -> None:
+    forged = [
+        (n, [replace(t, memo="forged") if (n, i) == (0, 2) else t for i, t in enumerate(new) if t.kind != CLOSE])
+        for n, new in TOLD
+    ]
+    other = book(tmp_path / "forged", closed(forged))
+    assert other.verify().ok
+    wrong = other.verify(told).wrong
     assert wrong is not None
-    assert wrong.startswith("receipt of client 0, round 0: head after transaction")
+    assert wrong.startswith("receipt of client 0, round 0: root after transaction")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"balance": 1}, {"escrow": 1}, {"postings": (("x", "client/1", 5),)}, {"head": "f" * 64}, {"book": "other"}],
-)
-def test_a_receipt_that_says_something_else_is_named(ledger: Ledger, change: dict[str, object]) -> None:
-    receipts = told_receipts()
-    receipts[9] = replace(receipts[9], **change)  # type: ignore[arg-type]
-    wrong = verify(ledger, receipts).wrong
+CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
+    "balance": lambda r: replace(r, statement=r.statement.replace(f'"balance":{r.balance}', f'"balance":{r.balance}1')),
+    "client": lambda r: replace(r, statement=r.statement.replace('"client":1', '"client":2')),
+    "place": lambda r: replace(r, index=r.index + 1),
+    "number": lambda r: replace(r, of=r.of + 1),
+    "record": lambda r: replace(r, record=base64.b64encode(bytes(32)).decode()),
+    "no record": lambda r: replace(r, record=""),
+    "proof cut": lambda r: replace(r, proof=base64.b64encode(base64.b64decode(r.proof)[32:]).decode()),
+    "proof doubled": lambda r: replace(r, proof=base64.b64encode(base64.b64decode(r.proof) * 2).decode()),
+    "path cut": lambda r: replace(r, path=base64.b64encode(base64.b64decode(r.path)[:-32]).decode()),
+    "half a hash": lambda r: replace(r, path=base64.b64encode(base64.b64decode(r.path)[:-1]).decode()),
+    "no base64": lambda r: replace(r, path=r.path[:-1] + "!"),
+    "size": lambda r: replace(r, head=r.head.replace(f"\n{r.count}\n", f"\n{r.count + 1}\n")),
+    "round": lambda r: replace(r, head=r.head.replace(f"round {r.round}", f"round {r.round + 1}")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_changed_receipt_proves_nothing(ledger: Ledger, told: list[Receipt], case: str) -> None:
+    changed = CHANGES[case](told[9])
+    assert changed != told[9]
+    assert changed.wrong("run") == "its proof does not lead to its head"
+    wrong = ledger.verify([changed]).wrong
     assert wrong is not None
-    assert wrong.startswith("receipt of client 1, round 2: ")
+    assert wrong.endswith(": its proof does not lead to its head")
 
 
-def test_written_once_each_and_read_again(tmp_path: Path) -> None:
-    receipts = told_receipts()
+def test_one_changed_bit_anywhere_is_found(tmp_path: Path) -> None:
+    draw, receipts = random.Random(5), told_by(tmp_path / "signed", key=KEY)
+    for _ in range(200):
+        line = bytearray(draw.choice(receipts).as_json().encode())
+        at = draw.randrange(len(line))
+        line[at] ^= 1 << draw.randrange(8)
+        try:
+            found = Receipt.read(bytes(line))
+        except ValueError:
+            continue
+        assert found in receipts or found.wrong("run", public_of(KEY)) is not None
+
+
+def test_signed_heads(tmp_path: Path) -> None:
+    receipts = told_by(tmp_path / "signed", key=KEY)
+    ledger = Ledger.open(tmp_path / "signed" / "transactions.jsonl", book="run", read_only=True, public=public_of(KEY))
+    assert ledger.verify(receipts).ok
+    unsigned = told_by(tmp_path / "unsigned")
+    assert [r.root for r in unsigned] == [r.root for r in receipts]
+    said = "receipt of client 0, round 0: its head is not signed by the operator's key, "
+    assert (ledger.verify(unsigned).wrong or "").startswith(said)
+    assert (ledger.verify(told_by(tmp_path / "other", key=OTHER)).wrong or "").startswith(said)
+
+
+def test_written_once_each_and_read_again(tmp_path: Path, told: list[Receipt]) -> None:
     for _ in range(2):  # the last round is told twice
-        write_receipts(tmp_path / "receipts", receipts[-4:])
-    assert list(read_receipts(tmp_path / "receipts")) == receipts[-4:]
+        write_receipts(tmp_path / "receipts", told[-4:])
+    assert list(read_receipts(tmp_path / "receipts")) == told[-4:]
     file = tmp_path / "receipts" / "client-1.jsonl"
     with file.open("ab") as torn:
         torn.write(b'{"book": "ru')
@@ -105,29 +219,148 @@ def test_written_once_each_and_read_again(tmp_path: Path) -> None:
         list(read_receipts(tmp_path / "nothing"))
 
 
-def test_signed_receipts(ledger: Ledger, tmp_path: Path) -> None:
-    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"statement": "{}"},
+        {"statement": '{"round":0,"client":-1,"balance":0,"escrow":0,"postings":[]}'},
+        {"head": "hanse/run\n1\n"},
+        {"index": "1"},
+        {"statement": "x" * 5000},
+    ],
+)
+def test_what_is_no_receipt(told: list[Receipt], change: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (many reasons)
+        Receipt.read(json.dumps(asdict(told[0]) | change).encode())
+
+
+def verifier() -> Callable[[str, bytes], Any]:
+    """The program in the documentation, which uses nothing of hanse."""
+    page = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    [code] = re.findall(r"```python [^\n]*\n(# verify_receipt\.py\n.*?)```", page, re.DOTALL)
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 60
+    assert "hanse" not in re.findall(r"(?m)^(?:import|from) .*$", code)
+    found: dict[str, Any] = {"__name__": "verifier"}
+    exec(code, found)
+    return cast("Callable[[str, bytes], Any]", found["verify"])
+
+
+def agrees(verify: Callable[[str, bytes], Any], line: bytes) -> bool | None:
+    """Whether both hold a receipt for good; None if both refuse it. Fails if they do not agree."""
+    try:
+        said = Receipt.read(line)
+        ours = said.wrong(said.book, public_of(KEY)) is None
+    except ValueError:
+        ours = False
+    try:
+        theirs = verify(line.decode(), public_of(KEY)) is not None
+    except Exception:
+        theirs = False
+    assert ours == theirs, line
+    return ours or None
+
+
+def test_the_verifier_of_the_documentation_agrees(tmp_path: Path) -> None:
+    """On honest receipts and on as many with a changed byte."""
+    verify, draw = verifier(), random.Random(1)
+    receipts = told_by(tmp_path / "mine", closed(history(12, 5, seed=3)), KEY)
+    assert [agrees(verify, r.as_json().encode()) for r in receipts] == [True] * 60
+    for _ in range(300):
+        true = draw.choice(receipts)
+        changed = mutated(draw, true)
+        found = agrees(verify, changed)
+        assert found is None or means(changed) == means(true.as_json().encode())
+    for receipt in told_by(tmp_path / "other", closed(history(12, 5, seed=3)), OTHER):
+        assert agrees(verify, receipt.as_json().encode()) is None
+
+
+def means(line: bytes) -> dict[str, Any]:
+    """What a receipt says: all but the place of its statement, which another one may share (2 of 3 and 1 of 2)."""
+    return {name: value for name, value in json.loads(line).items() if name not in ("index", "of")}
+
+
+def mutated(draw: random.Random, receipt: Receipt) -> bytes:
+    """A receipt with one character changed in one of its fields."""
+    fields = asdict(receipt)
+    name = draw.choice(sorted(fields))
+    if isinstance(fields[name], int):  # nothing of what it says: both must agree, whatever they say
+        return json.dumps(fields | {name: fields[name] + draw.choice([-1, 1, 2, 64])}).encode()
+    at = draw.randrange(max(1, len(fields[name])))
+    fields[name] = fields[name][:at] + draw.choice("A0b+/=\n ") + fields[name][at + 1 :]
+    return json.dumps(fields).encode()
+
+
+def command(*args: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["receipt", "verify", *map(str, args)])
+    if isinstance(result.exception, UserError):
+        return 2, str(result.exception)
+    return result.exit_code, result.output + (result.stderr if result.stderr_bytes else "")
+
+
+def test_the_command_needs_no_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    receipts = told_by(tmp_path / "book", key=KEY)
+    write_receipts(tmp_path / "r", receipts)
+    mine, theirs, pub = tmp_path / "r" / "client-1.jsonl", tmp_path / "r" / "client-2.jsonl", tmp_path / "operator.pub"
+    pub.write_text(public_of(KEY).hex() + "\n")
+    code, said = command(mine, theirs, "--operator", pub)
+    assert code == 0
+    assert said.startswith("14 receipts hold: book run, rounds 0 to 6.\nAll heads are signed by the key ")
+    code, said = command(mine)
+    assert (code, "is not signed by a key that is pinned here; --operator" in said) == (1, True)
+    (tmp_path / "home" / "operators").mkdir(parents=True)
+    (tmp_path / "home" / "operators" / "host_1.pub").write_text(public_of(KEY).hex())
+    code, said = command(mine, "--json")
+    assert (code, [r["balance"] for r in json.loads(said)["receipts"]]) == (
+        0,
+        [r.balance for r in receipts if r.client == 1],
+    )
+    pub.write_text(public_of(OTHER).hex())
+    code, said = command(mine, "--operator", pub)
+    assert (code, "is not signed by the operator's key" in said) == (1, True)
+    mine.write_text(mine.read_text().replace('\\"client\\":1', '\\"client\\":3', 1))
+    assert command(mine)[0] == 1
+    assert command(tmp_path / "none") == (2, f"{tmp_path / 'none'}: is not a file of receipts")
+    (tmp_path / "empty").touch()
+    assert command(tmp_path / "empty") == (2, f"{tmp_path / 'empty'}: has no whole receipt")
+
+
+def test_two_books_that_one_operator_has_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    forged = [(n, [replace(t, memo="x") if n == 3 else t for t in new if t.kind != CLOSE]) for n, new in TOLD]
+    write_receipts(tmp_path / "a", told_by(tmp_path / "one"))
+    write_receipts(tmp_path / "b", told_by(tmp_path / "two", closed(forged)))
+    mine, theirs = tmp_path / "a" / "client-1.jsonl", tmp_path / "b" / "client-2.jsonl"
+    assert command(mine)[0] == command(theirs)[0] == 0
+    assert "The heads are not signed" in command(mine)[1]
+    code, said = command(mine, theirs)
+    assert code == 1
+    assert "the operator has shown more than one book: client 2 was told of round 3 that" in said
+
+
+def test_keys_are_read(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization as form
 
-    key = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-    pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    pem = KEY.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     (tmp_path / "key.pem").write_bytes(pem)
-    write_receipts(tmp_path / "receipts", told_receipts(), {1: load_key(tmp_path / "key.pem")})
-    receipts = list(read_receipts(tmp_path / "receipts"))
-    assert {r.client for r in receipts if r.signature} == {1}
-    assert {r.key for r in receipts if r.client == 1} == {key.public_key().public_bytes_raw().hex()}
-    assert all(r.genuine() for r in receipts)
-    assert verify(ledger, receipts).ok
-    for change in ({"balance": 0}, {"round": 99}, {"head": "0" * 64}, {"signature": "00"}, {"key": "zz"}):
-        mine = next(r for r in receipts if r.client == 1)
-        assert not replace(mine, **change).genuine()
-    wrong = verify(ledger, [replace(next(r for r in receipts if r.client == 1), round=99)]).wrong
-    assert wrong == "receipt of client 1, round 99: its signature is wrong"
+    assert public_of(load_key(tmp_path / "key.pem")) == public_of(KEY)
     (tmp_path / "no.pem").write_text("this is no key")
     with pytest.raises(UserError, match="is not a private key"):
         load_key(tmp_path / "no.pem")
 
 
-def test_accounts_of_a_receipt() -> None:
-    for receipt in told_receipts():
+def test_accounts_of_a_receipt(told: list[Receipt]) -> None:
+    for receipt in told:
         assert {account for _, account, _ in receipt.postings} <= {client(receipt.client), escrow(receipt.client)}
+
+
+def test_a_round_is_closed_once_and_nothing_follows(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="transaction 'late': round 6 is closed"):
+        ledger.post(6, [pay(0, 1, 1, "late")])
+    for wrong in (
+        Transaction(CLOSE, "fee", (("client/0", -1), ("client/1", 1))),
+        Transaction("end", CLOSE, ()),
+        Transaction(CLOSE, CLOSE, (("client/0", -1), ("client/1", 1))),
+    ):
+        with pytest.raises(ValueError, match="'close' is the step and the kind of what closes a round"):
+            ledger.post(7, [wrong])

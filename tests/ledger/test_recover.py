@@ -1,11 +1,12 @@
-"""A ledger that is lost, damaged or behind is rebuilt to the head of the checkpoint, or a line says why not."""
+"""A log that is behind is completed to the head of the checkpoint; one that does not lead there is refused. An index
+that is lost or damaged stops nothing, and is written anew.
+"""
 
 import json
+import logging
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ import pytest
 import hanse
 from hanse.base.errors import MachineError
 from hanse.cli import entry as cli
-from hanse.ledger.place import open_ledger
-from hanse.ledger.store import Record
+from hanse.core.entry import LOG
+from hanse.ledger.index import difference
+from hanse.ledger.log import heads_of
+from hanse.ledger.record import Record
+from hanse.ledger.run_ledger import latest_claim, open_ledger
 from hanse.runs.runbooks import RunBooks
 
 HERE = Path(__file__).parent
-JOURNAL = "transactions.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +41,7 @@ def experiment(rounds: int = 4) -> hanse.Experiment:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run; ``two`` beside it is its ledger as it was after two rounds."""
+    """A finished run; ``two`` beside it is its index as it was after two rounds."""
     folder = tmp_path_factory.mktemp("played")
 
     class Copy:
@@ -46,17 +49,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def on_end(self, *_: object) -> None: ...
         def on_round(self, metrics: dict, _: object) -> None:
             if metrics["round"] == 1:
-                copy_database(folder / "run" / "ledger.db", folder / "two.db")
+                shutil.copy(folder / "run" / "ledger.db", folder / "two.db")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(HERE.parent))
         hanse.run(experiment(), out=folder / "run", observers=[Copy()])
     return folder / "run"
-
-
-def copy_database(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
-        one.backup(other)
 
 
 def gone(file: Path) -> None:
@@ -80,17 +78,11 @@ def behind(file: Path) -> None:
     shutil.copy(file.parent.parent / "two.db", file)
 
 
-DAMAGE = [gone, empty, half, no_database, behind]
-
-
 @pytest.fixture
 def run(played: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run, its ledger in one file."""
+    """A copy of the finished run."""
     shutil.copytree(played, tmp_path / "run")
     shutil.copy(played.parent / "two.db", tmp_path)
-    for left in (tmp_path / "run").glob("ledger.db*"):
-        left.unlink()
-    copy_database(played / "ledger.db", tmp_path / "run" / "ledger.db")
     return tmp_path / "run"
 
 
@@ -107,118 +99,118 @@ def code_of(args: list[str | Path], monkeypatch: pytest.MonkeyPatch) -> int:
     return int(end.value.code or 0)
 
 
-@pytest.mark.parametrize("harm", DAMAGE)
-def test_resume_mends_the_ledger_to_the_last_posting(
-    harm: Callable[[Path], None], run: Path, played: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def apart(folder: Path) -> str | None:
+    return difference(folder / "ledger.db", open_ledger(folder))
+
+
+@pytest.mark.parametrize("harm", [gone, empty, behind])
+def test_resume_completes_the_index(harm: Callable[[Path], None], run: Path) -> None:
+    harm(run / "ledger.db")
+    hanse.resume(run)
+    assert apart(run) is None
+    with open_ledger(run) as ledger:
+        assert ledger.count() == latest_claim(run).count  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("harm", [half, no_database])
+def test_a_damaged_index_stops_no_round_and_the_command_writes_it_anew(
+    harm: Callable[[Path], None], played: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     harm(run / "ledger.db")
-    assert code_of(["resume", run, "--explain"], monkeypatch) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"from {JOURNAL}" in said
+    with caplog.at_level(logging.WARNING):
+        hanse.resume(run)
+    assert "the index of the books is not written: sqlite:///" in caplog.text
     assert history(run) == history(played)
-    aside = list(run.glob("ledger.db.damaged-1"))
-    assert len(aside) == (harm in (half, no_database))  # what was damaged is kept
-
-
-@pytest.mark.parametrize("harm", DAMAGE)
-def test_the_command_rebuilds_it_without_the_data(
-    harm: Callable[[Path], None], run: Path, played: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    harm(run / "ledger.db")
+    assert code_of(["ledger", "verify", run], monkeypatch) == 1
+    assert "the index differs from the books" in capsys.readouterr().err
+    (run / "ledger.db").unlink()
     assert code_of(["ledger", "rebuild", run], monkeypatch) == 0
-    assert f"from {JOURNAL}" in capsys.readouterr().out
-    assert history(run) == history(played)
-    assert code_of(["ledger", "rebuild", run], monkeypatch) == 0
-    assert capsys.readouterr().out == "The books hold; nothing was changed.\n"
+    assert capsys.readouterr().out == f"wrote {len(history(run))} transactions into the index\n"
+    assert code_of(["ledger", "verify", run], monkeypatch) == 0
 
 
-def test_a_row_that_was_changed_is_found_by_the_command_and_made_good(run: Path, played: Path) -> None:
-    from hanse.ledger.recover import rebuild_run
+def cut_to(count: int) -> Callable[[Path], None]:
+    """Leave the postings of which the heads speak up to so many from the end."""
 
-    with closing(sqlite3.connect(run / "ledger.db")) as database:
-        database.execute("UPDATE accounts SET balance = balance + 1 WHERE name = 'client/0'")
-        database.commit()
-    [said] = rebuild_run(run)
-    assert "its postings sum to" in said
-    assert (run / "ledger.db.damaged-1").exists()
-    assert history(run) == history(played)
+    def cut(log: Path) -> None:
+        notes = heads_of(log).read_text().split("\n\n")[:-1][:-count]
+        lines = log.read_bytes().splitlines(keepends=True)[: int(notes[-1].split("\n")[1])]
+        heads_of(log).write_text("".join(f"{note}\n\n" for note in notes))
+        log.write_bytes(b"".join(lines))
 
-
-def cut(journal: Path) -> None:
-    lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join(lines[:-1]))
+    return cut
 
 
-def other_amount(journal: Path) -> None:
-    journal.write_text(journal.read_text().replace("7000000", "8000000"))
+def test_what_a_kill_kept_from_the_log_is_appended(run: Path, played: Path) -> None:
+    """The last checkpoint has the last round's transactions; the log is the same again, to the byte."""
+    cut_to(1)(run / LOG)
+    with (run / LOG).open("ab") as log:
+        log.write(b'{"number":')  # and a torn line
+    hanse.resume(run)
+    for file in (LOG, heads_of(Path(LOG)).name):
+        assert (run / file).read_bytes() == (played / file).read_bytes()
 
 
-def written_anew(journal: Path) -> None:
-    """A chain that holds in itself, of other payments."""
-    from hanse.core.book import Book
-    from hanse.ledger.export import from_dict, line_of
+def other_amount(log: Path) -> None:
+    log.write_text(log.read_text().replace("7000000", "8000000"))
 
-    text, head = "", Book().head
-    for number, line in enumerate(journal.read_text().splitlines(), 1):
-        fields = json.loads(line.replace("7000000", "8000000"))
-        record = from_dict(fields)
-        after, [hash_] = Book(head=head, floor=-(10**12)).chain(record.round, [record.transaction])
-        text += line_of(Record(number, record.round, record.transaction, head, hash_))
-        head = after.head
-    journal.write_text(text)
+
+def written_anew(log: Path) -> None:
+    """A log that holds in itself, of other payments."""
+    from hanse.ledger.record import read_line
+    from hanse.ledger.store import Ledger
+
+    records = [read_line(line.replace(b"7000000", b"8000000")) for line in log.read_bytes().splitlines()]
+    name = json.loads((log.parent / "ledger.json").read_text())["book"]
+    log.unlink()
+    heads_of(log).unlink()
+    with Ledger.open(log, book=name) as ledger:
+        ledger.post_rounds((record.round, record.transaction) for record in records)
+
+
+def no_heads(log: Path) -> None:
+    heads_of(log).write_bytes(b"")
 
 
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (gone, r"transactions.jsonl is not there \(an older hanse kept none\)"),
-        (cut, r"transactions.jsonl ends after (\d+) of \d+ transactions"),
-        (other_amount, "transactions.jsonl is damaged in line 1"),
-        (written_anew, "transactions.jsonl leads to the head [0-9a-f]{64}, the checkpoint of round 4 has [0-9a-f]{64}"),
+        (gone, "is gone, and with it the run's books"),
+        (cut_to(3), r"checkpoint of round 4: head [0-9a-f]{64} is not in the book: its tail is cut"),
+        (no_heads, r"checkpoint of round 4: head [0-9a-f]{64} is not in the book: its tail is cut"),
+        (other_amount, "transactions 1 to [0-9]+: lead to the root [0-9a-f]{64}; the head has [0-9a-f]{64}"),
+        (written_anew, r"checkpoint of round 4: head [0-9a-f]{64} is not in the book"),
     ],
 )
 def test_what_does_not_lead_to_the_checkpoints_head_is_refused_and_changes_nothing(
     harm: Callable[[Path], None], said: str, run: Path
 ) -> None:
-    from hanse.ledger.recover import rebuild_run
-
-    (run / "ledger.db").unlink()
-    harm(run / JOURNAL)
-    for rebuild in (rebuild_run, hanse.resume):
-        with pytest.raises(
-            MachineError, match=rf"ledger.db: is gone; it cannot be rebuilt: .*{said}; 'hanse ledger re"
-        ):
-            rebuild(run)
-    assert not list(run.glob("ledger.db*"))
-
-
-def test_a_ledger_of_other_payments_is_not_gone_on_with(run: Path, tmp_path: Path) -> None:
-    hanse.run(experiment().model_copy(update={"clients": experiment().clients.model_copy(update={"grant": 8.0})}),
-              out=tmp_path / "other")  # fmt: skip
-    (run / "ledger.json").write_text((tmp_path / "other" / "ledger.json").read_text())
-    (run / "ledger.db").unlink()
-    copy_database(tmp_path / "other" / "ledger.db", run / "ledger.db")
-    with pytest.raises(MachineError, match=r"is not this run's: its transaction \d+ has the hash"):
+    harm(run / LOG)
+    before = {file: file.read_bytes() for file in run.glob("transactions.*")}
+    with pytest.raises(MachineError, match=rf"transactions\.jsonl: {said}.*; put a copy of it and of its heads back"):
         hanse.resume(run)
+    assert {file: file.read_bytes() for file in run.glob("transactions.*")} == before
 
 
-def test_a_journal_that_is_lost_is_written_again_from_the_ledger(run: Path, played: Path) -> None:
-    (run / JOURNAL).unlink()  # as in a run that an older hanse began
+def test_rounds_that_are_played_again_after_a_checkpoint_was_lost_are_not_paid_twice(run: Path, played: Path) -> None:
+    last = sorted((run / "checkpoints").glob("*.safetensors"))[-2:]
+    for file in last:
+        file.write_bytes(b"damaged")
     hanse.resume(run)
-    assert (run / JOURNAL).read_bytes() == (played / JOURNAL).read_bytes()
+    assert (run / LOG).read_bytes() == (played / LOG).read_bytes()
+    assert apart(run) is None
 
 
-def test_the_journal_is_what_export_prints(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_is_what_export_prints(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from hanse.cli.ledger import export
 
     export(played, "json")
-    assert capsys.readouterr().out == (played / JOURNAL).read_text()
+    assert capsys.readouterr().out == (played / LOG).read_text()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "ledger.json: is gone; it must be"), ("{", "ledger.json: is damaged; it must be")]
+    ("content", "said"), [(None, "ledger.json: is gone; it must be"), ("{", "ledger.json: .*; it must be")]
 )
 def test_the_name_of_the_book_is_needed(content: str | None, said: str, run: Path) -> None:
     (run / "ledger.json").unlink() if content is None else (run / "ledger.json").write_text(content)

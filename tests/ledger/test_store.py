@@ -1,19 +1,20 @@
-"""The ledger's database: what it takes, what it refuses, what it gives back."""
+"""The book on disk: what it takes, what it refuses, what it gives back, and how it stands in its files."""
 
+import base64
 import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from ledger_cases import book_of, fee, flat, grant, history, pay, play
-from sqlalchemy import Connection, insert, text, update
-from sqlalchemy.exc import DBAPIError
 
 from hanse.base.errors import UserError
-from hanse.core.book import LedgerError, OverdraftError
-from hanse.core.entry import GENESIS, MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.base.merkle import Tree
+from hanse.core.book import DamagedError, LedgerError, OverdraftError
+from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.ledger.log import heads_of
+from hanse.ledger.record import Head
 from hanse.ledger.store import Ledger
-from hanse.ledger.tables import accounts, postings, transactions
 
 
 def test_what_is_posted_stands_in_the_book(ledger: Ledger) -> None:
@@ -33,15 +34,28 @@ def test_what_is_posted_stands_in_the_book(ledger: Ledger) -> None:
     assert verdict.postings == sum(len(t.postings) for _, t in flat(told))
 
 
-def test_the_hash_is_of_the_canonical_text(ledger: Ledger) -> None:
-    first, second = ledger.post(3, [grant(0), fee(0, 5)])
-    assert first.previous == GENESIS
-    assert second.previous == first.hash
-    text_ = json.dumps(
-        [first.hash, 3, "fee/0", "fee", "", [["client/0", -5], ["pool/tier 0", 2], ["escrow/0", 3]]],
-        separators=(",", ":"),
-    )
-    assert second.hash == hashlib.blake2b(text_.encode(), digest_size=32).hexdigest()
+def test_the_lines_are_the_leaves_of_the_tree(ledger: Ledger) -> None:
+    """By RFC 9162, and by the C2SP's form of a checkpoint: origin, size, root in base64, an extension line, a blank."""
+    ledger.post(3, [grant(0), fee(0, 5)])
+    ledger.post(4, [fee(0, 7)])
+    lines = ledger.file.read_bytes().splitlines()
+    assert json.loads(lines[1]) == {
+        "number": 2, "round": 3, "step": "fee/0", "kind": "fee", "memo": "",
+        "postings": [["client/0", -5], ["pool/tier 0", 2], ["escrow/0", 3]],
+    }  # fmt: skip
+    first, second, third = (hashlib.sha256(b"\0" + line).digest() for line in lines)
+    pair = hashlib.sha256(b"\1" + first + second).digest()
+    root = hashlib.sha256(b"\1" + pair + third).digest()
+    assert ledger.head() == root.hex() == Tree(lines).root().hex()
+    notes = [
+        f"hanse/run\n2\n{base64.b64encode(pair).decode()}\nround 3\n\n",
+        f"hanse/run\n3\n{base64.b64encode(root).decode()}\nround 4\n\n",
+    ]
+    assert heads_of(ledger.file).read_text() == "".join(notes)
+    assert Head.read(notes[1]) == Head("run", 3, root, 4)
+    for odd in ("", notes[1][:-1], notes[1] + "x", notes[1].replace("\n3\n", "\n03\n"), notes[1].replace("=", "!")):
+        with pytest.raises(ValueError, match="is not a head of a log"):
+            Head.read(odd)
 
 
 def test_history_by_account_and_round(ledger: Ledger) -> None:
@@ -51,6 +65,8 @@ def test_history_by_account_and_round(ledger: Ledger) -> None:
         want = [(n, t) for n, t in flat(told) if account in dict(t.postings)]
         assert [(r.round, r.transaction) for r in ledger.history(account)] == want
     assert [r.transaction for r in ledger.history(round=2)] == told[2][1]
+    for after in (0, 3, ledger.count() - 1, ledger.count()):
+        assert [r.number for r in ledger.history(after=after)] == list(range(after + 1, ledger.count() + 1))
 
 
 def test_a_second_posting_returns_the_first(ledger: Ledger) -> None:
@@ -129,32 +145,18 @@ def test_transfer(ledger: Ledger) -> None:
     assert ledger.balance(escrow(12)) == 0
 
 
-def test_a_floor_below_zero_is_credit(url: str) -> None:
-    with Ledger.open(url, book="credit", floor=-50) as ledger:
+def test_a_floor_below_zero_is_credit(file: Path) -> None:
+    with Ledger.open(file, floor=-50) as ledger:
         ledger.post(0, [pay(0, 1, 50)])
         with pytest.raises(OverdraftError, match="client/0 would hold -51 units; its floor is -50"):
             ledger.post(0, [pay(0, 2, 1)])
-    with Ledger.open(url, book="credit") as again:
-        assert again.floor == -50
+    with Ledger.open(file, floor=-50) as again:
         assert again.balance(client(0)) == -50
-    with pytest.raises(LedgerError, match="floor: 0: book 'credit' was made with the floor -50"):
-        Ledger.open(url, book="credit", floor=0)
-
-
-def test_books_in_one_database_do_not_see_each_other(url: str) -> None:
-    with Ledger.open(url, book="a") as a, Ledger.open(url, book="b") as b:
-        told, others = history(4, 3, seed=1), history(4, 3, seed=2)
-        for mine, theirs in zip(told, others, strict=True):
-            a.post(*mine)
-            b.post(*theirs)
-        assert a.as_book() == book_of(told)
-        assert b.as_book() == book_of(others)
-        assert a.verify().ok
-        assert b.verify().ok
+    with Ledger.open(file) as strict, pytest.raises(DamagedError, match=r"transaction 1: .*its floor is 0"):
+        strict.balance(client(0))
 
 
 def test_the_order_within_a_round_decides_who_can_pay(ledger: Ledger) -> None:
-    """The database sees a round at once; the book goes through it in order, and refuses to pay before being paid."""
     ledger.post(0, [grant(0, 10)])
     with pytest.raises(OverdraftError):
         ledger.post(1, [pay(1, 2, 10), pay(0, 1, 10)])
@@ -162,135 +164,34 @@ def test_the_order_within_a_round_decides_who_can_pay(ledger: Ledger) -> None:
     assert ledger.balance(client(2)) == 10
 
 
-def test_reading_only(url: str) -> None:
-    with pytest.raises(LedgerError, match="there is no ledger here"):
-        Ledger.open(url, read_only=True)
-    with Ledger.open(url, book="run") as ledger:
+def test_reading_only(file: Path) -> None:
+    with pytest.raises(DamagedError, match=r"transactions\.heads: is gone"):
+        Ledger.open(file, read_only=True).head()
+    with Ledger.open(file, book="run") as ledger:
         play(ledger, history(3, 3))
-        with Ledger.open(url, book="run", read_only=True) as reader:
+        with Ledger.open(file, book="run", read_only=True) as reader:
             assert reader.as_book() == ledger.as_book()
             assert reader.verify().ok
             with pytest.raises(LedgerError, match="open for reading only"):
                 reader.post(9, [grant(9)])
-            with pytest.raises(LedgerError), reader.begin() as connection:
-                connection.execute(text("DELETE FROM postings"))
             ledger.post(9, [grant(9)])  # a reader does not stand in the way
             assert reader.balance(client(9)) == 100 * TOKEN
-    with pytest.raises(LedgerError, match="has no book 'other'"):
-        Ledger.open(url, book="other", read_only=True)
+    with pytest.raises(DamagedError, match="is of the book 'run', not of 'other'"):
+        Ledger.open(file, book="other", read_only=True).head()
+    with pytest.raises(UserError, match="must be a line of text"):
+        Ledger.open(file, book="")
+    with pytest.raises(FileNotFoundError):
+        Ledger.open(file.parent / "no" / "book.jsonl")
 
 
 def test_a_history_that_is_being_read_stays_as_it_was(ledger: Ledger) -> None:
-    with Ledger.open(ledger.url.render_as_string(hide_password=False), book="run", read_only=True) as reader:
-        ledger.post(0, [grant(i) for i in range(4500)])  # more than one chunk
+    with Ledger.open(ledger.file, book="run", read_only=True) as reader:
+        ledger.post(0, [grant(i) for i in range(450)])
         reading = reader.history()
         next(reading)
         ledger.post(1, [grant(9999)])
-        assert sum(1 for _ in reading) == 4499
-
-
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_commit_is_on_the_disk(ledger: Ledger) -> None:
-    with ledger.begin() as connection:
-        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
-        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2  # FULL
-        assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
-
-
-def test_urls(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="must be sqlite:///FILE or postgresql"):
-        Ledger.open("mysql://localhost/x")
-    with pytest.raises(UserError, match="is not a database URL"):
-        Ledger.open("://")
-    with pytest.raises(LedgerError, match="there is no such folder"):
-        Ledger.open(tmp_path / "no" / "ledger.db")
-    with Ledger.open(tmp_path / "ledger.db") as here:  # a path is an SQLite file
-        here.post(0, [grant(0)])
-    (tmp_path / "text.db").write_text("these are no books, this is a long text about ships" * 30)
-    with pytest.raises(LedgerError, match="file is not a database"):
-        Ledger.open(tmp_path / "text.db")
-    with pytest.raises(UserError, match="must be a line of text"):
-        Ledger.open(tmp_path / "ledger.db", book="")
-    with Ledger.open("sqlite://") as memory:
-        memory.post(0, [grant(0)])
-        assert memory.verify().ok
-
-
-# ---- what the database itself refuses, whoever writes to it
-
-FORBIDDEN = {
-    "change a posting": "UPDATE postings SET amount = amount + 1",
-    "delete a posting": "DELETE FROM postings WHERE line = 1",
-    "delete a transaction": "DELETE FROM transactions WHERE number = 2",
-    "change a hash": "UPDATE transactions SET hash = previous",
-    "unseal": "UPDATE transactions SET sealed = false",
-    "rename an account": "UPDATE accounts SET name = 'client/8' WHERE name = 'client/0'",
-    "lower a floor": "UPDATE accounts SET floor = -5 WHERE name = 'client/0'",
-    "delete an account": "DELETE FROM accounts",
-    "enter a sealed one": "INSERT INTO postings SELECT transaction_id, 9, account_id, 5 FROM postings WHERE line = 1",
-    "begin sealed": "INSERT INTO transactions (book_id, number, round, step, kind, memo, previous, hash, sealed) "
-    "SELECT book_id, 9, 9, 'x', 'x', '', hash, hash, true FROM transactions WHERE number = 2",
-    "begin with money": "INSERT INTO accounts (book_id, name, balance) SELECT id, 'client/9', 5 FROM books",
-    "a balance too large": "UPDATE accounts SET balance = 9223372036854775807 + balance WHERE balance > 0",
-    "change a book": "UPDATE books SET floor = -100",
-    "delete a book": "DELETE FROM books",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", FORBIDDEN)
-def test_the_database_forbids(ledger: Ledger, case: str) -> None:
-    ledger.post(0, [grant(0), grant(1)])
-    before = ledger.as_book()
-    with pytest.raises(DBAPIError), ledger._engine.begin() as connection:
-        connection.execute(text(FORBIDDEN[case]))
-    assert ledger.as_book() == before
-    assert ledger.verify().ok
-
-
-@pytest.mark.parametrize("amounts", [(-5, 4), (5,), (-500, 500)], ids=["unbalanced", "one", "overdraft"])
-def test_the_database_checks_what_is_sealed(ledger: Ledger, amounts: tuple[int, ...]) -> None:
-    """Around the code: postings go in, but their transaction cannot be sealed."""
-    ledger.post(0, [grant(0, 100), grant(1, 100)])
-    with pytest.raises(DBAPIError, match="ledger: "), ledger._engine.begin() as connection:
-        _seal_by_hand(connection, ledger, amounts)
-    assert ledger.verify().ok
-
-
-def _seal_by_hand(connection: Connection, ledger: Ledger, amounts: tuple[int, ...]) -> None:
-    row = {
-        "book_id": ledger.id,
-        "number": 3,
-        "round": 1,
-        "step": "x",
-        "kind": "x",
-        "memo": "",
-        "previous": "",
-        "hash": "",
-    }
-    connection.execute(insert(transactions).values(**row))
-    mine = transactions.c.number == 3
-    id_ = connection.execute(transactions.select().where(mine)).one().id
-    names = connection.execute(accounts.select().where(accounts.c.name.like("client/%")).order_by(accounts.c.id)).all()
-    connection.execute(
-        insert(postings),
-        [
-            {"transaction_id": id_, "line": i, "account_id": names[i].id, "amount": amount}
-            for i, amount in enumerate(amounts)
-        ],
-    )
-    connection.execute(update(transactions).where(mine).values(sealed=True))
-
-
-@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_postgresql_lets_nothing_open_be_committed(ledger: Ledger) -> None:
-    row = {"book_id": ledger.id, "number": 1, "round": 1, "step": "x", "kind": "x", "memo": "", "previous": GENESIS}
-    with pytest.raises(DBAPIError, match="is open or unbalanced"), ledger._engine.begin() as connection:
-        connection.execute(insert(transactions).values(**row, hash="x"))
-    with pytest.raises(DBAPIError, match="TRUNCATE is refused"), ledger._engine.begin() as connection:
-        connection.execute(text("TRUNCATE postings"))
-    ledger.post(0, [grant(0)])
-    with pytest.raises(DBAPIError, match="only sealing moves a balance"), ledger._engine.begin() as connection:
-        connection.execute(text("UPDATE accounts SET balance = balance + 1"))
+        assert sum(1 for _ in reading) == 449
+        assert [r.number for r in reader.history(after=450)] == [451]
 
 
 def test_a_book_read_back_knows_what_its_last_round_has(ledger: Ledger) -> None:

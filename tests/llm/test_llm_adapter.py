@@ -131,7 +131,7 @@ def test_options_that_cannot_be(llm: None, options: dict[str, object], message: 
 
 
 def test_data_and_base_must_agree(llm: None) -> None:
-    with pytest.raises(UserError, match=r"has 263 tokens, and the data have 300; data\.tokenizer must be 'bytes'"):
+    with pytest.raises(UserError, match=r"263 tokens, and the data have 300; data\.source\.tokenizer must be 'bytes'"):
         build_problem("lora", (T,), 300, 0, **OPTIONS)
     with pytest.raises(UserError, match="takes instructions"):
         build_problem("lora", (1, 8, 8), 10, 0, **OPTIONS)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,8 @@ def test_engines_agree_on_adapters_local_and_deployment(llm: None, tmp_path: Pat
     assert torch.allclose(local.table.rows, state.table.rows, rtol=0, atol=1e-4)  # what was asked for
     assert torch.equal(local.table.rows, state.table.rows)  # what is
     assert local.clients == clients(tmp_path / "run")
-    assert local.book == state.book
-    assert kinds(tmp_path / "run") == {"grant", "market"}
+    assert replace(local.book, peaks=()) == replace(state.book, peaks=())  # closes have hashes of the engine's records
+    assert kinds(tmp_path / "run") == {"grant", "market", "close"}
     here, there = local.metrics[-1], metrics(tmp_path / "run")[-1]
     for name in ("client/test_perplexity", "client/test_accuracy", "client/test_fit_q50", "utility/mean"):
         assert there[name] == pytest.approx(here[name], rel=1e-6)

@@ -27,8 +27,8 @@ def test_settings_of_the_paper() -> None:
     table = find_table("ipfl", "table1", "paper")
     cell = next(c for c in table.cells if c.setting == "Finance, TFNS" and c.algorithm == "iPFL")
     given = cell.variants[0].sections
-    assert given["model"]["base"] == given["data"]["tokenizer"] == "meta-llama/Llama-2-7b-hf"
-    assert (given["model"]["rank"], given["model"]["alpha"], given["data"]["length"]) == (32, 64.0, 512)
+    assert given["model"]["base"] == given["data"]["source"]["tokenizer"] == "meta-llama/Llama-2-7b-hf"
+    assert (given["model"]["rank"], given["model"]["alpha"], given["data"]["source"]["length"]) == (32, 64.0, 512)
     assert (given["train"]["batch_size"], given["train"]["optimizer"], given["run"]["rounds"]) == (8, "adamw", 50)
     first, last = (given["train"]["lr"] * given["train"]["lr_decay"] ** r for r in (0, 49))
     assert (first, last) == (pytest.approx(5e-5), pytest.approx(1e-6))

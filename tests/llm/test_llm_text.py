@@ -186,7 +186,7 @@ def test_clients_of_the_papers_scenarios(raw: Path) -> None:
     data = build(spec)
     assert data.names == ("fiqa 0", "fiqa 1", "tfns 0", "tfns 1", "nwgi 0", "nwgi 1")
     assert data.sizes.tolist() == [6] * 6
-    code = build(spec.model_copy(update={"source": "finance_code", "clients": 8}))
+    code = build(DataSpec(**{**spec.model_dump(), "source": "finance_code", "clients": 8}))
     assert code.names[:5] == tuple(f"code_alpaca {c}" for c in range(5))
     assert code.sizes.tolist() == [14] * 5 + [4] * 3
 

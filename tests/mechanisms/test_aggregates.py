@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import hanse
 from hanse.base.errors import PartError, UserError
-from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, State, View
+from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, Size, State, View
 from hanse.core.table import Add, Mix
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS, build_mechanism
@@ -24,7 +24,7 @@ from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
 from hanse.reports.audit import audit_run
 from hanse.rounds.round import Played, Setup, first_state, play_round
-from hanse.runs.record import row_hash
+from hanse.runs.round_record import row_hash
 from hanse.runs.setup import build, settle_engine
 
 M = 4
@@ -160,14 +160,14 @@ RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
 
 def world(weigh: Any, **mechanism: Any) -> Setup:
     experiment = hanse.Experiment(
-        data={"clients": M, "alpha": 0.3, "root": 0.2},
+        data={"clients": M, "partition": {"alpha": 0.3}, "root": 0.2},
         model={"name": "mlp", "hidden": [6]},
         mechanism={"name": "fedavg", "clients_per_round": M, "value": "exact", "weigh": weigh, **mechanism},
         train={"lr": 0.1, "steps": 8, "batch_size": 2000, "momentum": 0.5},
         behaviour={"straggler": {"fraction": 0.6}},
         engine={"train": "sequential", "threads": 1},
     )
-    return settle_engine(experiment, build(experiment))[1]
+    return settle_engine(build(experiment)).setup
 
 
 def loss_of(setup: Setup, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
@@ -256,7 +256,8 @@ def test_krum_by_hand() -> None:
     assert krum_scores(squared, 1).tolist() == [1 + 9, 1 + 4, 1 + 4, 1 + 9, 96**2 + 97**2]
     assert [tolerated(m, None) for m in (1, 2, 3, 4, 5, 7, 9)] == [0, 0, 0, 0, 1, 2, 3]
     assert [tolerated(m, 2) for m in (1, 4, 5, 7, 20)] == [0, 0, 1, 2, 2]
-    assert Krum(f=3).least == 9
+    assert Krum(f=3).unfit(Size(20, 9, 9, 1)) == ()
+    assert len(Krum(f=3).unfit(Size(20, 9, 8, 1))) == 1
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 6, 7, 65])
@@ -404,12 +405,12 @@ def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "mixture": (
         {"weigh": "median", "value": "mixture"},
-        "mechanism.value: Mixture needs models that are mixtures of the updates.*Median in mechanism.weigh is applied "
+        "mechanism.value: Mixture needs a weighted average of the updates; Median in mechanism.weigh is applied "
         "again",
     ),
     "first order": (
         {"weigh": "fedadam", "value": "first_order"},
-        "mechanism.value: FirstOrder needs weights on the updates, along which it goes down the gradient; FedAdam",
+        "mechanism.value: FirstOrder needs a weighted average of the updates; FedAdam",
     ),
     "few seats": (
         {"weigh": {"name": "krum", "f": 1}},
@@ -459,7 +460,7 @@ def test_the_root_set_is_nobody_elses() -> None:
     assert len(rooted.server_root) + len(rooted.server_test) == len(plain.server_test)  # type: ignore[arg-type]
     both = torch.cat([rooted.server_root.x, rooted.server_test.x])  # type: ignore[union-attr]
     assert torch.equal(both.flatten(1).sum(1).sort().values, plain.server_test.x.flatten(1).sum(1).sort().values)  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"validation \+ root = 1.1"):
+    with pytest.raises(UserError, match=r"data\.validation: with root 1\.1; allowed: less than 1"):
         hanse.Experiment(data={"validation": 0.6, "root": 0.5}, mechanism={"name": "fedavg"})
 
 

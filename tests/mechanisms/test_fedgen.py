@@ -24,7 +24,7 @@ from hanse.runs.setup import build, settle_engine
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
     given: dict[str, Any] = {
-        "data": {"clients": 6, "alpha": 0.1},
+        "data": {"clients": 6, "partition": {"alpha": 0.1}},
         "model": {"name": "mlp", "hidden": [12]},
         "mechanism": {"name": name, "clients_per_round": 3},
         "train": {"steps": 10, "batch_size": 32, "lr": 0.02},
@@ -35,7 +35,7 @@ def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.
 
 
 def world_of(made: hanse.Experiment) -> Setup:
-    return settle_engine(made, build(made))[1]
+    return settle_engine(build(made)).setup
 
 
 def play(world: Setup, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
@@ -198,7 +198,10 @@ def test_the_automatic_choice_avoids_them_and_says_why() -> None:
 
 def test_it_beats_fedavg_on_skewed_digits() -> None:
     def accuracy(name: str) -> float:
-        settings = {"data": {"clients": 8, "alpha": 0.1}, "train": {"steps": 20, "batch_size": 32, "lr": 0.01}}
+        settings = {
+            "data": {"clients": 8, "partition": {"alpha": 0.1}},
+            "train": {"steps": 20, "batch_size": 32, "lr": 0.01},
+        }
         run = hanse.run(experiment(name, 24, model={"name": "mlp", "hidden": [32]}, **settings))
         return float(run.metrics[-1]["test/accuracy"])
 

@@ -27,7 +27,7 @@ M = 4
 
 def experiment(**mechanism: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": 6, "alpha": 0.3},
+        data={"clients": 6, "partition": {"alpha": 0.3}},
         model={"name": "mlp", "hidden": [6], "batch_norm": True},
         mechanism={"name": "fedavg", "clients_per_round": M, **mechanism},
         train={"lr": 0.1, "epochs": 2},
@@ -39,7 +39,7 @@ def experiment(**mechanism: Any) -> hanse.Experiment:
 @pytest.fixture(scope="module")
 def world() -> Setup:
     given = experiment()
-    return settle_engine(given, build(given))[1]
+    return settle_engine(build(given)).setup
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
 
 def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     given = experiment(weigh="gtflat")
-    world = settle_engine(given, build(given))[1]
+    world = settle_engine(build(given)).setup
     engine = world.federation.engine  # type: ignore[attr-defined]
     real = engine.train
 
@@ -301,7 +301,7 @@ def test_sketches_keep_distances() -> None:
 def test_a_run_selects_by_the_game() -> None:
     result = hanse.run(
         hanse.Experiment(
-            data={"clients": 6, "alpha": 0.5},
+            data={"clients": 6, "partition": {"alpha": 0.5}},
             model={"name": "logistic"},
             mechanism={"name": "fedavg", "clients_per_round": 2, "select": {"name": "gtflat", "generations": 300}},
             train={"steps": 3, "lr": 0.1},

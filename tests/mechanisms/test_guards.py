@@ -33,7 +33,7 @@ from hanse.core.part import (
 from hanse.core.table import Block, Replace
 from hanse.federation.behaviour import Behaviour
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, build_mechanism
+from hanse.mechanisms.registry import MECHANISMS, PARTS, build_mechanism
 from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.train import SharedModel
 
@@ -98,21 +98,21 @@ class Learns(SelectPart):
         return self.learned
 
 
-MADE: dict[str, Mechanism] = {}
+def made(case: str) -> Mechanism:
+    return CASES[case]
 
 
-def made() -> Mechanism:
-    return MADE["now"]
-
-
-def played(mechanism: Mechanism, rounds: int = 2) -> hanse.Run:
-    MADE["now"] = mechanism
-    data = {"clients": 3, "validation": 0.1}
-    return hanse.run(
-        hanse.Experiment(
-            data=data, model={"name": "logistic"}, mechanism={"name": f"{__name__}:made"}, run={"rounds": rounds}
-        )
+def of_case(case: str) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 3, "validation": 0.1},
+        model={"name": "logistic"},
+        mechanism={"name": f"{__name__}:made", "case": case},
+        run={"rounds": 2},
     )
+
+
+def played(case: str) -> hanse.Run:
+    return hanse.run(of_case(case))
 
 
 BASE = replace(fedavg(3), select=Everyone())
@@ -185,9 +185,8 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_a_part_does_wrong_is_said_with_its_name_and_round(name: str) -> None:
-    mechanism, said = WRONG[name]
-    with pytest.raises(PartError, match=said):
-        played(mechanism)
+    with pytest.raises(PartError, match=WRONG[name][1]):
+        played(name)
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class FillsServer(SharedModel, WeighPart):
 
 def test_a_row_that_groups_train_has_one_writer() -> None:
     with pytest.raises(PartError, match="its weigh replaced row 0, which BySamples in the weigh slot makes"):
-        played(replace(BASE, train=FillsServer()))
+        played("two writers")
 
 
 class WritesState(Learns):
@@ -221,7 +220,7 @@ class WritesState(Learns):
 @pytest.mark.parametrize(("what", "said"), [("array", "read-only"), ("number", "does not support item assignment")])
 def test_nobody_writes_into_a_state_in_place(what: str, said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said) as caught:
-        played(replace(BASE, select=WritesState(what)))
+        played(f"writes {what}")
     assert caught.value.__notes__ == ["raised by the select part WritesState, round 0"]
 
 
@@ -234,12 +233,8 @@ class Reversed(Learns):
 
 
 def test_an_array_that_was_reversed_goes_into_a_checkpoint(tmp_path: Path) -> None:
-    MADE["now"] = replace(BASE, select=Reversed())
-    exp = hanse.Experiment(
-        data={"clients": 3}, model={"name": "logistic"}, mechanism={"name": f"{__name__}:made"}, run={"rounds": 1}
-    )
-    hanse.run(exp, out=tmp_path / "run")
-    assert len(hanse.resume(tmp_path / "run").metrics) == 1
+    hanse.run(of_case("reversed"), out=tmp_path / "run")
+    assert len(hanse.resume(tmp_path / "run").metrics) == 2
 
 
 class Figures(Learns):
@@ -250,16 +245,16 @@ class Figures(Learns):
         return self.learned
 
 
-@pytest.mark.parametrize(
-    ("figures", "said"),
-    [
-        ({"client": np.ones(3)}, "client: is recorded already"),
-        ({"mine": np.ones(2)}, r"mine: is float64 of shape \[2\]"),
-    ],
-)
-def test_figures_of_clients_are_looked_at(figures: Any, said: str) -> None:
-    with pytest.raises(PartError, match=f"the select part Figures: its figures returned {said}"):
-        played(replace(BASE, select=Figures(figures)))
+FIGURES = {
+    "recorded twice": ({"client": np.ones(3)}, "client: is recorded already"),
+    "figures of two": ({"mine": np.ones(2)}, r"mine: is float64 of shape \[2\]"),
+}
+
+
+@pytest.mark.parametrize("case", FIGURES)
+def test_figures_of_clients_are_looked_at(case: str) -> None:
+    with pytest.raises(PartError, match=f"the select part Figures: its figures returned {FIGURES[case][1]}"):
+        played(case)
 
 
 @dataclass(frozen=True)
@@ -271,25 +266,25 @@ def declared(**said: Any) -> Mechanism:
     return replace(BASE, train=type("Declares", (Declares,), said)())
 
 
-@pytest.mark.parametrize(
-    ("said", "line"),
-    [
+DECLARED: Any = {
+    f"declares {next(iter(said))} {number}": (said, line)
+    for number, (said, line) in enumerate([
         ({"needs": "values"}, "mechanism.train: Declares: needs: 'values': must be a set of names"),
         ({"gives": {"trian": frozenset({"groups"})}}, "gives: there is no slot 'trian'; did you mean 'train'?"),
         ({"fills": frozenset({"server"})}, "fills: needs a method 'weigh' that makes these rows"),
         ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
         ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
-        (
-            {"blocks": lambda self: (Block("server", initial="zeros"),)},
-            "initial: 'zeros': must be",
-        ),  # type: ignore[arg-type]
+        ({"blocks": lambda self: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]
         ({"blocks": lambda self: (Block("server", -2),)}, "count: -2: must be a number from 1 on, or PER_CLIENT"),
-    ],
-)
-def test_what_a_part_says_of_itself_is_looked_at_before_round_0(said: dict[str, Any], line: str) -> None:
+    ])
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_what_a_part_says_of_itself_is_looked_at_before_round_0(case: str) -> None:
     with pytest.raises(hanse.UserError) as caught:
-        played(declared(**said))
-    assert any(line in one for one in caught.value.lines)
+        played(case)
+    assert any(DECLARED[case][1] in one for one in caught.value.lines)
 
 
 class NoGives(ValuePart):
@@ -298,14 +293,29 @@ class NoGives(ValuePart):
 
 
 def test_a_part_that_does_not_say_what_it_gives_is_named() -> None:
-    wanting = type("Wants", (Everyone,), {"needs": frozenset({"values"})})()
     with pytest.raises(hanse.UserError, match=r"and NoGives in mechanism[.]value does not say that it gives it"):
-        played(replace(BASE, select=wanting, value=NoGives()))
+        played("not said to be given")
 
 
 def test_rows_to_fill_must_be_there() -> None:
     with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z' to fill"):
-        played(replace(BASE, weigh=Weighs(lambda v: Weighed())))
+        played("no rows to fill")
+
+
+# every mechanism that is played here: its name is an option of the experiment
+CASES: dict[str, Mechanism] = {
+    **{name: mechanism for name, (mechanism, _) in WRONG.items()},
+    **{name: replace(BASE, select=Figures(figures)) for name, (figures, _) in FIGURES.items()},
+    **{name: declared(**said) for name, (said, _) in DECLARED.items()},
+    "two writers": replace(BASE, train=FillsServer()),
+    "writes array": replace(BASE, select=WritesState("array")),
+    "writes number": replace(BASE, select=WritesState("number")),
+    "reversed": replace(BASE, select=Reversed()),
+    "not said to be given": replace(
+        BASE, select=type("Wants", (Everyone,), {"needs": frozenset({"values"})})(), value=NoGives()
+    ),
+    "no rows to fill": replace(BASE, weigh=Weighs(lambda v: Weighed())),
+}
 
 
 class Silent(Behaviour):
@@ -361,7 +371,7 @@ def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
     [
         ({"name": "ipfl", "select": "everyone", "weigh": {"lam": 1.0}}, "select", "Everyone"),
         (
-            {"name": "ipfl", "select": "uniform", "settle": {"name": "market", "pricing": "critical"}},
+            {"name": "ipfl", "select": "uniform", "settle": {"name": "ipfl", "pricing": "critical"}},
             "select",
             "Uniform",
         ),
@@ -373,21 +383,6 @@ def test_a_slot_that_is_given_to_another_part_stays_with_it(table: dict[str, Any
     assert type(build_mechanism(table).slots()[slot]).__name__ == kind
 
 
-@pytest.mark.parametrize(
-    ("table", "mu"),
-    [
-        ({"name": "ipfl", "weigh": {"lam": 1.0}}, 0.4),
-        ({"name": "ipfl", "weigh": {"name": "imports", "lam": 1.0}}, 0.4),
-        ({"name": "ipfl", "lam": 1.0, "train": "model_and_centre"}, 0.4),
-        ({"name": "fedamp", "lam": 0.5, "train": "model_and_centre"}, 0.4),
-        ({"name": "ipfl", "lam": 1.0}, 0.2),
-        ({"name": "ipfl", "train": {"name": "model_and_centre", "mu": 0.3}}, 0.3),
-    ],
-)
-def test_the_pull_of_old_files_is_what_it_was(table: dict[str, Any], mu: float) -> None:
-    assert build_mechanism(table).train.mu == mu  # type: ignore[attr-defined]
-
-
 def same(a: Mechanism, b: Mechanism) -> bool:
     return a.name == b.name and all(x == y for x, y in zip(a.slots().values(), b.slots().values(), strict=True))
 
@@ -396,12 +391,12 @@ def test_what_a_run_writes_reads_as_the_same_mechanism() -> None:
     checked = 0
     for name in MECHANISMS:
         for slot in PARTS:
-            for part in [*PARTS[slot], *RENAMED.get(slot, ())]:
+            for part in PARTS[slot]:
                 experiment = hanse.Experiment(mechanism={"name": name, slot: part})
                 again = hanse.Experiment(**tomllib.loads(experiment.to_toml()))
                 assert same(experiment.mechanism.built, again.mechanism.built), (name, slot, part)
                 checked += 1
-    assert checked == 26 * (sum(map(len, PARTS.values())) + sum(map(len, RENAMED.values())))
+    assert checked == 27 * sum(map(len, PARTS.values()))
 
 
 def test_options_that_are_none_are_kept_beside_the_mechanisms() -> None:

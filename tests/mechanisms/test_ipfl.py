@@ -65,7 +65,7 @@ def rounds_of(made: Any) -> list[Any]:
 def experiment(rounds: int = 4, clients: int = 5, policy: Any = "loyal", grant: float = 100.0, **more: Any) -> Any:
     profiles = {"name": "roles", "roles": TEST5, "eagerness": [1e4, 2e4], "cost": [0.2, 0.4]}
     return hanse.Experiment(
-        data={"clients": clients, "alpha": 1.0, "client_test": 0.2, "client_validation": 0.1, "seed": 2},
+        data={"clients": clients, "partition": {"alpha": 1.0}, "client_test": 0.2, "client_validation": 0.1, "seed": 2},
         model={"name": "logistic"},
         mechanism={"name": "ipfl", **more.pop("mechanism", {})},
         train={"steps": 5, "batch_size": 16, "lr": 0.1},

@@ -24,6 +24,8 @@ from hanse.mechanisms.weigh import Received
 from hanse.reports.audit import audit_run
 
 ME = Me(1, 3, 0, Recipe(lr=0.1), 4)
+MARKET = "hanse.lab.papers.authors:ipfl"
+UTILITIES = "hanse.lab.papers.authors:AuthorsUtilities"
 
 
 # the market
@@ -31,7 +33,7 @@ ME = Me(1, 3, 0, Recipe(lr=0.1), 4)
 
 def test_a_market_that_breaks_is_recorded_and_audited(tmp_path: Path) -> None:
     profiles = {"name": "listed", "cost": [0.1, 1.0, 6.0, 0.2, 0.3], "eagerness": [1e4] * 5}
-    made = experiment(mechanism={"stop": "break"}, profiles=profiles, rounds=3)
+    made = experiment(mechanism={"name": MARKET, "stop": "break"}, profiles=profiles, rounds=3)
     hanse.run(made, out=tmp_path / "run")
     r = records(tmp_path / "run")[0]
     args = r["market_distance"], r["market_size"], r["market_cost"], r["market_eagerness"], float(r["market_lam"])
@@ -42,11 +44,11 @@ def test_a_market_that_breaks_is_recorded_and_audited(tmp_path: Path) -> None:
 
 def test_break_goes_with_the_papers_prices_only() -> None:
     with pytest.raises(hanse.UserError, match="'critical': must be 'marginal' with stop = 'break'"):
-        hanse.run(experiment(mechanism={"stop": "break", "pricing": "critical"}))
+        hanse.run(experiment(mechanism={"name": MARKET, "weigh": {"stop": "break", "pricing": "critical"}}))
 
 
 def test_a_market_after_the_last_training(tmp_path: Path) -> None:
-    last = hanse.run(experiment(mechanism={"last_market": True}), out=tmp_path / "last")
+    last = hanse.run(experiment(mechanism={"name": MARKET, "last_market": True}), out=tmp_path / "last")
     plain = hanse.run(experiment(), out=tmp_path / "plain")
     markets = records(tmp_path / "last")
     assert ["market_graph" in r for r in markets] == [True] * 4
@@ -59,7 +61,7 @@ def test_a_market_after_the_last_training(tmp_path: Path) -> None:
 def test_baselines_have_as_many_markets() -> None:
     each = []
     for option in ({}, {"last_market": True}):
-        given = {"name": "fedavg", "settle": {"name": "utilities", "eagerness": 1e4, **option}}
+        given = {"name": "fedavg", "settle": {"name": UTILITIES, "eagerness": 1e4, **option}}
         profiles = {"name": "uniform", "cost": 1.0, "eagerness": 1e4}
         run = hanse.run(hanse.Experiment(**{**experiment(profiles=profiles).sections(), "mechanism": given}))
         each.append(run.metrics[-1]["utility/mean"])
@@ -67,7 +69,7 @@ def test_baselines_have_as_many_markets() -> None:
 
 
 def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
-    played = rounds_of(experiment(rounds=2, mechanism={"pull_alone": True, "lam": 2.0, "eta": 5.0}))
+    played = rounds_of(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True, "lam": 2.0, "eta": 5.0}))
     first, second = (p.view for p in played)
     seats = second.trained.seats
     assert seats.mu is not None
@@ -76,7 +78,7 @@ def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
     centre = second.table.rows[int(np.flatnonzero(seats.R[0])[0])]
     assert torch.equal(centre, first.trained.rows[0])
     plain = hanse.run(experiment(rounds=2))
-    pulled = hanse.run(experiment(rounds=2, mechanism={"pull_alone": True}))
+    pulled = hanse.run(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True}))
     assert not torch.equal(plain.table.rows[0], pulled.table.rows[0])
 
 
@@ -178,7 +180,7 @@ def test_utilities_count_what_was_received() -> None:
         given = experiment(clients=8, profiles={"name": "uniform", "cost": 0.0, "eagerness": 1e4}).sections()
         given["mechanism"] = {
             "name": "fedfomo", "models": 3, "sent": "drawn", "share": "train", "entry": 1e-6,
-            "settle": {"name": "utilities", "count": count},
+            "settle": {"name": UTILITIES, "count": count},
         }  # fmt: skip
         counted.append(hanse.run(hanse.Experiment(**given)).metrics[-2]["market/edges"])
     assert counted[1] > counted[0]

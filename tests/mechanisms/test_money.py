@@ -38,7 +38,7 @@ N = 4
 
 def experiment(mechanism: Mapping[str, Any], rounds: int = 3, policy: Any = "loyal") -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": N, "alpha": 1.0, "client_test": 0.2, "client_validation": 0.2, "seed": 2},
+        data={"clients": N, "partition": {"alpha": 1.0}, "client_test": 0.2, "client_validation": 0.2, "seed": 2},
         model={"name": "logistic"},
         mechanism=dict(mechanism),
         train={"steps": 2, "batch_size": 8, "lr": 0.1},
@@ -210,7 +210,7 @@ class Hostile(Federation):
 def world(name: str, **options: Any) -> Setup:
     mechanism = {"name": name, **options} | ({} if name == "ipfl" else {"by_contribution": 2, "at_random": 1})
     given = experiment(mechanism)
-    return settle_engine(given, build(given))[1]
+    return settle_engine(build(given)).setup
 
 
 @pytest.mark.parametrize("size", [2.0**53, 1e308])

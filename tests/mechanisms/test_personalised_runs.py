@@ -18,8 +18,7 @@ from hanse.data import Dataset, Samples
 ENGINE = {"train": "stacked", "threads": 1}
 SKEWED = {
     "clients": 8,
-    "partition": "pathological",
-    "classes_per_client": 2,
+    "partition": {"name": "pathological", "classes_per_client": 2},
     "client_test": 0.25,
     "client_validation": 0.15,
 }
@@ -86,8 +85,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     np.save(ids, np.arange(len(two_worlds().train)) % 8)
     return {
         "source": "of_two_worlds:two_worlds",
-        "partition": "natural",
-        "ids": str(ids),
+        "partition": {"name": "natural", "ids": str(ids)},
         "clients": 8,
         "client_test": 0.3,
         "client_validation": 0.2,

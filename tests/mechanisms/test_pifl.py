@@ -22,7 +22,12 @@ from hanse.rounds.round import Played
 
 def experiment(**sections: Any) -> hanse.Experiment:
     base: dict[str, dict[str, Any]] = {
-        "data": {"clients": 20, "partition": "mixture", "mix": "10:90", "client_test": 0.2, "client_validation": 0.15},
+        "data": {
+            "clients": 20,
+            "partition": {"name": "mixture", "mix": "10:90"},
+            "client_test": 0.2,
+            "client_validation": 0.15,
+        },
         "model": {"name": "mlp", "hidden": [16]},
         "mechanism": {"name": "pifl", "by_contribution": 4, "at_random": 1},
         "train": {"epochs": 2, "batch_size": 16, "lr": 0.1},
@@ -31,6 +36,8 @@ def experiment(**sections: Any) -> hanse.Experiment:
     }
     for name, entries in sections.items():
         base[name] = {**base.get(name, {}), **entries}
+    if base["mechanism"]["name"] == "pifl":  # as in the paper
+        base["mechanism"] = {"invited": "earn"} | base["mechanism"]
     return hanse.Experiment(**base)
 
 
@@ -65,7 +72,7 @@ def amounts(posted: tuple[Transaction, ...], kind: str) -> dict[str, int]:
 
 
 def test_tiers_separate_and_personal_models_serve_inverse_goals() -> None:
-    inverse = {"test_mix": "inverse"}
+    inverse = {"partition": {"name": "mixture", "mix": "10:90", "test_mix": "inverse"}}
     run = hanse.run(experiment(data=inverse, run={"rounds": 16}, eval={"every": 16}))
     last = run.metrics[-1]
     fits = np.array([[last[f"test/row {k}/distribution {d}"] for d in (0, 1)] for k in (0, 1)])
@@ -293,7 +300,12 @@ def test_tiff_is_one_model_with_tokens() -> None:
 
 
 def test_pretraining_groups_clients_that_are_alike() -> None:
-    run, views = watched(mechanism={"pretraining": 3}, data={"mix": "0:100"}, train={"epochs": 10}, run={"rounds": 5})
+    run, views = watched(
+        mechanism={"pretraining": 3},
+        data={"partition": {"name": "mixture", "mix": "0:100"}},
+        train={"epochs": 10},
+        run={"rounds": 5},
+    )
     assert [m["seats"] for m in run.metrics] == [20, 20, 20, 10, 10]
     assert not any(amounts(v.posted, "bid") for v in views[:4])
     first = views[3].seats
@@ -340,3 +352,20 @@ def test_free_riders_lose_against_those_who_work(judges: str) -> None:
     place = np.argsort(stream(1, "free riders").permutation(20))
     balance = np.array([run.book.balances[f"client/{c}"] for c in range(20)]) / TOKEN
     assert balance[place < 5].mean() < balance[place >= 5].mean()
+
+
+def test_by_default_only_who_bids_is_paid() -> None:
+    """Then never bidding brings nothing: not a unit goes to a client that was invited."""
+    mechanism = {"invited": "unpaid"}
+    never = {"policy": {"name": "free_rider", "fraction": 0.3}}
+    run, views = watched(mechanism=mechanism, clients=never)
+    riders = [c for c in range(20) if not any(f"client/{c}" == name for v in views for t in v.posted
+                                              if t.kind == "bid" for name, _ in t.postings)]  # fmt: skip
+    assert len(riders) == 6
+    assert run.book is not None
+    assert {run.book.balance(f"client/{c}") for c in riders} == {100 * TOKEN}
+    invited = sum(c in riders for v in views[1:] for c in v.trained.seats.client.tolist())
+    assert invited > 0
+    paid, _ = watched(clients=never)
+    assert paid.book is not None
+    assert max(paid.book.balance(f"client/{c}") for c in riders) > 100 * TOKEN

@@ -22,8 +22,8 @@ from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 from hanse.reports.prospect import prospect
 from hanse.reports.statement import statement
 from hanse.runs.config import Experiment
-from hanse.runs.record import load_run
 from hanse.runs.rehearsal import rehearse
+from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 def closing(judges: str, clients: int = 6) -> tuple[FirstOrderAtClients, View]:
     """Return the value part, and the view that it is shown, of a round in which all clients train one tier."""
     table = {"name": "pifl", "tiers": 1, "by_contribution": clients, "value": {"judges": judges}}
-    part, view, _ = rehearse(table, data={"clients": clients, "samples_per_client": 30}).before("value")
+    part, view, _ = rehearse(table, data={"clients": clients, "partition": {"samples_per_client": 30}}).before("value")
     assert isinstance(part, FirstOrderAtClients)
     assert sorted(view.trained.seats.client.tolist()) == list(range(clients))
     return part, view
@@ -124,12 +124,13 @@ def test_who_judges_is_chosen_before_the_run_and_written_down(
     table: dict[str, Any], validation: float, kind: type, written: Any, tmp_path: Path
 ) -> None:
     asked = Experiment(
-        data={"clients": 4, "samples_per_client": 30, "validation": validation},
+        data={"clients": 4, "partition": {"samples_per_client": 30}, "validation": validation},
         model={"name": "logistic"},
         mechanism=table,
         run={"rounds": 1},
     )
-    settled, setup, said = settle_engine(asked, build(asked))
+    ready = settle_engine(build(asked))
+    settled, setup, said = ready.experiment, ready.setup, ready.said
     assert type(setup.mechanism.value) is kind
     assert settled.sections()["mechanism"]["value"] == written
     (tmp_path / "config.toml").write_text(settled.to_toml())
@@ -186,7 +187,8 @@ def test_the_paper_s_way_comes_with_a_warning_before_the_run_and_in_the_statemen
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, warning = tmp_path / "paper.toml", "warning: mechanism.value.judges: 'all': what an update is worth"
-    text = '[data]\nclients = 4\nsamples_per_client = 30\n[model]\nname = "logistic"\n[mechanism]\nname = "pifl"\n{}\n'
+    data = "[data]\nclients = 4\npartition = {{ samples_per_client = 30 }}\n"
+    text = data + '[model]\nname = "logistic"\n[mechanism]\nname = "pifl"\n{}\n'
     for judges, warned in (('value = { judges = "all" }', True), ("", False)):
         out = tmp_path / f"run-{warned}"
         file.write_text(text.format(judges) + "[run]\nrounds = 2\n")

@@ -29,7 +29,7 @@ def test_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
         on_end = on_start
 
     experiment = hanse.Experiment(
-        data={"clients": 8, "alpha": 0.5},
+        data={"clients": 8, "partition": {"alpha": 0.5}},
         model={"name": "logistic"},
         mechanism={
             "name": "fedavg",

@@ -62,7 +62,7 @@ class Watch:
 
 def experiment(weigh: Any, rounds: int = 2, **more: Any) -> Experiment:
     sections: dict[str, Any] = {
-        "data": {"clients": 5, "samples_per_client": 40, "validation": 0.3, "root": 0.2},
+        "data": {"clients": 5, "partition": {"samples_per_client": 40}, "validation": 0.3, "root": 0.2},
         "model": {"name": "logistic"},
         "mechanism": {"name": "fedavg", "clients_per_round": 5, "weigh": weigh, **more.pop("parts", {})},
         "engine": {"train": "sequential", "threads": 1},

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.base.streams import places, stream
+from hanse.core.part import Size
 from hanse.data.samples import Samples
 from hanse.learning.models import build_problem
 from hanse.mechanisms.select import (
@@ -20,6 +22,7 @@ from hanse.mechanisms.select import (
     Greedy,
     Probabilities,
     SFedAvg,
+    Uniform,
     greedy,
     next_query_size,
     round_robin,
@@ -31,6 +34,7 @@ from hanse.mechanisms.select import (
 from hanse.mechanisms.set_aware import SetAware, best_set, mixtures, noise_of
 from hanse.rounds.judge import by_class
 from hanse.rounds.round import first_state, play_round
+from hanse.runs.config import Experiment
 from hanse.runs.setup import build, settle_engine
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
@@ -240,7 +244,7 @@ def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does
 def whole(name: str, rounds: int, **select: Any) -> hanse.Run:
     return hanse.run(
         hanse.Experiment(
-            data={"clients": 12, "partition": "pathological", "classes_per_client": 1, "seed": 1},
+            data={"clients": 12, "partition": {"name": "pathological", "classes_per_client": 1}, "seed": 1},
             model={"name": "mlp", "hidden": [12]},
             mechanism={"name": name, "clients_per_round": 3, **select},
             train={"lr": 0.1, "epochs": 2},
@@ -252,7 +256,7 @@ def whole(name: str, rounds: int, **select: Any) -> hanse.Run:
 
 def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
     experiment = whole("set_aware", 1).experiment
-    world = settle_engine(experiment, build(experiment))[1]
+    world = settle_engine(build(experiment)).setup
     state = first_state(world)
     classes = world.data.class_counts()
     assert classes is not None
@@ -280,14 +284,14 @@ def test_set_aware_beats_greedy_where_nobody_is_good_alone() -> None:
 )
 def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, Any], purpose: str) -> None:
     experiment = hanse.Experiment(
-        data={"clients": 10, "alpha": 1.0},
+        data={"clients": 10, "partition": {"alpha": 1.0}},
         model={"name": "mlp", "hidden": [20]},
         mechanism={"name": "set_aware", "clients_per_round": 2},
         train={"lr": 0.05, "epochs": 2, "batch_size": 16},
         engine={"train": "stacked", "threads": 1},
         behaviour=behaviour,
     )
-    world = settle_engine(experiment, build(experiment))[1]
+    world = settle_engine(build(experiment)).setup
     state, order = first_state(world), places(experiment.run.seed, purpose, 10)
     for number in range(15):
         played = play_round(world, state)
@@ -316,7 +320,7 @@ def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
 
 def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
     experiment = whole("set_aware", 1).experiment
-    world = settle_engine(experiment, build(experiment))[1]
+    world = settle_engine(build(experiment)).setup
     judge, row = world.judge, world.context.initial(0)
     assert world.data.server_validation is not None
     counts = torch.bincount(world.data.server_validation.y).double()
@@ -342,9 +346,38 @@ def test_classes_that_are_missing_make_no_part() -> None:
 def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said: bool) -> None:
     experiment = whole(name, 1).experiment
     experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
-    lines = settle_engine(experiment, build(experiment))[2]
+    lines = settle_engine(build(experiment)).said
     want = f"warning: run.rounds: {rounds}: to meet all 12 clients, 3 a round, takes 4 rounds"
     assert any(line.startswith(want) for line in lines) == said
+
+
+def test_a_selector_that_meets_nobody_first_warns_of_no_short_run() -> None:
+    assert len(Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
+    assert Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
+
+
+class Wordy(Uniform):
+    def unfit(self, size: Size) -> Any:
+        return f"{size.clients} clients"
+
+
+class Choosy(Uniform):
+    def unfit(self, size: Size) -> list[str]:
+        return ["warning: mechanism.select: it is quiet here", f"run.rounds: {size.rounds}: too few for {size.clients}"]
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        (Wordy, "mechanism.select: Wordy: its unfit returned '12 clients': must be a list of lines"),
+        (Choosy, "run.rounds: 2: too few for 12"),
+    ],
+)
+def test_a_part_says_itself_what_does_not_go_with_a_run_of_this_size(part: type, line: str) -> None:
+    mechanism = {"name": "fedavg", "clients_per_round": 3, "select": f"{__name__}:{part.__name__}"}
+    with pytest.raises(UserError) as wrong:
+        build(Experiment(data={"clients": 12}, mechanism=mechanism, run={"rounds": 2}))
+    assert list(wrong.value.lines) == [line]
 
 
 def test_what_greedyfed_cannot_do_is_refused_in_one_line() -> None:
@@ -359,14 +392,14 @@ def test_what_greedyfed_cannot_do_is_refused_in_one_line() -> None:
     )
     assert "validation set at the server (data.validation > 0)" in refused(data={"clients": 12, "validation": 0.0})
     assert "behaviour.noisy.sigma: -0.1" in refused(behaviour={"noisy": {"sigma": -0.1}})
-    with pytest.raises((hanse.UserError, ValueError), match="alpha = 0"):
-        hanse.Experiment(data={"clients": 12, "alpha": 0.0})
+    said = refused(data={"clients": 12, "partition": {"alpha": 0.0}})
+    assert said == "data.partition.alpha: 0.0: input should be greater than 0"
 
 
 def test_power_of_choice_asks_nobody_who_has_left() -> None:
     run = hanse.run(
         hanse.Experiment(
-            data={"clients": 12, "partition": "pathological", "classes_per_client": 1, "seed": 1},
+            data={"clients": 12, "partition": {"name": "pathological", "classes_per_client": 1}, "seed": 1},
             model={"name": "mlp", "hidden": [12]},
             mechanism={
                 "name": "power_of_choice",
@@ -432,12 +465,12 @@ def test_ucb_may_break_ties_at_random() -> None:
 
 def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
     experiment = hanse.Experiment(
-        data={"clients": 12, "alpha": 0.5},
+        data={"clients": 12, "partition": {"alpha": 0.5}},
         model={"name": "mlp", "hidden": [8]},
         mechanism={"clients_per_round": 3, **mechanism},
         engine={"train": "stacked", "threads": 1},
     )
-    world = settle_engine(experiment, build(experiment))[1]
+    world = settle_engine(build(experiment)).setup
     state, views = first_state(world), []
     for _ in range(rounds):
         one = play_round(world, state)
@@ -471,6 +504,8 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
 
 
 def test_power_of_choice_picked_at_random_asks_nobody() -> None:
-    for view in played({"name": "power_of_choice", "select": {"pick": "random"}}):
+    for view in played(
+        {"name": "power_of_choice", "select": {"name": "hanse.lab.papers.authors:RandomPick", "clients_per_round": 3}}
+    ):
         assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
         assert len(set(view.choice.clients.tolist())) == 3

@@ -22,7 +22,7 @@ from hanse.core.part import (
 from hanse.mechanisms.fedfomo import FedFomo
 from hanse.mechanisms.fedsoft import FedSoft
 from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, Unmet, build_mechanism, current_names, unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, Unmet, build_mechanism, unmet_needs
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.setup import build, settle_engine
@@ -135,80 +135,28 @@ def test_a_wrong_option_is_told_under_the_slot_that_has_it() -> None:
     ]
 
 
-# ---- names of before
+# ---- experiment files as they are written out
 
 
-@pytest.mark.parametrize(("slot", "old"), [(slot, old) for slot, names in RENAMED.items() for old in names])
-def test_every_old_name_stands_for_a_part_of_today(slot: str, old: str) -> None:
-    new = RENAMED[slot][old]
-    assert old not in PARTS[slot]
-    note = f"note: mechanism.{slot}: '{old}' is called '{new}' now"
-    kept = {"mu": 0.4} if old == "model_and_centre" else {}  # an option of its own, which follows others now
-    plain = {"name": new, **kept} if kept else new
-    assert current_names({"name": "x", slot: old}) == ({"name": "x", slot: plain}, [note])
-    assert current_names({"name": "x", slot: {"name": old, "a": 1}}) == (
-        {"name": "x", slot: {"name": new, **kept, "a": 1}},
-        [note],
-    )
-    given = {"name": "x", slot: new}
-    assert current_names(given) == (given, [])
-
-
-def test_an_option_that_is_gone_may_say_what_the_part_does_anyway() -> None:
-    note = "note: mechanism.select.this_round: is no option any more (t is the number of finished rounds)"
-    replaced = {"name": "greedyfed", "select": {"name": "ucb", "beta": 0.1, "this_round": False}}  # as a run keeps it
-    assert current_names(replaced) == ({"name": "greedyfed", "select": {"name": "ucb", "beta": 0.1}}, [note])
-    assert build_mechanism(replaced).select.beta == 0.1  # type: ignore[attr-defined]
-    assert current_names({"name": "ucb", "select": {"this_round": False}}) == ({"name": "ucb"}, [note])
-    for given in (
-        {"name": "ucb", "select": {"this_round": True}},
-        {**replaced, "select": {"name": "ucb", "this_round": 0}},
-    ):
-        with pytest.raises(
-            UserError, match=r"select.this_round: (True|0): is no option any more; must be left out \(t is"
-        ):
-            build_mechanism(given)
-    with pytest.raises(UserError, match="this_round: no such key"):
-        build_mechanism({"name": "greedyfed", "select": {"this_round": False}})
-
-
-def test_tables_of_before_build_the_parts_of_today() -> None:
-    """As experiment files were written out, with every part's options under its own slot."""
+def test_options_may_stand_under_each_slot_of_a_part() -> None:
     before = build_mechanism(
         {
             "name": "ipfl",
-            "select": {"name": "staying"},
-            "train": {"name": "model_and_centre", "mu": 0.4, "keep_best": False},
-            "weigh": {"name": "imports", "lam": 2.0, "eta": 5.0, "of": "updates"},
-            "settle": {"name": "market", "pricing": "critical"},
+            "select": {"name": "ipfl"},
+            "train": {"name": "ipfl", "mu": 0.4, "keep_best": False},
+            "weigh": {"name": "ipfl", "lam": 2.0, "eta": 5.0, "of": "updates"},
+            "settle": {"name": "ipfl", "pricing": "critical"},
         }
     )
     assert before.weigh == IPFL(mu=0.4, keep_best=False, of="updates", pricing="critical")
     assert before.standing(before.weigh) == ["select", "train", "weigh", "settle"]
     exchanged = build_mechanism(
-        {"name": "fedfomo", "train": {"name": "sent"}, "weigh": {"name": "fedfomo", "models": 2}}
+        {"name": "fedfomo", "train": {"name": "fedfomo"}, "weigh": {"name": "fedfomo", "models": 2}}
     )
     assert exchanged.train == FedFomo(models=2)
     assert exchanged.train is exchanged.weigh
-    varied = build_mechanism(
-        {"name": "fedavg", "train": "controlled", "weigh": {"name": "control_variates", "global_lr": 0.5}}
-    )
+    varied = build_mechanism({"name": "fedavg", "train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}})
     assert varied.train == Scaffold(0.5)
-
-
-def test_a_run_says_which_names_are_old() -> None:
-    given = hanse.Experiment(
-        data={"clients": 4},
-        mechanism={"name": "scaffold", "train": "controlled", "weigh": "control_variates"},
-        engine={"train": "stacked", "threads": 1},
-    )
-    notes = [
-        "note: mechanism.train: 'controlled' is called 'scaffold' now",
-        "note: mechanism.weigh: 'control_variates' is called 'scaffold' now",
-    ]
-    assert given.mechanism.notes == notes
-    _, _, said = settle_engine(given, build(given))
-    assert [line for line in said if line.startswith("note: ")] == notes
 
 
 # ---- who cannot stand where it is put
@@ -230,13 +178,6 @@ class LaysOut(TrainPart):
         raise NotImplementedError
 
 
-class OfBefore:
-    """A part of the first protocol."""
-
-    def decide(self, view: View, state: State) -> Any:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
 class Averages(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -252,12 +193,6 @@ class Averages(AggregatePart):
         ("value", "Averages", "Averages has no method 'value', so it cannot stand here"),
         ("settle", "Averages", "Averages has no method 'settle', so it cannot stand here"),
         ("deploy", "Averages", "Averages has no method 'deploy', so it cannot stand here"),
-        (
-            "select",
-            "OfBefore",
-            "OfBefore has no method 'select', so it cannot stand here; its 'decide' is of hanse's first protocol: "
-            "see CONTRIBUTING.md",
-        ),
     ],
 )
 def test_a_part_without_the_method_of_its_slot_is_refused(slot: str, name: str, line: str) -> None:
@@ -336,7 +271,7 @@ def test_what_is_unmet_is_one_line() -> None:
 )
 def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, Any], warned: list[str]) -> None:
     given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
-    _, _, said = settle_engine(given, build(given))
+    said = settle_engine(build(given)).said
     assert [line for line in said if line.startswith("warning: mechanism.deploy")] == [
         f"warning: mechanism.deploy: {line} that clients train to hold" for line in warned
     ]

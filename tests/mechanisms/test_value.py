@@ -27,13 +27,13 @@ M = 4
 @pytest.fixture(scope="module")
 def world() -> Setup:
     experiment = hanse.Experiment(
-        data={"clients": 6, "alpha": 0.3},
+        data={"clients": 6, "partition": {"alpha": 0.3}},
         model={"name": "mlp", "hidden": [6]},
         mechanism={"name": "greedyfed", "clients_per_round": M},
         train={"lr": 0.1, "epochs": 2, "batch_size": 32},
         engine={"train": "stacked", "threads": 1},
     )
-    return settle_engine(experiment, build(experiment))[1]
+    return settle_engine(build(experiment)).setup
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_rules_whose_step_is_no_sum_of_steps_are_refused_before_round_0(valued: 
     mechanism = build_mechanism({"name": "fedavg", "weigh": "median", "value": valued})
     lines = [one.line for one in unmet_needs(mechanism, frozenset({"validation", "clients"}))]
     assert len(lines) == 1
-    assert "whose step is the sum of theirs; Median in mechanism.weigh is applied again" in lines[0]
+    assert "needs a weighted average of the updates; Median in mechanism.weigh is applied again" in lines[0]
 
 
 def test_gtg_agrees_with_exact_within_its_own_error(view: View) -> None:
@@ -305,11 +305,19 @@ def test_a_budget_too_small_for_the_seats_is_raised_to_the_least(view: View) -> 
     assert value(view, name="mixture", budget=2).metrics["value/models_evaluated"] == 10
 
 
+def test_a_ranking_that_is_sure_ends_the_evaluation(view: View) -> None:
+    """Five seats have 32 coalitions: a bar that is low is met before all are known, one that is high never."""
+    low, high = (value(view, name="mixture", sure=sure) for sure in (0.51, 1 - 1e-12))
+    assert low.metrics["value/models_evaluated"] <= high.metrics["value/models_evaluated"] <= 32
+    assert low.per_seat == pytest.approx(value(view, name="exact").per_seat, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         ({"alpha": 2.0}, "mechanism.value.alpha: 2.0 has no effect: it needs semivalue = 'beta'"),
         ({"semivalue": "banzhaf", "beta": 2.0}, "mechanism.value.beta: 2.0 has no effect"),
+        ({"stop": "top", "sure": 0.9}, "mechanism.value.sure: 0.9 has no effect: it needs stop = 'budget'"),
         ({"top": 3}, "mechanism.value.top: 3 has no effect: it needs stop = 'top'"),
         ({"stop": "top", "precision": 0.1}, "mechanism.value.precision: 0.1 has no effect: it needs stop = 'payout'"),
     ],
@@ -362,13 +370,13 @@ def test_checked_estimates_carry_the_exact_values(view: View) -> None:
 
 def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
     experiment = hanse.Experiment(
-        data={"clients": 16, "alpha": 0.2},
+        data={"clients": 16, "partition": {"alpha": 0.2}},
         model={"name": "mlp", "hidden": [6]},
         mechanism={"name": "greedyfed", "clients_per_round": 8, "value": {"name": "gtg", "check": True}},
         train={"lr": 0.1, "epochs": 2, "batch_size": 32},
         engine={"train": "stacked", "threads": 1},
     )
-    here = settle_engine(experiment, build(experiment))[1]
+    here = settle_engine(build(experiment)).setup
     state = first_state(here)
     inside: list[np.ndarray] = []
     for _ in range(5):

@@ -261,12 +261,12 @@ def test_differences() -> None:
 
 # ---- start-up: what a run imports, which is most of a short run's time and memory beside PyTorch's own
 
-HEAVY = ("scipy", "sklearn", "pandas", "vl_convert", "PIL", "networkx", "sqlalchemy", "alembic", "requests", "pooch")
+HEAVY = ("scipy", "sklearn", "pandas", "vl_convert", "PIL", "networkx", "sqlalchemy", "requests", "pooch")
 SHORT = """
 import sys
 import hanse
 hanse.run(hanse.Experiment(
-    data={"source": "synthetic", "clients": 4, "samples_per_client": 20},
+    data={"source": {"name": "synthetic", "samples_per_client": 20}, "clients": 4},
     mechanism={"name": "greedyfed", "clients_per_round": 2},
     run={"rounds": 2},
 ), out=sys.argv[1])

@@ -87,7 +87,7 @@ def a_round(
     Synthetic clients of 20 samples each, 2 steps of 10; a round is what two more rounds add, halved.
     """
     given: dict[str, Any] = {
-        "data": {"source": "synthetic", "clients": clients, "samples_per_client": 20},
+        "data": {"source": {"name": "synthetic", "samples_per_client": 20}, "clients": clients},
         "model": {"name": "mlp", "hidden": [16]},
         "mechanism": {"name": name, "clients_per_round": seats},
         "train": {"batch_size": 10},

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forging import restamped
+from telling_cases import built_in_words
 
 from hanse.base import toml
+from hanse.core.telling import write_about
 
 CONFIG: dict[str, dict[str, Any]] = {
-    "data": {"source": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.5, "seed": 0},
+    "data": {"source": "digits", "partition": {"name": "dirichlet", "alpha": 0.5}, "clients": 6, "seed": 0},
     "model": {"name": "mlp", "hidden": [16]},
     "mechanism": {"name": "greedyfed", "clients_per_round": 2},
     "train": {"epochs": 1, "batch_size": 32, "lr": 0.1},
@@ -34,7 +37,10 @@ def write_run(
     """Write a run directory; refusals of the seat lines go into the rounds' arrays too."""
     (path / "rounds").mkdir(parents=True)
     (path / "checkpoints").mkdir()
-    (path / "config.toml").write_text(toml.dumps(config(changes)))
+    given = config(changes)
+    (path / "config.toml").write_text(toml.dumps(given))
+    write_about(path, built_in_words(given, given["data"]["clients"], given["run"]["seed"]))
+    (path / "shape.json").write_text('{"input_shape": [1, 8, 8], "num_classes": 10}')
     for name, lines in (("metrics", metrics), ("clients", clients)):
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for line in metrics:
@@ -44,6 +50,7 @@ def write_run(
             refused=np.array([c["client"] for c in refused], np.int64),
             reason=np.array([c["refused"] for c in refused], np.str_),
         )
+    restamped(path)
     return path
 
 

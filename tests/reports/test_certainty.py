@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forging import recorded
 from reports_cases import metric, seat, write_run
 from torch import nn
 from typer.testing import CliRunner
@@ -21,9 +22,13 @@ from hanse.reports.chart import Bars
 from hanse.reports.contributions import contribution_charts, errors_of, without_values
 from hanse.reports.groups import group_runs, kinds_of
 from hanse.reports.report import summary, warnings
-from hanse.reports.statement import Fit, Models, contributed, statement, verdict_of
+from hanse.reports.statement import statement
+from hanse.reports.statement_contributed import contributed
+from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_models import Models
 from hanse.reports.statement_page import render
-from hanse.runs.record import load_run, load_runs
+from hanse.reports.statement_verdict import verdict_of
+from hanse.runs.run_record import load_run, load_runs
 
 
 def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4) -> Path:
@@ -35,14 +40,14 @@ def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int =
         blocks = np.array([[v] for v in values.values()]) + sides
         none = dict.fromkeys(("client", "start", "home", "W_row", "W_column"), np.zeros(0, np.int64))
         arrays: dict[str, Any] = {**none, "W_weight": np.zeros(0), "answered": np.array(list(values))}
-        np.savez(path / "rounds" / f"{r:05d}.npz", **arrays, value_without_block=blocks)
+        recorded(path, r, **arrays, value_without_block=blocks)
     return path
 
 
 def test_errors_of_the_draw_add_up_over_rounds_since_the_samples_are_the_same(tmp_path: Path) -> None:
     run = load_runs([drawn_run(tmp_path / "a", {0: 1.0, 1: -1.0}, 0.1, rounds=4)])[0]
     found = errors_of(run, [np.array([0]), np.array([0, 1])[1:]], np.array([0, 3]))
-    one_round = np.sqrt(19 / 20 * 20 * 0.1**2)
+    one_round = np.sqrt(19 / 20 * 20 * 0.1**2) * 2.0930240544082634 / 1.96  # Student's t, 19 degrees of freedom
     np.testing.assert_allclose(found.drawn, [[one_round, 4 * one_round]] * 2, rtol=1e-12)
     both = errors_of(run, [np.array([0, 1])], np.array([3]))
     np.testing.assert_allclose(both.drawn, [[8 * one_round]], rtol=1e-12)  # they move together
@@ -81,7 +86,7 @@ def test_a_lost_last_test_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> N
     lines = [metric(r) | {"client/test_loss": 1.0} for r in range(3)]
     path = write_run(tmp_path / "a", lines, [seat(r, c, 1.0) for r in range(3) for c in (0, 1)])
     for r in range(3):
-        np.savez(path / "rounds" / f"{r:05d}.npz", **tests)
+        recorded(path, r, **tests)
     assert statement(path, 0).fit.rounds == (0, 1, 2)
     (path / "rounds" / "00002.npz").unlink()
     assert statement(path, 0).fit == Fit(how="its test after round 2 is lost: rounds/00002.npz is missing")
@@ -179,7 +184,7 @@ def test_exact_values_are_called_exact_and_have_no_interval_of_no_width(tmp_path
     assert isinstance(ranking.marks, Bars)
     assert ranking.marks.series[0].errors is None
     done = CliRunner().invoke(app, ["statement", str(path), "--client", "1"])
-    assert "worth -1 in all, exactly on the validation samples, by the Shapley value." in " ".join(done.output.split())
+    assert "its updates did harm: worth -1.00, exactly on the validation samples." in " ".join(done.output.split())
 
 
 def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.participation import participation_charts, selection, stage_seconds
 from hanse.reports.report import figures
 from hanse.reports.vega import to_svg, to_vegalite
-from hanse.runs.record import load_runs
+from hanse.runs.run_record import load_runs
 
 
 def group(*paths: Path) -> SeedGroup:
@@ -89,7 +89,9 @@ def test_class_map_is_rebuilt_from_the_config(tmp_path: Path) -> None:
     assert chart.marks.z**2 == pytest.approx(facts.counts.T)
 
 
-@pytest.mark.parametrize("data", [{"source": "no.such.module:data"}, {"alpha": -1}, {"source": "cifar10"}])
+@pytest.mark.parametrize(
+    "data", [{"source": "no.such.module:data"}, {"partition": {"alpha": -1}}, {"source": "cifar10"}]
+)
 def test_data_that_cannot_be_loaded_are_skipped_with_the_reason(
     tmp_path: Path, data: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forging import recorded
 from reports_cases import accuracies, metric, seat, write_run
 from rich.console import Console
 
@@ -16,7 +17,7 @@ from hanse.reports.groups import group_runs
 from hanse.reports.participation import times_selected
 from hanse.reports.report import results, summary, warnings
 from hanse.rounds.arrivals import STILL
-from hanse.runs.record import load_runs
+from hanse.runs.run_record import load_runs
 
 
 def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
@@ -219,9 +220,7 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
     cheated = write_run(tmp_path / "a", lines, changes={"behaviour": {"attacker": {"clients": [1]}}})
     honest = write_run(tmp_path / "b", lines, changes={"mechanism": {"name": "fedavg"}})
     for r in range(2):
-        np.savez(
-            cheated / "rounds" / f"{r:05d}.npz", tested=np.arange(3), test_accuracy=np.array([0.5 + 0.1 * r, 0.0, 0.7])
-        )
+        recorded(cheated, r, tested=np.arange(3), test_accuracy=np.array([0.5 + 0.1 * r, 0.0, 0.7]))
     groups = group_runs(load_runs([cheated, honest]))
     assert [row["client_accuracy"] for row in compare_runs([cheated, honest])] == [pytest.approx(0.65), 0.4]
     (curve,) = [chart for chart in curve_charts(groups) if chart.key == "client-test-accuracy"]

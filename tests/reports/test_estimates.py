@@ -9,12 +9,12 @@ from hanse.reports.chart import Lines
 from hanse.reports.contributions import estimate_charts
 from hanse.reports.groups import group_runs
 from hanse.reports.report import figures
-from hanse.runs.record import load_runs
+from hanse.runs.run_record import load_runs
 
 
 def run(folder: Path, check: bool) -> Path:
     experiment = hanse.Experiment(
-        data={"clients": 6, "alpha": 0.3},
+        data={"clients": 6, "partition": {"alpha": 0.3}},
         model={"name": "logistic"},
         mechanism={"name": "greedyfed", "clients_per_round": 3, "value": {"check": check}},
         engine={"train": "stacked", "threads": 1},

@@ -10,15 +10,15 @@ from hanse.reports.compare import run_row
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import refusal_counts, selection
 from hanse.reports.report import summary
-from hanse.reports.statement import models_of
+from hanse.reports.statement_models import models_of
 from hanse.rounds.arrivals import STILL
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 
 def played(folder: Path, **federation: Any) -> Path:
     """Client 2 is asked in rounds 0 and 4; with late = "next" its first update joins round 3."""
     experiment = hanse.Experiment(
-        data={"clients": 3, "samples_per_client": 20},
+        data={"clients": 3, "partition": {"samples_per_client": 20}},
         model={"name": "logistic"},
         mechanism={"name": "fedavg", "clients_per_round": 3},
         behaviour={"speed": {"seconds": [1, 1, 3.5]}},

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forging import restamped
 from reports_cases import accuracies, metric, seat, write_run
 
 from hanse.base.errors import UserError
 from hanse.reports.groups import group_runs
-from hanse.runs.record import load_run, load_runs
+from hanse.runs.run_record import load_run, load_runs
 
 
 def test_reads_a_run(tmp_path: Path) -> None:
@@ -77,13 +78,17 @@ def test_only_seeds_make_a_group_and_labels_tell_groups_apart(tmp_path: Path) ->
     runs = load_runs(
         [
             accuracies(tmp_path / "a", [0.1]),
-            accuracies(tmp_path / "b", [0.1], {"data": {"alpha": 0.1}}),
+            accuracies(tmp_path / "b", [0.1], {"data": {"partition": {"name": "dirichlet", "alpha": 0.1}}}),
             accuracies(tmp_path / "c", [0.1], {"mechanism": {"name": "my.module:thing"}}),
             accuracies(tmp_path / "d", [0.1], {"run": {"seed": 7}, "engine": {"threads": 2}}),
         ]
     )
     groups = group_runs(runs)
-    assert [g.label for g in groups] == ["greedyfed data.alpha=0.5", "greedyfed data.alpha=0.1", "thing"]
+    assert [g.label for g in groups] == [
+        "greedyfed data.partition.alpha=0.5",
+        "greedyfed data.partition.alpha=0.1",
+        "thing",
+    ]
     assert [[r.name for r in g.runs] for g in groups] == [["a", "d"], ["b"], ["c"]]
 
 
@@ -127,6 +132,7 @@ def test_bad_directories_are_refused_in_one_line(tmp_path: Path) -> None:
     (damaged / "metrics.jsonl").write_text('{"round": 0}\n{"round": -1}\n')
     npz = accuracies(tmp_path / "npz", [0.1])
     (npz / "rounds" / "00000.npz").write_bytes(b"PK not really")
+    restamped(npz)
     for path, words in (
         (tmp_path / "nowhere", "no such run directory"),
         (empty, "not a run directory"),

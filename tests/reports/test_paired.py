@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hanse.cli import app
 from hanse.reports.compare import _holm, difference_rows, differences_tables, paired
 from hanse.reports.groups import group_runs
-from hanse.runs.record import load_runs
+from hanse.runs.run_record import load_runs
 
 numbers = st.floats(-100, 100).map(lambda x: round(x, 3))
 

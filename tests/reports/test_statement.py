@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forging import recorded
 from reports_cases import metric, seat, write_run
 from typer.testing import CliRunner
 
@@ -18,14 +17,19 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.learning.intervals import difference, wilson
-from hanse.ledger.place import open_ledger
+from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of
-from hanse.reports.statement import Fit, Models, Money, contributed, models_of, money_of, statement, verdict_of
+from hanse.reports.statement import statement
+from hanse.reports.statement_contributed import contributed
+from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_models import Models, models_of
+from hanse.reports.statement_money import Money, money_of
 from hanse.reports.statement_page import POLICY, STYLE, render
+from hanse.reports.statement_verdict import verdict_of
 from hanse.rounds.arrivals import STILL
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}
@@ -91,7 +95,7 @@ def test_figures_of_every_client_are_the_ledgers_own(auction: Path) -> None:
 
 
 def test_bids_are_no_expense(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path / "ledger.db", book="b", floor=0) as ledger:
+    with Ledger.open(tmp_path / "transactions.jsonl", book="b", floor=0) as ledger:
         a, e, p = client(1), escrow(1), pool("x")
         ledger.post(0, [Transaction("grant/1", "grant", (("mint", -10), (a, 10)))])
         ledger.post(
@@ -119,7 +123,7 @@ def test_where_nobody_pays_there_is_no_money(tmp_path: Path) -> None:
     assert found.money is None
     assert "Nobody pays" in render(found)
     (path / "ledger.json").write_text('{"book": "b"}')
-    with pytest.raises(UserError, match=r"ledger\.db"):
+    with pytest.raises(UserError, match=r"transactions\.heads: is gone"):
         statement(path, 0)
 
 
@@ -151,7 +155,7 @@ def test_shares_of_a_round_are_parts_of_what_was_above_zero(tmp_path: Path) -> N
 
 def rounds(path: Path, *records: dict[str, object]) -> Path:
     for r, record in enumerate(records):
-        np.savez(path / "rounds" / f"{r:05d}.npz", **{k: np.asarray(v) for k, v in record.items()})
+        recorded(path, r, **{k: np.asarray(v) for k, v in record.items()})
     return path
 
 
@@ -174,10 +178,10 @@ def test_a_late_update_is_asked_for_once_and_not_refused(tmp_path: Path) -> None
     rounds(path, {"answered": []}, {"answered": []}, {"answered": [0]}, {"answered": []})
     for r in range(4):  # only what is read of them
         sent = dict(np.load(path / "rounds" / f"{r:05d}.npz")) | {"home": [0], "W_row": [], "W_column": []}
-        np.savez(path / "rounds" / f"{r:05d}.npz", **sent, client=[], start=[], W_weight=[])
+        recorded(path, r, **sent, client=[], start=[], W_weight=[])
     assert models_of(load_run(path), 0) == Models(2, 1, 0, 0, 0, late=1, latest=2, on_its_way=True)
     page = render(statement(path, 0))
-    assert "asked to train in 2 of 4 rounds; in 1 round an update of it was accepted, 1 of these updates after" in page
+    assert "asked to train in 2 of 4 rounds; its update was accepted in 1, 1 of these updates after" in page
     assert "The last one was still on its way at the end." in page
     assert "came 2 rounds late" in page
 
@@ -216,7 +220,7 @@ def test_a_market_counts_what_was_delivered(market: Path) -> None:
 
 
 def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> None:
-    from hanse.reports.statement import alone_experiment, train_alone
+    from hanse.reports.statement_alone import alone_experiment, train_alone
 
     before = statement(market, 1)
     assert before.fit.alone_accuracy is None
@@ -293,7 +297,7 @@ def books(received: int, paid: int) -> Money:
 @pytest.mark.parametrize(
     ("money", "utility", "said"),
     [
-        (books(0, 23_304_267), 9.5, "It paid 23.304267 tokens more than it received; by the market's own count joining "
+        (books(0, 23_304_267), 9.5, "It paid 23.3 tokens more than it received; by the market's own count joining "
          "paid; whether its model is better is not known"),
         (books(5_000_000, 0), -1.0, "It received 5 tokens more than it paid; by the market's own count joining "
          "did not pay; whether its model is better is not known"),
@@ -449,17 +453,14 @@ def test_mistakes_are_one_line(args: list[str], said: str, auction: Path) -> Non
 def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path) -> None:
     run = shutil.copytree(auction, tmp_path / "run")
     assert statement(run, 1).money is not None
-    with closing(sqlite3.connect(run / "ledger.db")) as books:
-        for (name,) in books.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            books.execute(f"DROP TRIGGER {name}")
-        books.execute("UPDATE postings SET amount = amount * 2 WHERE transaction_id = 2")
-        books.commit()
+    log = run / "transactions.jsonl"
+    log.write_text(log.read_text().replace("client/1", "client/2", 1))
     tampered = run.rename(tmp_path / "tampered")
-    with pytest.raises(UserError, match="no statement of books that do not hold: transaction 2"):
+    with pytest.raises(UserError, match="the books do not hold: transactions 1 to "):
         statement(tampered, 1)
     books, notes = books_of(group_runs([load_run(tampered)]))  # what a report shows of them
     assert books == {}
-    assert "are left out: they do not hold: transaction 2" in notes[0]
+    assert "are left out: they do not hold: transactions 1 to " in notes[0]
 
 
 def test_a_client_of_several_seats_reads_of_rounds_not_of_updates(tmp_path: Path) -> None:
@@ -468,7 +469,7 @@ def test_a_client_of_several_seats_reads_of_rounds_not_of_updates(tmp_path: Path
     one = twice[0][0]  # both tiers trained it in one round
     rounds = len({s.round for s in run.clients if s.client == one})
     page = render(statement(tmp_path / "run", one))
-    assert f"in {rounds} rounds an update of it was accepted" in page
+    assert f"its update was accepted in {rounds}" in page
     assert "of its updates were accepted" not in page
 
 
@@ -478,6 +479,9 @@ def test_a_round_that_is_not_finished_is_left_out(auction: Path, tmp_path: Path,
     run = shutil.copytree(auction, tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:-1]) + (lines[-1][:-1] if torn else ""))
+    heads = (run / "transactions.heads").read_text().splitlines(keepends=True)
+    (run / "transactions.heads").write_text("".join(heads[: 5 * (len(lines) - 1)]))  # the books come after both
+    shutil.rmtree(run / "checkpoints")
     made = statement(run, 1)
     assert (made.rounds, max(r.round for r in made.contributed.rounds)) == (len(lines) - 1, len(lines) - 2)
     assert render(made)

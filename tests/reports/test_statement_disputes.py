@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forging import history_of, receipt, rewritten
 from typer.testing import CliRunner
 
 import hanse
@@ -16,8 +17,8 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
-from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
+from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.baselines import fedavg
 from hanse.reports.disputes import replay
 from hanse.reports.prospect import prospect
@@ -171,8 +172,14 @@ def kept(folder: Path, where: Path, c: int) -> Receipt:
     return found
 
 
-def write(where: Path, receipt: Receipt) -> None:
-    (where / f"client-{receipt.client}.jsonl").write_text(json.dumps(asdict(receipt)) + "\n")
+def other(true: Receipt, **changes: Any) -> Receipt:
+    """A receipt whose proof holds, of what the book does not have."""
+    names = ("book", "round", "client", "count", "balance", "escrow", "postings")
+    return receipt(**{name: getattr(true, name) for name in names} | changes)
+
+
+def write(where: Path, told: Receipt) -> None:
+    (where / f"client-{told.client}.jsonl").write_text(told.as_json() + "\n")
 
 
 def test_receipts_and_records_agree_with_honest_books(auction: Path, market: Path, tmp_path: Path) -> None:
@@ -190,12 +197,12 @@ def test_every_difference_is_told_with_both_sides(auction: Path, tmp_path: Path)
     true = kept(auction, tmp_path / "r", 2)
     step, account, units = next(p for p in true.postings if p[2] > 0)
     lines = tuple((s, a, u + 5 if (s, a, u) == (step, account, units) else u) for s, a, u in true.postings)
-    write(tmp_path / "r", replace(true, balance=true.balance + 5, head="0" * 64, postings=lines))
+    write(tmp_path / "r", other(true, balance=true.balance + 5, postings=lines))
     found = replay(auction, 2, tmp_path / "r")
     assert not found.holds
     assert [(d.who, d.what) for d in found.disputes] == [
         (f"receipt of round {true.round}", what)
-        for what in ("head of the chain", "balance (units)", "posting", "posting")
+        for what in ("head of the book", "balance (units)", "posting", "posting")
     ]
     assert (found.disputes[1].said, found.disputes[1].found) == (str(true.balance + 5), str(true.balance))
     assert found.disputes[2].said == f"{step}: {account} {units + 5:+d} units"
@@ -204,35 +211,36 @@ def test_every_difference_is_told_with_both_sides(auction: Path, tmp_path: Path)
 
 def test_a_cut_end_and_another_book(auction: Path, tmp_path: Path) -> None:
     true = kept(auction, tmp_path / "r", 2)
-    write(tmp_path / "r", replace(true, count=true.count + 1))
+    write(tmp_path / "r", other(true, count=true.count + 1))
     (found,) = replay(auction, 2, tmp_path / "r").disputes
     assert found.what == "number of transactions"
     assert "cut off" in found.found
-    write(tmp_path / "r", replace(true, book="another"))
-    (found,) = replay(auction, 2, tmp_path / "r").disputes
-    assert (found.what, found.said) == ("book", "another")
+    for changed, said in (
+        (other(true, book="another"), "is of another book, 'another'"),
+        (replace(true, statement=true.statement.replace('"balance":', '"balance":1')), "its proof does not lead to"),
+    ):
+        write(tmp_path / "r", changed)
+        (found,) = replay(auction, 2, tmp_path / "r").disputes
+        assert (found.what, said in found.found) == ("receipt", True)
 
 
 def test_books_that_were_changed_disagree_with_receipts_and_records(market: Path, tmp_path: Path) -> None:
-    """Somebody who owns the file removes the triggers and gives itself a token more."""
+    """Somebody who owns the files gives itself a token more, and makes every hash right."""
     copy = tmp_path / "copy"
     shutil.copytree(market, copy)
-    with sqlite3.connect(copy / "ledger.db") as db:
-        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            db.execute(f'DROP TRIGGER "{name}"')
-        key = db.execute(
-            "SELECT p.transaction_id, p.line FROM postings p JOIN transactions t ON t.id = p.transaction_id "
-            "JOIN accounts a ON a.id = p.account_id "
-            "WHERE t.kind = 'market' AND a.name = 'client/0' AND amount > 0 LIMIT 1"
-        ).fetchone()
-        db.execute("UPDATE postings SET amount = amount + 1000000 WHERE transaction_id = ? AND line = ?", key)
-        db.execute("UPDATE accounts SET balance = balance + 1000000 WHERE name = 'client/0'")
+    history = history_of(copy)
+    place = next(i for i, (_, t) in enumerate(history) if t.kind == "market" and dict(t.postings)["client/0"] > 0)
+    number, paid = history[place]
+    seller = [(name, units + 1_000_000 * (name == "client/0")) for name, units in paid.postings]
+    payer = [(name, units - 1_000_000 * (units < 0)) for name, units in seller]
+    history[place] = (number, replace(paid, postings=tuple(payer)))
+    rewritten(copy, history)
     found = replay(copy, 0, market / "receipts")
-    assert "sum" in found.book
-    assert {"balance (units)", "market, sales less bills (units)"} == {d.what for d in found.disputes}
+    assert found.book == ""
+    named = {"balance (units)", "head of the book", "market, sales less bills (units)"}
+    assert named <= {d.what for d in found.disputes} <= {*named, "posting"}
     result = CliRunner().invoke(app, ["statement", str(copy), "-c", "0", "--receipts", str(market / "receipts")])
     assert result.exit_code == 1
-    assert "The book itself does not hold" in result.stdout
     honest = CliRunner().invoke(app, ["statement", str(market), "-c", "0", "--check-receipts"])
     assert honest.exit_code == 0
     assert "agree with the book" in honest.stdout

@@ -9,8 +9,8 @@ from reports_cases import metric, seat, write_run
 import hanse
 from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow
 from hanse.federation.behaviour import Me, place
-from hanse.ledger.place import open_ledger
-from hanse.ledger.store import Record
+from hanse.ledger.record import Record
+from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
 from hanse.reports.chart import Bars, Graph, Lines
@@ -18,14 +18,19 @@ from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart
 from hanse.reports.money import balances, books_of, read_books, token_charts
-from hanse.runs.record import load_run, load_runs
+from hanse.runs.run_record import load_run, load_runs
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "run"
     experiment = hanse.Experiment(
-        data={"clients": 12, "partition": "mixture", "mix": "10:90", "client_test": 0.2, "client_validation": 0.1},
+        data={
+            "clients": 12,
+            "partition": {"name": "mixture", "mix": "10:90"},
+            "client_test": 0.2,
+            "client_validation": 0.1,
+        },
         model={"name": "logistic"},
         mechanism={"name": "pifl", "by_contribution": 3, "at_random": 1},
         train={"lr": 0.1},
@@ -122,7 +127,7 @@ def test_flows_of_every_shape() -> None:
         totals, found = Totals(), np.zeros((4, 4))
         for n, moved in enumerate(transactions, 1):
             postings = tuple((f"client/{place}" if place >= 0 else MINT, units) for place, units in moved.items())
-            totals.add(Record(n, 0, Transaction(f"{n}", "pay", postings), "", ""))
+            totals.add(Record(n, 0, Transaction(f"{n}", "pay", postings)))
         for (source, target), units in totals.flows.items():
             found[int(source.removeprefix("client/")), int(target.removeprefix("client/"))] = units
         return found.tolist()

@@ -34,17 +34,17 @@ from hanse.core.telling import (
     read_about,
     write_about,
 )
-from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
+from hanse.federation.behaviour import Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
+from hanse.federation.registry import BEHAVIOURS
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.registry import MECHANISMS, PARTS
+from hanse.mechanisms.registry import PARTS
 from hanse.reports.chart import Bars, Lines
 from hanse.reports.groups import group_runs, honest_of, kinds_of, roles_of
 from hanse.reports.part_charts import part_charts, plotted
 from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
 from hanse.reports.statement import statement
-from hanse.runs.older import older
-from hanse.runs.record import load_run, load_runs
+from hanse.runs.run_record import load_run, load_runs
 from hanse.web.live_run import LiveRun, encode
 
 FEE = 2 * TOKEN
@@ -105,7 +105,7 @@ def tolled() -> Mechanism:
 
 
 EXPERIMENT = hanse.Experiment(
-    data={"clients": 6, "alpha": 1.0, "client_test": 0.2},
+    data={"clients": 6, "partition": {"alpha": 1.0}, "client_test": 0.2},
     model={"name": "logistic"},
     mechanism={"name": f"{__name__}:tolled", "value": "leave_one_out"},
     behaviour={f"{__name__}:Sleeper": {"clients": [1, 4]}},
@@ -220,12 +220,6 @@ def test_every_built_in_rule_and_behaviour_is_sound() -> None:
     assert describe({}, {"noisy": Noisy(sigma=0.0)}, None, None, 5, 0).conducts == ()
 
 
-@pytest.mark.parametrize("name", sorted(MECHANISMS))
-def test_every_mechanism_can_be_described_from_its_name(name: str) -> None:
-    said = older({"mechanism": {"name": name}}, 5, 0)
-    assert said.kinds["market"] == "models bought and sold"
-
-
 def test_who_is_who_among_several(tmp_path: Path) -> None:
     """The one of the lowest rank names a client, whatever the order in the file."""
     acting: dict[str, Behaviour] = {
@@ -247,10 +241,8 @@ def test_who_is_who_among_several(tmp_path: Path) -> None:
     assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(8))
 
 
-def test_roles_are_recorded_and_an_older_run_still_shows_what_is_built_in(tmp_path: Path) -> None:
-    given = {"clients": {"profiles": {"name": "roles", "roles": ["buyer"] * 3 + ["seller"] * 3}}}
-    path = write_run(tmp_path / "run", [metric(0)], (), given | {"behaviour": {"liar": {"clients": [1], "size": 3.0}}})
-    assert roles_of(load_run(path))[5] == "seller"
+def test_roles_and_behaviours_are_recorded(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [metric(0)], (), {"behaviour": {"liar": {"clients": [1], "size": 3.0}}})
     assert kinds_of(load_run(path))["liars"].tolist() == [1]
     write_about(path, describe({}, {}, None, [{"role": "x"}, {}, {"role": "x"}], 3, 0))
     assert roles_of(load_run(path)) == {0: "x", 1: "client", 2: "x", 3: "client", 4: "client", 5: "client"}
@@ -349,7 +341,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_about(tmp_path) == said
     assert asdict(said)["conducts"][0]["clients"] == (1,)
     (tmp_path / ABOUT).unlink()
-    assert read_about(tmp_path) is None
+    with pytest.raises(UserError, match=r"about\.json: is missing"):
+        read_about(tmp_path)
 
 
 def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import html
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +17,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forging import history_of, rewritten
+from forging import history_of, rerecorded, rewritten
 from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
+from hanse.core.port import Reply, Request
+from hanse.federation.behaviour import Behaviour, Me
 from hanse.games.market_checks import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.reports.report import write_report
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 Change = Callable[[Path], None]
 
@@ -35,7 +36,7 @@ def market(tmp: Path, options: dict[str, Any] | None = None, **more: Any) -> Pat
     profiles = {"name": "listed", "cost": [0.1, 1.0, 6.0, 0.2, 0.3], "eagerness": [1e4] * 5}
     hanse.run(
         hanse.Experiment(
-            data={"clients": 5, "alpha": 1.0, "client_test": 0.2, "seed": 2, "validation": 0.0},
+            data={"clients": 5, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2, "validation": 0.0},
             model={"name": "logistic"},
             mechanism={"name": "ipfl", **(options or {})},
             train={"steps": 5, "batch_size": 16, "lr": 0.1},
@@ -68,9 +69,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         run={"rounds": 3},
     )
     hanse.run(auction, out=place / "auction")
+    valued = hanse.Experiment(
+        data={"clients": 5},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 3, "value": "path", "settle": "by_value"},
+        behaviour={"dropout": {"rate": 0.3}},
+        train={"steps": 2},
+        run={"rounds": 3},
+    )
+    hanse.run(valued, out=place / "valued")
     return {
+        "valued": place / "valued",
         "skip": market(place / "skip"),
-        "break": market(place / "break", {"stop": "break"}, behaviour={"attacker": {"clients": [3], "kind": "flip"}}),
+        "break": market(
+            place / "break",
+            {"name": "hanse.lab.papers.authors:ipfl", "stop": "break"},
+            behaviour={"attacker": {"clients": [3], "kind": "flip"}},
+        ),
         "attacked": market(place / "attacked", {"lam": 1.0}, behaviour=attacker),
         "median": place / "median",
         "auction": place / "auction",
@@ -122,11 +137,10 @@ def one_less(units: np.ndarray) -> np.ndarray:
 
 def posted(folder: Path) -> None:
     """Add a unit to one posting of the books."""
-    with sqlite3.connect(folder / "ledger.db") as books:
-        for (name,) in books.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            books.execute(f'DROP TRIGGER "{name}"')
-        [last] = books.execute("SELECT max(transaction_id) FROM postings").fetchone()
-        books.execute("UPDATE postings SET amount = amount + 1 WHERE transaction_id = ? AND line = 0", (last,))
+    log = folder / "transactions.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    next(fields for fields in reversed(lines) if fields["postings"])["postings"][0][1] += 1
+    log.write_text("".join(json.dumps(fields, separators=(",", ":")) + "\n" for fields in lines))
 
 
 def hashed(folder: Path) -> None:
@@ -138,14 +152,28 @@ def second_grant(folder: Path) -> None:
     rewritten(folder, [history[0], (0, replace(history[0][1], step="grant/0again")), *history[1:]])
 
 
-def rewarded_less(folder: Path) -> None:
-    """Move a unit less in the last reward of the auctions, in everything that the operator holds."""
+def moved(kind: str, to: int, of: int) -> Change:
+    """Move a unit more in one posting of the last transaction of a kind and a unit less in another, in everything that
+    the operator holds.
+    """
+
+    def change(folder: Path) -> None:
+        history = history_of(folder)
+        place = max(i for i, (_, t) in enumerate(history) if t.kind == kind)
+        number, one = history[place]
+        lines = [list(line) for line in one.postings]
+        lines[to][1] += 1  # type: ignore[operator]
+        lines[of][1] -= 1  # type: ignore[operator]
+        history[place] = (number, replace(one, postings=tuple((name, units) for name, units in lines)))
+        rewritten(folder, history)
+
+    return change
+
+
+def later(folder: Path) -> None:
+    """Append one more stake behind the run's last payment."""
     history = history_of(folder)
-    place = max(i for i, (_, t) in enumerate(history) if t.kind == "reward")
-    number, one = history[place]
-    (a, x), (b, y), *rest = one.postings
-    history[place] = (number, replace(one, postings=((a, x + 1), (b, y - 1), *rest)))
-    rewritten(folder, history)
+    rewritten(folder, [*history, (3, history[-2][1])])
 
 
 def stolen(folder: Path) -> None:
@@ -166,12 +194,49 @@ def unhashed(folder: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def without_line(place: int) -> Change:
+    """Lose one round's line of the metrics; its file is still there."""
+
+    def change(folder: Path) -> None:
+        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        del lines[place]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+
+    return change
+
+
+def other_rules(**changed: Any) -> Change:
+    """Write other rules into the records of all rounds than the settings have, and their hashes into the metrics."""
+
+    def change(folder: Path) -> None:
+        for number in range(3):
+            rerecorded(folder, number, **{f"market_{name}": np.array(value) for name, value in changed.items()})
+
+    return change
+
+
 MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("conservation", "skip", stolen),
     ("records", "skip", unhashed),
+    ("by value", "valued", moved("stake", 0, 2)),
+    (
+        "by value",
+        "valued",
+        lambda folder: rerecorded(folder, 1, value=np.arange(len(load_run(folder).arrays(1)["value"]))),
+    ),
+    ("by value", "valued", later),
+    ("records", "skip", without_line(0)),
+    ("records", "skip", without_line(1)),
+    ("records", "skip", without_line(-1)),
+    ("conservation", "skip", lambda folder: (folder / "ledger.json").unlink()),
+    ("grants and kinds", "skip", lambda folder: (folder / "config.toml").write_text("")),
+    ("settings", "skip", other_rules(stop="break")),
+    ("settings", "skip", other_rules(pricing="critical")),
+    ("settings", "skip", other_rules(pricing="posted", tariff=[0.5, 0.1])),
     ("true rationality", "skip", arrays(market_utility=lambda u: u * np.nan)),
 ]
 WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes it fail
+    "settings": ("skip", other_rules(lam=1.0)),
     "graph": ("skip", toggled(1)),
     "payments": ("skip", arrays(market_units=one_less)),
     "no import too many": ("skip", toggled(0)),
@@ -184,7 +249,8 @@ WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes i
     "models": ("median", hashed),
     "records": ("skip", lambda folder: (folder / "rounds" / "00001.npz").unlink()),
     "grants and kinds": ("skip", second_grant),
-    "auctions": ("auction", rewarded_less),
+    "auctions": ("auction", moved("reward", 0, 1)),
+    "by value": ("valued", moved("value", 1, 3)),  # both are clients' accounts
 }
 
 
@@ -216,15 +282,16 @@ def test_a_check_that_fails_is_not_said_to_hold(
     assert "holds" not in line
 
 
-def test_where_no_hash_can_tell_that_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_lines_without_any_hash_are_not_believed(runs: dict[str, Path], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs["skip"], copy)
     lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     kept = [{name: value for name, value in line.items() if name != "rounds/hash"} for line in lines]
     (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
     audit = audit_run(copy)
-    assert "records" not in by_name(audit)
-    assert {fact.name: fact.said for fact in audit.facts}["records"].startswith("an older hanse wrote the run")
+    assert not by_name(audit)["records"]
+    [records] = [check.said for check in audit.checks if check.name == "records"]
+    assert records.startswith("round 0: rounds/00000.npz has lost its hash in metrics.jsonl")
 
 
 def test_what_break_leaves_out_is_told_round_by_round_and_is_the_runs_own_metric(runs: dict[str, Path]) -> None:
@@ -255,6 +322,23 @@ def test_an_attacker_that_earns_is_named_whoever_is_alone(runs: dict[str, Path])
     assert said in [fact["said"] for fact in shown["facts"]]
     honest = {fact.name: fact.said for fact in audit_run(runs["skip"]).facts}
     assert honest["known cheats"] == "none of these clients, by the experiment's file"
+
+
+class Sly(Behaviour):
+    """A cheat of a user's own that says nothing of itself."""
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        return reply
+
+
+def test_nobody_is_said_to_be_honest_of_whom_nothing_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["attacked"], copy)
+    (copy / "about.json").write_text("{}")
+    market(tmp_path / "own", behaviour={f"{__name__}:Sly": {}})
+    for folder, acting in ((copy, "attacker"), (tmp_path / "own", f"{__name__}:Sly")):
+        [said] = [fact.said for fact in audit_run(folder).facts if fact.name == "known cheats"]
+        assert said == f"not known: the run does not say of all that act in it whether they cheat ({acting})"
 
 
 def test_what_a_known_cheat_has_at_the_end_of_an_auction_stands_beside_the_others(tmp_path: Path) -> None:
@@ -293,6 +377,17 @@ def test_a_lost_round_is_said_wherever_something_holds(runs: dict[str, Path], tm
     everybody = CliRunner().invoke(app, ["statement", str(copy), "--all"], env={"COLUMNS": "200"})
     assert everybody.exit_code == 0
     assert "00001.npz is missing" in everybody.stdout
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_lost_line_is_said_in_statement_and_report(place: int, runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["valued"], copy)
+    without_line(place)(copy)
+    shown = CliRunner().invoke(app, ["statement", str(copy), "--client", "1"], env={"COLUMNS": "500"})
+    assert f"no statement of books that do not hold: round {place % 3}: " in str(shown.exception)
+    said = f"its line in metrics.jsonl is missing: what it said of round {place % 3} is left out"
+    assert said in write_report([copy], tmp_path / "report").read_text()
 
 
 def test_models_that_could_not_be_compared_are_no_check(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hanse.rounds.arrivals import STILL, Flight, Recorded, Training, Underway, W
 from hanse.rounds.round import Played
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
-from hanse.runs.record import _seats_of
+from hanse.runs.round_record import _seats_of
 
 BUFFERED = {"enough": 2, "late": "next"}
 P = 4
@@ -31,7 +31,7 @@ P = 4
 def experiment(seconds: list[float], federation: dict[str, Any], rounds: int = 5, **more: Any) -> hanse.Experiment:
     mechanism = {"name": "fedavg", "clients_per_round": len(seconds), "weigh": "by_staleness"}
     sections: dict[str, Any] = {
-        "data": {"clients": len(seconds), "samples_per_client": 20},
+        "data": {"clients": len(seconds), "partition": {"samples_per_client": 20}},
         "model": {"name": "logistic"},
         "mechanism": mechanism,
         "behaviour": {"speed": {"seconds": seconds}},
@@ -165,7 +165,7 @@ def test_rounds_without_speeds_end_with_all_and_change_nothing() -> None:
 
 def test_a_late_update_is_valued_in_the_round_in_which_it_is_mixed() -> None:
     mechanism = {"name": "fedavg", "clients_per_round": 3, "weigh": "samples", "value": "exact"}
-    data = {"clients": 3, "samples_per_client": 20, "validation": 0.2}
+    data = {"clients": 3, "partition": {"samples_per_client": 20}, "validation": 0.2}
     watch = Watch()
     run = hanse.run(experiment([1, 1, 3.5], BUFFERED, mechanism=mechanism, data=data), observers=[watch])
     values = said(run, 2, "value")
@@ -306,7 +306,7 @@ def test_weights_by_this_rounds_draw_refuse_late_updates(weigh: Any) -> None:
 def test_a_payment_rule_that_says_so_takes_late_updates() -> None:
     tokens = build_mechanism({"name": "tiff"})
     assert tokens.settle is not None
-    kind = type("Patient", (type(tokens.settle),), {"takes": frozenset({"late"})})
+    kind = type("Patient", (type(tokens.settle),), {"gives": type(tokens.settle).gives | {"late"}})
     assert refuse_late(replace(tokens, settle=kind())) == []
     assert refuse_late(fedavg()) == []
 

@@ -19,7 +19,7 @@ from hanse.learning.job import batch_plan, last_epoch
 
 def experiment(rounds: int = 4, **train: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": 6, "alpha": 0.5, "client_test_from": "equal", "validation": 0.0},
+        data={"clients": 6, "partition": {"alpha": 0.5}, "client_test_from": "equal", "validation": 0.0},
         model={"name": "mlp", "hidden": [8], "batch_norm": True},
         mechanism={"name": "fedavg", "clients_per_round": 2},
         train={"steps": 3, "batch_size": 16, "lr": 0.1, **train},

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import Block, Table
-from hanse.ledger.place import open_ledger
+from hanse.ledger.run_ledger import open_ledger
 from hanse.rounds.round import LoopState
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import KINDS, _pieces, own_copy
@@ -274,7 +274,7 @@ def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every:
         assert [int(line) for line in heard] == list(range(len(heard)))
         assert kept(out) >= len(heard) // every * every
         posted = []
-        if (out / "ledger.db").exists() and kept(out):
+        if (out / "transactions.jsonl").exists() and kept(out):
             with open_ledger(out) as ledger:
                 posted = [record.round for record in ledger.history()]
         assert max(posted, default=-1) < max(kept(out), 1) or kept(out) == ROUNDS

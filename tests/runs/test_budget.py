@@ -12,7 +12,7 @@ from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.runs.budget import Budget
 from hanse.runs.config import RunSection
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 
 def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -> dict[str, Any]:

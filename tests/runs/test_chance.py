@@ -19,7 +19,8 @@ from hanse.reports.report import write_report
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.runs.chance import Guess, doubts
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
+from hanse.runs.shape import read_said
 
 TEN = Guess(samples=250, most=0.1, entropy=math.log(10))
 
@@ -69,19 +70,22 @@ def test_a_sound_model_of_rare_events_is_not_at_chance() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "wrong"),
     [
-        None,
-        [],
-        {},
-        {"samples": 0, "most": 0.1, "entropy": 1.0},
-        {"samples": True},
-        {"samples": 5, "most": 2.0, "entropy": 1.0},
-        {"samples": 5, "most": 0.5, "entropy": "x"},
+        (None, "guess: None"),
+        ([], "guess: list"),
+        ({}, "guess.samples: dict: field required"),
+        ({"samples": 0, "most": 0.1, "entropy": 1.0}, "guess.samples: 0: must be at least 1"),
+        ({"samples": True, "most": 0.1, "entropy": 1.0}, "guess.samples: True"),
+        ({"samples": 5, "most": 2.0, "entropy": 1.0}, "guess.most: 2.0: must be at most 1"),
+        ({"samples": 5, "most": 0.5, "entropy": "x"}, "guess.entropy: 'x'"),
     ],
 )
-def test_a_strangers_guess_is_not_believed(said: Any) -> None:
-    assert Guess.read(said) is None
+def test_a_strangers_guess_is_not_believed(said: Any, wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "shape.json"
+    file.write_text(json.dumps({"input_shape": [4], "num_classes": 2, "guess": said}))
+    with pytest.raises(hanse.UserError, match=re.escape(f"Shape.{wrong}")):
+        read_said(file)
 
 
 def test_values_are_doubted_if_coalitions_are_worse_than_guessing_in_most_of_the_late_rounds() -> None:
@@ -104,7 +108,7 @@ def test_a_game_counts_the_models_that_are_worse_than_its_floor() -> None:
 
 def experiment(**more: Any) -> hanse.Experiment:
     sections: dict[str, Any] = {
-        "data": {"alpha": 0.3, "clients": 20, "client_test": 0.2, "seed": 1},
+        "data": {"partition": {"alpha": 0.3}, "clients": 20, "client_test": 0.2, "seed": 1},
         "mechanism": {"name": "greedyfed", "clients_per_round": 4},
         "train": {"epochs": 3, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
         "run": {"rounds": 25, "seed": 1},
@@ -136,5 +140,6 @@ def test_a_run_that_learns_is_not_doubted(tmp_path: Path) -> None:
     assert statement(tmp_path / "run", 1).doubts == ()
     shape = json.loads((tmp_path / "run" / "shape.json").read_text())
     assert shape["guess"]["samples"] == 250
-    (tmp_path / "run" / "shape.json").unlink()  # a run of an earlier version
-    assert load_run(tmp_path / "run").doubts == []
+    (tmp_path / "run" / "shape.json").unlink()
+    with pytest.raises(hanse.UserError, match=r"shape\.json: cannot be read: No such file"):
+        _ = load_run(tmp_path / "run").doubts

@@ -23,7 +23,7 @@ def lines_of(**sections: Any) -> list[str]:
 
 def test_only_the_mechanism_is_required_and_defaults_are_written_out() -> None:
     experiment = Experiment(mechanism={"name": "greedyfed"})
-    assert experiment.data.source == "digits"
+    assert experiment.data.source.name == "digits"
     assert (experiment.train.batch_size, experiment.train.lr, experiment.run.rounds) == (10, 0.1, 60)
     text = experiment.to_toml()
     assert 'averaging = "mean"' in text
@@ -75,7 +75,7 @@ def test_a_part_in_two_slots_is_written_once_with_all_its_options() -> None:
         {"name": "fedavg", "train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
         {"name": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
         {"name": "ipfl", "settle": {"pricing": "critical"}, "train": {"mu": 0.25}},
-        {"name": "ipfl", "eta": 7.0, "weigh": "imports", "settle": {"name": "market", "pricing": "critical"}},
+        {"name": "ipfl", "eta": 7.0, "settle": {"pricing": "posted", "flat": 0.25}},
         {"name": "ifca", "deploy": {"name": "ifca", "clusters": 3}},
     ],
 )
@@ -118,7 +118,10 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
         ({"mechanism": {}}, "mechanism.name: is required, as in name = "),
         ({"mechanism": {"name": "fedavg"}, "behaviour": {"noizy": 1}}, "behaviour.noizy: 1: must be a table, such as"),
         ({"mechanism": {"name": "fedavg"}, "eval": {"metrics": "auc"}}, "eval.metrics: 'auc': must be a list, such as"),
-        ({"mechanism": {"name": "fedavg"}, "data": {"mix": 30}}, "data.mix: 30: must be a text in quotes"),
+        (
+            {"mechanism": {"name": "fedavg"}, "data": {"partition": {"name": "mixture", "mix": 30}}},
+            "data.partition.mix: 30: input should be a valid string",
+        ),
         ({"mechanism": {"name": "gredyfed"}}, "mechanism.name: 'gredyfed': no such name; did you mean 'greedyfed'?"),
         (
             {"mechanism": {"name": "fedavg", "clients_per_round": 2.5}},
@@ -181,7 +184,7 @@ def test_overrides_replace_add_and_open_parts(tmp_path: Path) -> None:
     assert experiment.train.lr == 0.5
     assert experiment.mechanism.table["value"] == {"name": "monte_carlo", "permutations": 7}
     assert experiment.model.options == {"hidden": [3]}
-    assert experiment.data.source == "synthetic"
+    assert experiment.data.source.name == "synthetic"
     assert experiment.run.seed == 4
 
 

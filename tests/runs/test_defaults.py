@@ -8,6 +8,7 @@ import pytest
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
+from hanse.data.choices import Dirichlet
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.tables import SCALES
 from hanse.runs.chance import Guess
@@ -28,7 +29,7 @@ def reached(experiment: hanse.Experiment) -> tuple[float, Guess]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_digits_by_fedavg(seed: int) -> None:
     experiment = hanse.Experiment(mechanism="fedavg", data={"seed": seed}, run={"seed": seed})
-    assert (experiment.data.clients, experiment.data.partition, experiment.data.alpha) == (20, "dirichlet", 0.5)
+    assert (experiment.data.clients, experiment.data.partition) == (20, Dirichlet(alpha=0.5))
     assert reached(experiment)[0] >= 0.85
 
 
@@ -63,16 +64,20 @@ def test_a_source_by_fedavg(source: str, least: float) -> None:
 )
 def test_a_source_brings_its_split_and_its_model(source: str, partition: str, clients: int, model: str) -> None:
     found = default(source)
-    assert (found.data.partition, found.data.clients, found.model.name) == (partition, clients, model)
+    assert (found.data.partition.name, found.data.clients, found.model.name) == (partition, clients, model)
     assert (found.model.options.get("last") is True) == (source == "shakespeare_next")
     assert hanse.Experiment(**found.sections()).sections() == found.sections()
 
 
 def test_what_a_file_names_stays() -> None:
-    table = hanse.Experiment(data={"source": "flights", "alpha": 0.3}, mechanism="fedavg").data
-    assert (table.partition, table.clients) == ("dirichlet", 20)
+    table = hanse.Experiment(
+        data={"source": "flights", "partition": {"name": "dirichlet", "alpha": 0.3}}, mechanism="fedavg"
+    ).data
+    assert (table.partition.name, table.clients) == ("dirichlet", 20)
     assert hanse.Experiment(data={"source": "pacs", "clients": 2}, mechanism="fedavg").data.clients == 2
-    assert hanse.Experiment(data={"source": "pacs", "per_owner": 2}, mechanism="fedavg").data.clients == 8
+    assert (
+        hanse.Experiment(data={"source": "pacs", "partition": {"per_owner": 2}}, mechanism="fedavg").data.clients == 8
+    )
     assert default("shakespeare", model="lstm").model.options == {}  # LEAF's own sizes
     assert default("shakespeare", train={"lr": 0.8}).train.lr == 0.8
 

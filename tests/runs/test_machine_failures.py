@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import text
 
 import hanse
 from hanse.base import lock
 from hanse.base.errors import MachineError
 from hanse.cli import entry as cli
-from hanse.ledger.place import open_ledger
+from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
 from hanse.runs.runbooks import RunBooks
 from hanse.runs.rundir import RunDir
@@ -99,14 +98,6 @@ def no_room_for_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     third_time(monkeypatch, RunDir, "append", fail)
 
 
-def no_room_for_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(real: At, folder: RunDir, *args: Any) -> None:
-        os.dup2(FULL, folder._files["transactions.jsonl"].fileno())
-        real(folder, *args)
-
-    third_time(monkeypatch, RunDir, "append", fail)
-
-
 def no_room_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(real: At, *args: Any) -> None:  # a real failure inside the write: the process may write no larger file
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -121,9 +112,12 @@ def no_room_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_room_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(real: At, books: RunBooks, transactions: Any) -> None:
-        with books._ledger.begin() as connection:
-            connection.execute(text("PRAGMA max_page_count = 1"))  # no larger than it is
-        real(books, transactions)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (books._ledger.file.stat().st_size + 100, hard))
+        try:
+            real(books, transactions)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     third_time(monkeypatch, RunBooks, "post", fail)
 
@@ -137,12 +131,11 @@ SPACE = "free some space, then 'hanse resume run'"
     [
         (no_room_for_arrays, f"disk full: No space left on device; 2 rounds of the run are kept; {SPACE}"),
         (no_room_for_lines, f"disk full: No space left on device; 2 rounds of the run are kept; {SPACE}"),
-        (no_room_for_the_journal, f"disk full: No space left on device; 2 rounds of the run are kept; {SPACE}"),
         (
             no_room_for_the_checkpoint,
             "File too large; 2 rounds of the run are kept; mend that, then 'hanse resume run'",
         ),
-        (no_room_for_the_ledger, f"database or disk is full; 3 rounds of the run are kept; {SPACE}"),
+        (no_room_for_the_ledger, "File too large; 3 rounds of the run are kept; mend that, then 'hanse resume run'"),
     ],
 )
 def test_a_full_disk_is_one_line_and_the_run_goes_on_to_the_same_bits(
@@ -199,7 +192,7 @@ def test_a_line_of_a_seat_that_is_there_twice_or_gone_is_found(
 ) -> None:
     import shutil
 
-    from hanse.runs.record import load_run
+    from hanse.runs.run_record import load_run
 
     shutil.copytree(whole, tmp_path / "run")
     file = tmp_path / "run" / "clients.jsonl"
@@ -237,7 +230,7 @@ def test_what_fails_before_a_round_leaves_no_directory(tmp_path: Path, monkeypat
         hanse.run(experiment(), out=tmp_path / "run", observers=[Fails("on_start")])
     url = {"url": f"sqlite:///{tmp_path / 'nowhere' / 'x.db'}"}
     nowhere = hanse.Experiment(**(experiment().sections() | {"ledger": url}))
-    with pytest.raises(hanse.UserError, match="there is no such folder"):
+    with pytest.raises(hanse.UserError, match="unable to open database file"):
         hanse.run(nowhere, out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 

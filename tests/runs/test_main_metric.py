@@ -22,9 +22,11 @@ from hanse.reports.accuracy import curve_charts
 from hanse.reports.compare import compare_runs, compare_tables
 from hanse.reports.groups import group_runs
 from hanse.reports.report import summary
-from hanse.reports.statement import MainFit, statement, train_alone
+from hanse.reports.statement import statement
+from hanse.reports.statement_alone import train_alone
+from hanse.reports.statement_fit import MainFit
 from hanse.reports.statement_page import render
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
 
 HERE = f"{__name__}:"
@@ -162,7 +164,7 @@ def test_losses_of_two_kinds_have_two_columns(tmp_path: Path) -> None:
 
 def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     asked = experiment(data={"source": HERE + "one_sided"}, run={"rounds": 1})
-    said = settle_engine(asked, build(asked))[2]
+    said = settle_engine(build(asked)).said
     reason = "all 675 test samples are of class 0, and AUC needs two classes"
     line = f"'auc': 1 of 4 clients have no AUC of their own (client 2): of client 2 {reason}"
     assert any(line in one for one in said)

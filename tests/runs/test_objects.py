@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import entry
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 NAMES = ("General", "Hope", "St Mary")
 
@@ -24,7 +24,7 @@ def frame() -> pd.DataFrame:
 
 
 def experiment(rounds: int = 2, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
-    data = {"target": "ill", "client_column": "hospital", "client_test": 0.2}
+    data = {"source": {"target": "ill", "client_column": "hospital"}, "client_test": 0.2}
     sections = {"data": data, "train": {"lr": 0.1}, "run": {"rounds": rounds}, **more}
     return hanse.Experiment(mechanism={"name": mechanism}, **sections)
 
@@ -66,10 +66,10 @@ def test_what_was_given_is_recorded_and_needed_again(tmp_path: Path) -> None:
     hanse.run(experiment(2), data=frame(), model=net, out=path)
     assert whole.names == NAMES
     config = hanse.Experiment.read(path / "config.toml")
-    assert (config.data.source, config.data.partition, config.data.clients) == ("object", "natural", 3)
-    assert (config.data.object, config.model.name) == ("DataFrame", "object")
+    assert (config.data.source.name, config.data.partition.name, config.data.clients) == ("object", "natural", 3)
+    assert (config.data.source.object, config.model.name) == ("DataFrame", "object")
     assert (config.model.model_extra or {})["object"] == "Linear"
-    assert len(config.data.fingerprint or "") == 16
+    assert len(config.data.source.fingerprint or "") == 16
     text = (path / "config.toml").read_text()
     (path / "config.toml").write_text(text.replace("rounds = 2", "rounds = 4"))
     again = nn.Linear(2, 2)  # other weights: those of the checkpoint count

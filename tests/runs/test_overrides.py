@@ -103,3 +103,24 @@ def test_names_alone(tmp_path: Path) -> None:
     assert (found.mechanism.name, found.model.name) == ("local", "logistic")
     assert apply(read_file(file), ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg"}
     assert hanse.Experiment(mechanism="fedavg").mechanism.name == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("file", "override", "data"),
+    [
+        ({"source": "mnist"}, "data.source.scale=unit", {"source": {"name": "mnist", "scale": "unit"}}),
+        ({"partition": "niid"}, "data.partition.alpha=.1", {"partition": {"name": "niid", "alpha": 0.1}}),
+        ({}, "data.partition.alpha=-1.e1", {"partition": {"alpha": -10.0}}),
+        ({"partition": {"name": "niid", "alpha": 0.1}}, "data.partition=iid", {"partition": "iid"}),
+        ({"source": "digits"}, "data.source=1.2.3", {"source": "1.2.3"}),
+    ],
+)
+def test_options_of_a_source_and_a_partition(file: dict[str, Any], override: str, data: dict[str, Any]) -> None:
+    assert apply({"data": file}, [override])[0] == {"data": data}
+
+
+def test_a_source_without_options_keeps_its_name_when_it_is_given_one() -> None:
+    found, _ = apply({"data": {"source": "digits"}, "mechanism": "fedavg"}, ["data.source.scale=unit"])
+    assert found["data"] == {"source": {"name": "digits", "scale": "unit"}}
+    with pytest.raises(UserError, match=r"^data\.source\.scale: no such key; allowed: name$"):
+        hanse.Experiment(**found)

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 import hanse
 from hanse.base.errors import UserError
 from hanse.base.streams import torch_seed
+from hanse.core.part import in_slots
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
@@ -413,7 +414,7 @@ def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
     """Only those whose parts say that they pull may refuse a loop without a penalty, and only before round 0."""
     refused = set()
     for name, make in MECHANISMS.items():
-        loop = "user_loops:pulled" if make().train.pulls else "user_loops:fit"
+        loop = "user_loops:pulled" if "penalty" in in_slots(make().train.needs, ["train"]) else "user_loops:fit"
         data = {"clients": 5, "client_validation": 0.2, "partition": "pooled" if name == "centralised" else "iid"}
         try:
             run = hanse.run(experiment(loop, name, data=data))

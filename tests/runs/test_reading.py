@@ -46,10 +46,9 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_it_is_what_the_run_was(played: hanse.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_the_run_was(played: hanse.Run) -> None:
     assert played.path is not None
     before = sorted((p, p.stat().st_mtime_ns) for p in played.path.rglob("*"))
-    monkeypatch.setattr("hanse.runs.reading.build_data", None)  # its data are not needed
     run = hanse.load(played.path)
     assert (run.metrics, run.clients) == (played.metrics, played.clients)
     assert run.table.rows.equal(played.table.rows)
@@ -126,7 +125,7 @@ def test_a_damaged_shape(played: hanse.Run, tmp_path: Path, said: str) -> None:
     assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").write_text(said)
-    with pytest.raises(UserError, match=r"shape.json: must be"):
+    with pytest.raises(UserError, match=r"shape.json: .*; the file must be"):
         hanse.load(folder).model()
 
 
@@ -138,13 +137,12 @@ def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) 
         hanse.load(folder).model()
 
 
-def test_an_older_run_asks_its_data(played: hanse.Run, tmp_path: Path) -> None:
+def test_a_lost_shape(played: hanse.Run, tmp_path: Path) -> None:
     assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").unlink()
-    with pytest.raises(UserError, match="an older hanse wrote it"):
+    with pytest.raises(UserError, match=r"shape\.json: cannot be read: No such file"):
         hanse.load(folder).model()
-    assert same(hanse.load(folder, trust=True).model(3), played.model(3))
 
 
 def two_towers(input_shape: Any, num_classes: int) -> nn.Module:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from hanse.base.errors import UserError
+from hanse.data.choices import Dirichlet, Niid
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS
-from hanse.runs.rehearsal import Rehearsal, rehearse
+from hanse.runs.rehearsal import Rehearsal, rehearse, small_experiment
 
 POOLED = {"centralised": {"data": {"partition": "pooled"}}}
 DECIDES = {"select": "select", "train": "seats", "value": "value", "settle": "settle", "deploy": "deploy"}
@@ -82,3 +84,26 @@ def test_the_round_of_a_longer_rehearsal_is_its_last() -> None:
 def test_a_slot_without_a_part_is_named() -> None:
     with pytest.raises(KeyError, match="settle"):
         rehearse("fedavg").before("settle")
+
+
+@pytest.mark.parametrize(
+    ("data", "choice"),
+    [
+        ({}, "partition"),
+        ({"partition": "iid"}, "partition"),
+        ({"partition": {"alpha": 0.1}, "source": {"name": "mnist"}}, "partition"),
+        ({"source": "fedsoft_linear"}, "partition"),
+        ({"source": "synthetic"}, "source"),
+    ],
+)
+def test_clients_have_few_samples_where_that_can_be_said(data: dict[str, Any], choice: str) -> None:
+    assert getattr(small_experiment(data=data).data, choice).samples_per_client == 30
+
+
+def test_other_partitions_are_as_they_were_given() -> None:
+    assert small_experiment(data={"partition": "niid"}).data.partition == Niid()
+    assert small_experiment(data={"partition": {"samples_per_client": 9}}).data.partition == Dirichlet(
+        samples_per_client=9
+    )
+    with pytest.raises(UserError, match=r"data\.partition\.alfa: no such key; did you mean 'alpha'\?"):
+        small_experiment(data={"partition": {"alfa": 1.0}})

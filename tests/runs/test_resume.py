@@ -2,28 +2,27 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from killed_runs import child
 from safetensors.torch import load_file
 
 import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import PER_CLIENT, Block, Table
 from hanse.rounds.round import LoopState
-from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.checkpoint import VERSION, CorruptCheckpointError, Snapshot, load, store
 
 CPU = torch.device("cpu")
 
 
 def experiment(**run: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": 6, "alpha": 0.5},
+        data={"clients": 6, "partition": {"alpha": 0.5}},
         model={"name": "mlp", "hidden": [8]},
         mechanism={"name": "greedyfed", "clients_per_round": 2, "averaging": 0.5},
         train={"lr": 0.05, "momentum": 0.5},
@@ -61,40 +60,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference") / "run"
     hanse.run(experiment(), out=folder)
     return folder
-
-
-# the child counts Python calls from the first round on, and kills itself at a given one: any moment, no clock
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-import hanse
-from hanse.base.errors import MachineError
-from hanse.runs import experiment
-from hanse.runs.config import Experiment
-
-limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-count = 0
-def profile(frame, event, arg):
-    global count
-    count += 1
-    if count == limit:
-        os.kill(os.getpid(), signal.SIGKILL)
-real = experiment._play
-def play(*args):
-    sys.setprofile(profile)
-    try:
-        return real(*args)
-    finally:
-        sys.setprofile(None)
-experiment._play = play
-hanse.run(Experiment.read(source), out=out)
-print(count)
-"""
-
-
-def child(limit: int, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", CHILD, str(limit), str(source), str(out)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def kill_and_resume(moments: int, seed: int, reference: Path, tmp_path: Path, **run: Any) -> None:
@@ -231,7 +196,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path: Path, m
     with monkeypatch.context() as before:
         before.setattr("hanse.runs.checkpoint.VERSION", 2)
         store(path, snapshot())
-    with pytest.raises(hanse.UserError, match=r"another version of hanse \(format 2, this is 3\)") as refused:
+    with pytest.raises(hanse.UserError, match=rf"another version of hanse \(format 2, this is {VERSION}\)") as refused:
         load(path, CPU)
     assert len(refused.value.lines) == 1
 

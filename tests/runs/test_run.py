@@ -85,7 +85,7 @@ def test_engines_agree_on_a_whole_round_of_every_mechanism() -> None:
             options = {} if name == "local" else {"clients_per_round": 3}
             run = hanse.run(
                 hanse.Experiment(
-                    data={"clients": 5, "alpha": 0.4},
+                    data={"clients": 5, "partition": {"alpha": 0.4}},
                     model={"name": "mlp", "hidden": [12], "batch_norm": True},
                     mechanism={"name": name, **options},
                     train={"lr": 0.05, "epochs": 2, "momentum": 0.5, "weight_decay": 1e-3},
@@ -101,7 +101,7 @@ def test_engines_agree_on_a_whole_round_of_every_mechanism() -> None:
 def test_own_test_shares_are_tested_plain_weighted_and_worst() -> None:
     run = hanse.run(
         hanse.Experiment(
-            data={"clients": 6, "alpha": 0.4, "client_test": 0.25},
+            data={"clients": 6, "partition": {"alpha": 0.4}, "client_test": 0.25},
             model={"name": "logistic"},
             mechanism={"name": "local"},
             train={"lr": 0.1, "epochs": 3},
@@ -113,7 +113,7 @@ def test_own_test_shares_are_tested_plain_weighted_and_worst() -> None:
     found, sizes = [], []
     from hanse.data import DataSpec, build
 
-    data = build(DataSpec(clients=6, alpha=0.4, client_test=0.25))
+    data = build(DataSpec(clients=6, partition={"alpha": 0.4}, client_test=0.25))
     for client in range(6):
         pool, [index] = data.pool([client], "test")
         model = run.model(client).eval()

@@ -14,7 +14,7 @@ from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
 from hanse.rounds.round import Played
 
-DATA = {"clients": 6, "partition": "pathological", "classes_per_client": 3, "client_test": 0.25}
+DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
 
 
 class Seen:
@@ -94,10 +94,10 @@ def test_a_network_refuses_it() -> None:
     asked = hanse.Experiment(data=DATA, mechanism={"name": "local"}, eval={"model": "trained"})
     made = blueprint(asked)
     with pytest.raises(UserError, match=r"eval.model: 'trained': on a network clients test what they hold"):
-        settle_engine(asked, made, federation=object())  # type: ignore[arg-type]
+        settle_engine(made, federation=object())  # type: ignore[arg-type]
 
 
-CLASSES = {"clients": 5, "partition": "niid", "alpha": 0.3, "client_test_from": "classes", "validation": 0.0}
+CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0}
 
 
 def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
@@ -136,8 +136,8 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"client_test": 0.2}, "client_test = 0.2 with client_test_from = 'classes', .*allowed: 0"),
-        ({"partition": "mixture"}, "client_test_from = 'classes' with partition = 'mixture'; allowed: 'own'"),
+        ({"client_test": 0.2}, "client_test: 0.2 with client_test_from = 'classes', .*allowed: 0"),
+        ({"partition": "mixture"}, "client_test_from: 'classes' with partition 'mixture'; allowed: 'own'"),
         (
             {"partition": "pathological", "validation": 0.998},
             "client . has no test samples of its classes; lower",

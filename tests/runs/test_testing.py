@@ -34,7 +34,7 @@ def world(**sections: Any) -> Setup:
         **sections,
     }
     experiment = hanse.Experiment(**given)
-    return settle_engine(experiment, build(experiment))[1]
+    return settle_engine(build(experiment)).setup
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def frame() -> pd.DataFrame:
 
 
 def experiment(mechanism: str = "fedavg", rounds: int = 2, **more: Any) -> hanse.Experiment:
-    data = {"target": "ill", "client_column": "hospital", "client_test": 0.2}
+    data = {"source": {"target": "ill", "client_column": "hospital"}, "client_test": 0.2}
     sections: dict[str, Any] = {"data": data, "train": {"lr": 0.1}, "run": {"rounds": rounds}, **more}
     return hanse.Experiment(mechanism={"name": mechanism}, **sections)
 
@@ -72,8 +72,8 @@ def two(shapes: dict[str, tuple[int, ...]], num_classes: int) -> nn.Module:
 
 
 def test_a_model_of_several_inputs_is_made_again_from_their_shapes(tmp_path: Path) -> None:
-    data = {"target": "ill", "client_column": "hospital", "features": {"age": ["age"], "bmi": ["bmi"]}}
-    given = experiment(data=data, model={"name": f"{__name__}:two"})
+    source = {"target": "ill", "client_column": "hospital", "features": {"age": ["age"], "bmi": ["bmi"]}}
+    given = experiment(data={"source": source}, model={"name": f"{__name__}:two"})
     run = hanse.run(given, data=frame(), out=tmp_path / "run")
     assert same(hanse.load(tmp_path / "run", trust=True).model(1), run.model(1))
     assert same(hanse.load(tmp_path / "run", model=Two(1)).model(1), run.model(1))

@@ -9,7 +9,6 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.web import keys as keys_module
-from hanse.web.gate import Limit
 from hanse.web.keys import SESSION_S, Key, Sessions, check_key, make_key, may_ask, read_keys, write_keys
 
 
@@ -157,25 +156,3 @@ def test_a_file_without_keys_is_no_auth(tmp_path: Path) -> None:
         Sessions(tmp_path / "keys.json")
     with pytest.raises(UserError, match="no such file"):
         Sessions(tmp_path / "none.json")
-
-
-def test_a_bucket_empties_and_fills(clock: Clock) -> None:
-    limit = Limit(burst=3, per_second=0.5, clock=clock)
-    assert [limit.take("a") for _ in range(3)] == [0.0, 0.0, 0.0]
-    assert limit.take("a") == pytest.approx(2.0)
-    assert limit.take("b") == 0.0
-    clock.now += 1.0
-    assert limit.take("a") == pytest.approx(1.0)
-    clock.now += 1.0
-    assert limit.take("a") == 0.0
-    clock.now += 1e6
-    assert [limit.take("a") > 0 for _ in range(4)] == [False, False, False, True]
-
-
-def test_a_bucket_forgets_those_it_heard_longest_ago(clock: Clock) -> None:
-    limit = Limit(burst=1, per_second=0.1, most=2, clock=clock)
-    for who in ("a", "b", "c"):
-        assert limit.take(who) == 0.0
-    assert len(limit._buckets) == 2
-    assert limit.take("c") > 0
-    assert limit.take("a") == 0.0

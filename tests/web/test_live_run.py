@@ -11,7 +11,7 @@ from web_cases import Growing
 from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
 from hanse.rounds.arrivals import STILL
-from hanse.runs.record import last_line
+from hanse.runs.line_tail import last_line
 from hanse.web.live_run import LiveBooks, LiveRun, SparseSeries, encode, state_of
 from hanse.web.runs import find_runs, summary
 
@@ -219,10 +219,11 @@ def test_books_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     run = Growing(tmp_path / "run")
     run.round()
     (run.folder / "ledger.json").write_text('{"book": "town"}')
-    (run.folder / "ledger.db").write_bytes(b"not a database" * 100)
+    (run.folder / "transactions.jsonl").write_bytes(b"not a log\n" * 100)
+    (run.folder / "transactions.heads").write_bytes(b"no heads\n" * 100)
     live = LiveRun(run.folder, "run")
     message = live.look()
-    assert "ledger.db" in message["books"]["trouble"]
+    assert "is not a head of a log" in message["books"]["trouble"]
     assert live.look() is None
     live.close()
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import urllib.error
@@ -19,7 +18,7 @@ from web_cases import Growing
 
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.cli.serve import is_loopback, listen, logging_to, prepare
+from hanse.cli.serve import is_loopback, listen, logging_to, prepare, warn_unencrypted
 from hanse.web.keys import check_key, read_keys
 
 CLI = CliRunner()
@@ -82,6 +81,7 @@ def test_what_loopback_is() -> None:
 def test_a_page_for_others_warns_without_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Growing(tmp_path / "run")
     CLI.invoke(app, ["token", "new", str(tmp_path / "keys"), "--role", "operator"])
+    warn_unencrypted("0.0.0.0", None)
     server, shown = prepare(tmp_path, "0.0.0.0", 0, tmp_path / "keys")
     assert "keys travel unencrypted" in capsys.readouterr().err
     assert shown.hosts is None
@@ -139,37 +139,3 @@ def test_the_log_is_set_up_once(tmp_path: Path) -> None:
     finally:
         log.handlers[:], log.propagate = before[0], before[2]
         log.setLevel(before[1])
-
-
-def test_tls_is_served_with_a_certificate(tmp_path: Path) -> None:
-    cryptography = pytest.importorskip("cryptography")
-    assert cryptography
-    cert, key = _certificate(tmp_path)
-    Growing(tmp_path / "run").round()
-    server, shown = prepare(tmp_path, "127.0.0.1", 0, None, cert=cert, cert_key=key)
-    assert shown.secure
-    server.config.load()
-    assert isinstance(server.config.ssl, ssl.SSLContext)
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, hashes.SHA256())
-    )  # fmt: skip
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "key.pem").write_bytes(private)
-    return folder / "cert.pem", folder / "key.pem"

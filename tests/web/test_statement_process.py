@@ -45,7 +45,7 @@ def test_a_statement_is_kept_until_the_run_goes_on(tmp_path: Path, monkeypatch: 
     run.round()
     asked: list[int] = []
 
-    async def make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
+    async def make(folder: Path, client: int, form: str) -> bytes:
         asked.append(client)
         return b"%d" % len(asked)
 

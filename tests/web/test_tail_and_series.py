@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hanse.runs import record
-from hanse.runs.record import LineTail
+from hanse.runs import line_tail
+from hanse.runs.line_tail import LineTail
 from hanse.web.live_run import SparseSeries
 
 
@@ -71,7 +71,7 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "LONGEST", 4096)
+    monkeypatch.setattr(line_tail, "LONGEST", 4096)
     file = tmp_path / "lines"
     file.write_bytes(b"x" * 10_000)
     place = LineTail(file)

@@ -17,7 +17,7 @@ from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.web import app as app_module
 from hanse.web.app import Page, make_app
-from hanse.web.gate import LOOPBACK, Limit, RequestGate
+from hanse.web.gate import LOOPBACK, RequestGate
 from hanse.web.hub import Hub
 from hanse.web.keys import Sessions, make_key, write_keys
 from hanse.web.runs import ListedRun, find_runs
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make statements in this process: starting another takes seconds, and one test does."""
 
-    async def make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
+    async def make(folder: Path, client: int, form: str) -> bytes:
         try:
             made = statement(folder, client)
         except UserError as wrong:
@@ -64,9 +64,7 @@ def secrets(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def gate(root: Path, secrets: dict[str, str], tmp_path: Path) -> RequestGate:
-    made = make_app(Page(root, Sessions(tmp_path / "keys.json")))
-    made.requests = Limit(1e6, 1e6)
-    return made
+    return make_app(Page(root, Sessions(tmp_path / "keys.json")))
 
 
 def client(gate: RequestGate, secret: str | None = None) -> TestClient:
@@ -200,45 +198,32 @@ def test_log_in_and_out(gate: RequestGate, secrets: dict[str, str], ids: dict[st
     assert client(gate).get("/runs.json", headers={"cookie": f"hanse_session={session}"}).status_code == 401
 
 
-def test_with_tls_the_cookie_is_secure(root: Path, secrets: dict[str, str], tmp_path: Path) -> None:
-    gate = make_app(Page(root, Sessions(tmp_path / "keys.json"), secure=True))
-    answer = client(gate).post("/login", data={"key": secrets["operator"]})
+def test_with_tls_the_cookie_is_secure(gate: RequestGate, secrets: dict[str, str]) -> None:
+    who, key = client(gate), {"key": secrets["operator"]}
+    tls = {"x-forwarded-proto": "https"}
+    answer = who.post("/login", data=key, headers=tls | {"origin": BASE.replace("http", "https")})
+    assert answer.status_code == 303
     assert "Secure" in answer.headers["set-cookie"]
     assert answer.headers["strict-transport-security"] == "max-age=31536000"
+    assert who.post("/login", data=key, headers=tls | {"origin": BASE}).status_code == 403
+    plain = client(gate).post("/login", data=key)
+    assert "Secure" not in plain.headers["set-cookie"]
+    assert "strict-transport-security" not in plain.headers
 
 
-def test_wrong_keys_are_slowed_down_and_lock_out_no_holder(
+def test_wrong_keys_are_refused_and_lock_out_no_holder(
     gate: RequestGate, secrets: dict[str, str], noted: pytest.LogCaptureFixture
 ) -> None:
     """Attack 20: behind a proxy all share one address, and five wrong keys of a stranger locked out everybody."""
-    now = 0.0
-    gate.failures = Limit(5, 1 / 12, clock=lambda: now)
     stranger, wrong = client(gate), {"key": "hanse_00000000_" + "A" * 43}
-    for _ in range(5):
+    for _ in range(20):
         answer = stranger.post("/login", data=wrong)
         assert answer.status_code == 401
         assert "not a valid key" in answer.text
-    blocked = stranger.post("/login", data=wrong)
-    assert blocked.status_code == 429
-    assert int(blocked.headers["retry-after"]) in (12, 13)
-    assert client(gate, wrong["key"]).get("/runs.json").status_code == 429
+    assert client(gate, wrong["key"]).get("/runs.json").status_code == 401
     assert client(gate, secrets["operator"]).get("/runs.json").status_code == 200
     assert client(gate).post("/login", data={"key": secrets["operator"]}).status_code == 303
-    assert noted.text.count("wrong key") == 5 + noted.text.count("too many wrong keys")
-    now = 12.0
-    assert stranger.post("/login", data=wrong).status_code == 401
-
-
-def test_a_stranger_who_asks_too_often_leaves_holders_their_share(gate: RequestGate, secrets: dict[str, str]) -> None:
-    """Attack 20: one address behind a proxy, one bucket of requests for all who come through it."""
-    gate.requests = Limit(3, 1e-6)
-    holder = client(gate)
-    assert holder.post("/login", data={"key": secrets["third"]}).status_code == 303
-    stranger = [client(gate).get("/login").status_code for _ in range(4)]
-    assert stranger == [200, 200, 429, 429]
-    assert [client(gate, secrets["operator"]).get("/runs.json").status_code for _ in range(4)] == [200, 200, 200, 429]
-    assert holder.get("/").status_code == 200  # by its session
-    assert client(gate, secrets["bound"]).get("/").status_code == 200
+    assert noted.text.count("wrong key") == 21
 
 
 def test_forms_that_are_odd(gate: RequestGate) -> None:
@@ -264,16 +249,6 @@ def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
     ):
         assert client(gate).get("/", headers={"host": name}).status_code == status, name
     assert client(gate).get("/login").headers["location"] == "/"
-
-
-def test_requests_are_bounded(root: Path) -> None:
-    now = 0.0
-    gate = make_app(Page(root, Sessions(None), LOOPBACK))
-    gate.requests = Limit(3, 1.0, clock=lambda: now)
-    codes = [client(gate).get("/login").status_code for _ in range(5)]
-    assert codes == [303, 303, 303, 429, 429]
-    now = 1.0
-    assert client(gate).get("/login").status_code == 303
 
 
 def test_one_run_is_shown_at_once_and_none_says_so(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from telling_cases import built_in_words
+
 from hanse.core.entry import MINT, TOKEN, Transaction, client
+from hanse.core.telling import write_about
 from hanse.ledger.store import Ledger
 
 CONFIG = """
@@ -31,12 +34,14 @@ class Growing:
         self.folder, self.clients, self.rounds = folder, clients, 0
         (folder / "rounds").mkdir(parents=True)
         (folder / "config.toml").write_text(CONFIG.format(clients=clients, planned=planned, mechanism=mechanism))
+        write_about(folder, built_in_words({"mechanism": {"name": mechanism}}, clients, 7))
+        (folder / "shape.json").write_text('{"input_shape": [1, 8, 8], "num_classes": 10}')
         (folder / "metrics.jsonl").touch()
         (folder / "clients.jsonl").touch()
         self.ledger = None
         if money:
             (folder / "ledger.json").write_text(json.dumps({"book": "town"}))
-            self.ledger = Ledger.open(f"sqlite:///{folder / 'ledger.db'}", book="town")
+            self.ledger = Ledger.open(folder / "transactions.jsonl", book="town")
             grants = [
                 Transaction(f"grant/{c}", "grant", ((MINT, -100 * TOKEN), (client(c), 100 * TOKEN)))
                 for c in range(clients)

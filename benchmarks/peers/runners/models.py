@@ -22,7 +22,33 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
+class _Residual(nn.Module):
+    """A block of ResNet-18: two 3x3 convolutions with batch norm, added to the input or to a 1x1 convolution of it."""
+
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.way = nn.Sequential(
+            nn.Conv2d(inputs, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+        changed = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        self.beside = nn.Identity() if stride == 1 and inputs == channels else changed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.way(x) + self.beside(x))
+
+
+def resnet18() -> nn.Module:
+    """Return ResNet-18 for images of 32 x 32 (a 3x3 first convolution, no pooling after it), 11.2 million numbers."""
+    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)]
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        *[_Residual(*width) for width in widths], _Residual(512, 512, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
 def first_model(name: str) -> nn.Module:
-    """Return "mlp" or "cnn" with the job's first weights."""
+    """Return "mlp", "cnn" or "resnet18" with the job's first weights."""
     torch.manual_seed(0)
-    return {"mlp": mlp, "cnn": cnn}[name]()
+    return {"mlp": mlp, "cnn": cnn, "resnet18": resnet18}[name]()

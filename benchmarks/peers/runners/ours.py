@@ -1,6 +1,6 @@
 """hanse through its front door: ``hanse.run`` with a run directory, checkpoints and records, as a user has it.
 
-With ``graphs`` before the job's folder, its steps are CUDA graphs.
+With ``no-graphs`` before the job's folder, its steps are not CUDA graphs on a card.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def samples(**_: Any) -> Dataset:
 
 
 def model(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-    """hanse's own model with the job's first weights."""
+    """hanse's own model with the job's first weights; ResNet-18 is the job's."""
     job = the_job()
+    if job.given.model not in MODELS:
+        return job.model()
     options = {"hidden": [50, 25]} if job.given.model == "mlp" else {}
     module = MODELS[job.given.model](input_shape, num_classes, **options)
     with torch.no_grad():
@@ -93,7 +95,7 @@ def main() -> None:
         mechanism={"name": "ours:mechanism", "clients_per_round": given.seats},
         train={"epochs": given.epochs, "batch_size": given.batch, "lr": given.lr, "momentum": given.momentum},
         run={"rounds": given.rounds},
-        engine={"graphs": True} if "graphs" in sys.argv[1:-1] else {},
+        engine={"graphs": False} if "no-graphs" in sys.argv[1:-1] else {},
     )
     with tempfile.TemporaryDirectory() as folder:
         hanse.run(experiment, out=Path(folder) / "run", observers=[Times(Clock())])

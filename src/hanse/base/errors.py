@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hanse.base.looking import OWN, is_looking, own_things
+from hanse.base.import_trust import OWN, is_looking, own_things
 
 
 class UserError(ValueError):
@@ -81,7 +81,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
 
     To import a module is to run it. In a command that only looks at somebody's run, import paths are therefore refused
     unless the user trusts the run's files, and at a node that was told one in a message they mean what the
-    participant's own app has listed (:mod:`hanse.base.looking`).
+    participant's own app has listed (:mod:`hanse.base.import_trust`).
 
     Args:
         path: the import path. A word without a colon is taken for a misspelt built-in name.

@@ -33,6 +33,12 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
+def named_choice(given: Any, default: str) -> str:
+    """Return the name in a setting that is a name, or a table with one; ``default`` if it has none."""
+    found = given.get("name") if isinstance(given, Mapping) else given
+    return default if found is None else str(found)
+
+
 def call(
     make: Callable[..., Any],
     options: Mapping[str, Any],

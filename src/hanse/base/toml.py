@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SHORT = re.compile(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # numbers that TOML spells otherwise
 
 
 def _key(name: str) -> str:
@@ -30,6 +31,14 @@ def _value(value: Any) -> str:
         inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
         return f"{{ {inside} }}" if inside else "{}"
     raise TypeError(f"{type(value).__name__} cannot be written as TOML")
+
+
+def inline(value: Any) -> str:
+    """Return one value as TOML writes it on one line; for a type that TOML does not have, as Python writes it."""
+    try:
+        return _value(value)
+    except TypeError:
+        return repr(value)
 
 
 def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
@@ -59,8 +68,11 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def parse_value(text: str) -> Any:
     """Return the value in ``--set key=value``: parsed as TOML if that is possible, else the text itself.
 
-    So ``3`` is an integer, ``[1, 2]`` a list, and ``greedyfed`` needs no quotes.
+    So ``3`` is an integer, ``[1, 2]`` a list, and ``greedyfed`` needs no quotes. ``.1`` and ``1.`` are numbers as well,
+    though a file must have ``0.1`` and ``1.0``.
     """
+    if _SHORT.fullmatch(text):
+        return float(text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,40 +1,123 @@
-"""``hanse audit``: whether a market did what it promises. The checks are in :mod:`hanse.reports.audit` and
-:mod:`hanse.reports.lies`.
+"""``hanse audit``: whether a market did what it promises, and whether a member has the samples that it claims.
+
+The checks of a run are in :mod:`hanse.reports.audit`, those of samples in :mod:`hanse.federation.sizes`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import Context
 from rich.markup import escape
 from rich.table import Table as RichTable
+from typer.core import TyperGroup
 
-from hanse.base.errors import UserError
-from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusting
+from hanse.base.errors import UserError, import_path
+from hanse.cli.options import RunFolder, out, say, trusting
 
 if TYPE_CHECKING:
+    from hanse.federation.node import ClientData
     from hanse.reports.audit import Audit
-    from hanse.reports.lies import Counterfactual, Fared
-    from hanse.runs.record import RunRecord
+    from hanse.runs.run_record import RunRecord
 
 
+class RunByDefault(TyperGroup):
+    """``hanse audit DIR`` is ``hanse audit run DIR``."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Return the words that are left, with the subcommand "run" where none is named."""
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=RunByDefault,
+    help="Check a run that pays, or whether a member has the samples that it claims.",
+    epilog="Examples:\n\nhanse audit runs/market\n\n"
+    "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command(name="size")
+def size(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The member's folder of the run, such as ~/.hanse/RUN/client-3.")
+    ],
+    data: Annotated[str, typer.Option("--data", metavar="MODULE:FUNCTION", help="What loads the member's samples.")],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The auditor's private key (Ed25519).")],
+    node_config: Annotated[
+        str, typer.Option("--node-config", help="What load_data finds in context.node_config, as 'a=1 b=2'.")
+    ] = "",
+) -> None:
+    """Audit the number of a member's samples, where they are, and sign what was found.
+
+    The auditor runs this on the member's premises, after the server has asked. The samples that the server's draw names
+    are looked up among those that load_data returns: each must be there, at its own place of the tree that the member
+    committed to. If all are, the signature is left in the folder, and the node sends it when it is asked again. It
+    exits with 2 if anything is wrong, and signs nothing.
+
+    What is counted are distinct records, not their worth: whether they are real is for the auditor to see.
+
+    Examples:
+        hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem
+    """
+    from hanse.data.commitment import commit
+    from hanse.federation.node import own_secret
+    from hanse.federation.sizes import AuditFolder, tag_key
+    from hanse.ledger.note import load_key
+
+    number = folder.name.removeprefix("client-")
+    if not folder.is_dir() or not number.isdecimal():
+        raise UserError(f"{folder}: is no member's folder of a run; it is called client-NUMBER")
+    if not key.is_file():
+        raise UserError(f"--key {key}: there is no such file")
+    place = folder.resolve()
+    asked, signing = AuditFolder(place), load_key(key)
+    asked.question()  # before anything is loaded: was anything asked?
+    tags = tag_key(own_secret(place.parent.parent), place.parent.name, int(number))
+    question = asked.sign(commit(_held(data, node_config).train, tags), tags, signing)
+    opened = min(question["leaves"], question["size"])
+    say(f"{opened} of {question['size']} samples opened, all there; signed in {folder}")
+
+
+def _held(data: str, node_config: str) -> ClientData:
+    """Return what a member's load_data returns. Raises UserError if it returns none, or does not return."""
+    from hanse.federation.node import ClientData
+
+    if ":" not in data:
+        raise UserError(f"--data {data!r}: must be MODULE:FUNCTION, such as client_app:load_data")
+    try:
+        words = shlex.split(node_config)
+    except ValueError as wrong:
+        raise UserError(f"--node-config {node_config!r}: {wrong}; must be like 'a=1 b=2'") from None
+    if odd := next((word for word in words if not word.partition("=")[1]), None):
+        raise UserError(f"--node-config {odd!r}: must be NAME=VALUE")
+    pairs = [word.partition("=") for word in words]
+    config = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+    try:
+        with trusting(True):  # the auditor named the module
+            found = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))
+    except UserError:
+        raise
+    except Exception as wrong:
+        raise UserError(f"--data {data}: the samples were not loaded: {type(wrong).__name__}: {wrong}") from wrong
+    if not isinstance(found, ClientData):
+        raise UserError(f"--data {data}: returned {type(found).__name__}: must be a hanse.flower.ClientData")
+    return found
+
+
+@app.command(name="run")
 def audit(
     folder: RunFolder,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", help="Also: would this client (number or name) have gained by lying? Plays it again."),
-    ] = None,
-    story: Annotated[
-        list[str] | None,
-        typer.Option("--story", help="Only this lie, such as 'size x2', 'cost x0.5' or 'alone'; may be repeated."),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    ledger_url: LedgerUrl = None,
-    trust: Trust = False,
 ) -> None:
     """Check a run that pays: do the books and records hold, and of a market, did anybody lose, and does a lie pay?
 
@@ -43,38 +126,19 @@ def audit(
     fact that is neither right nor wrong (who traded nothing, what known cheats earned), and a row for each client. It
     exits with 1 if a check fails.
 
-    With --client the run is played again for each lie that this client might have told (a false size, cost or
-    eagerness, an attack, or staying alone), to see whether any of them would have paid. That needs --trust if the run's
-    file has import paths. --story plays only some of these lies.
+    Whether a client could have gained by cheating is what 'hanse attack' searches for.
 
     Examples:
-        hanse audit runs/market
-        hanse audit runs/market --client 3 --story 'cost x0.5' --story alone
+        hanse audit run runs/market
     """
     from hanse.reports.audit import audit_run
-    from hanse.reports.lies import counterfactuals, verdict
-    from hanse.runs.record import load_run
+    from hanse.runs.run_record import load_run
 
-    if story and client is None:
-        raise UserError("--story: needs --client, the one whose lies are tried")
-    found = audit_run(folder, ledger_url)
-    data, said = found.as_json(), list[str]()
-    run = load_run(folder)
-    number = None if client is None else run.client_of(client)
-    if number is not None:
-        with trusting(trust):
-            honest, lies = counterfactuals(folder, number, story or (), lambda name: say(f"playing: {name}", err))
-        said = verdict(number, honest, lies)
-        stories = [asdict(lie) for lie in lies]
-        data["counterfactuals"] = {"client": number, "honest": asdict(honest), "stories": stories, "verdict": said}
+    found = audit_run(folder)
     if as_json:
-        print(json.dumps(data, indent=1, allow_nan=False))
+        print(json.dumps(found.as_json(), indent=1, allow_nan=False))
     else:
-        _print(found, run)
-        if number is not None:
-            out.print(_lies(run.client_label(number), honest, lies))
-        for line in said:
-            say(line)
+        _print(found, load_run(folder))
     if not found.holds:
         raise typer.Exit(1)
 
@@ -95,20 +159,3 @@ def _print(found: Audit, run: RunRecord) -> None:
         tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))
         sums.add_row(escape(run.client_label(c.client)), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
     out.print(sums)
-
-
-def _lies(client: str, honest: Fared, lies: Sequence[Counterfactual]) -> RichTable:
-    """Return a table of how the client fared by honesty and would have fared by each lie.
-
-    Its last column is what a lie that pays would still gain if prices were critical ones.
-    """
-    table = RichTable(f"client {escape(client)}", "utility", "gain", "accuracy %", "gain, critical prices")
-
-    def percent(accuracy: float | None) -> str:
-        return "-" if accuracy is None else f"{100 * accuracy:.1f}"
-
-    table.add_row("honest", f"{honest.utility:.3f}", "", percent(honest.accuracy), "")
-    for c in lies:
-        under = "" if c.gain_under_critical_prices is None else f"{c.gain_under_critical_prices:+.3f}"
-        table.add_row(c.story, f"{c.utility:.3f}", f"{c.gain:+.3f}", percent(c.accuracy), under)
-    return table

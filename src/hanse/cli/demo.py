@@ -22,17 +22,17 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError
 from hanse.cli.options import say
 from hanse.federation.profiles import TABLE_5
+from hanse.reports.answers import APART, answers
 from hanse.reports.audit import Audit, audit_run
 from hanse.reports.contributions import SURE, contribution, smaller_budgets
 from hanse.reports.groups import group_runs
-from hanse.reports.lies import accuracies
 from hanse.reports.market import load_trades, transactions_chart
 from hanse.reports.report import write_report
 from hanse.reports.vega import save
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run
-from hanse.runs.observers import ProgressBar
-from hanse.runs.record import load_run
+from hanse.runs.observers import ProgressBar, counting
+from hanse.runs.run_record import load_run
 
 CLIENTS, SEATS, ROUNDS = 20, 4, 60
 NAMES = {
@@ -62,7 +62,12 @@ def demo_experiments(seed: int) -> dict[str, Experiment]:
         seed: of the split and of everything else.
     """
     shared: dict[str, Any] = {
-        "data": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": CLIENTS, "seed": seed},
+        "data": {
+            "source": "digits",
+            "partition": {"name": "dirichlet", "alpha": 0.3},
+            "clients": CLIENTS,
+            "seed": seed,
+        },
         "model": {"name": "mlp", "hidden": [50, 25]},
         "train": {"epochs": 3, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
         "behaviour": {"noisy": {"sigma": 0.3}},
@@ -108,18 +113,34 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     console.print(_accuracies(runs))
     console.print(_contributions(folder / "greedyfed-seed0"))
     places = [result.path for results in runs.values() for result in results if result.path is not None]
-    page = write_report(places, folder, title="Who contributes what to a federation on handwritten digits", lead=LEAD)
-    values = _values(folder, console)
-    trade = _market(folder, console)
+    title = "Who contributes what to a federation on handwritten digits"
+    with counting("drawing", console) as progress:
+        page = write_report(places, folder, title=title, lead=LEAD, progress=progress)
+    values, contributed = _values(folder, console)
+    trade, gain = _market(folder, console)
     console.print()
     for said, place in (("The budgets", values), ("The market", trade), ("The race", page)):
         say(f"{said}, with pictures: {place}", console)
     hanse = "hanse" if shutil.which("hanse") else sys.argv[0]  # 'make demo' has it in .venv alone
     say(f"The live page of these runs: {hanse} serve {folder}", console)
+    console.print()
+    for number, line in enumerate((_together(runs), f"Valuing everybody: {contributed}", gain), start=1):
+        say(f"{number}. {line}", console, wrap=True)
 
 
-def _market(folder: Path, console: Console) -> Path:
-    """Play the market's scene, print who gained what and the audit, and write the market's report."""
+def _together(runs: dict[str, list[Run]]) -> str:
+    """Return in a sentence how good the best model of the race is, beside those of each client alone."""
+    final = {name: np.mean([100 * r.metrics[-1]["test/accuracy"] for r in results]) for name, results in runs.items()}
+    alone, best = final["local"], max(set(final) - set(APART), key=lambda name: final[name])
+    return f"Together they read {final[best]:.0f} % of new digits right ({NAMES[best]}), each alone {alone:.0f} %."
+
+
+def _market(folder: Path, console: Console) -> tuple[Path, str]:
+    """Play the market's scene, print who gained what and the audit, and write the market's report.
+
+    Returns:
+        The report, and the sentence on what buyers gained.
+    """
     console.print("\n", MARKET_LEAD, "\n", sep="")
     played = scene(folder, observe=lambda what: (ProgressBar(console, what, figure=False),))
     console.print(played.table)
@@ -128,12 +149,13 @@ def _market(folder: Path, console: Console) -> Path:
         say(f"{'holds' if check.holds else 'FAILS'}: {check.name}: {check.said}", console, wrap=True)
     for fact in played.audit.facts:
         say(f"{fact.name}: {fact.said}", console, wrap=True)
-    return write_report(
+    page = write_report(
         [place for place in (played.market.path, played.alone.path) if place is not None],
         folder / "market-report",
         title="Who buys whose model, and who gained what",
         lead=MARKET_LEAD,
     )
+    return page, played.gain
 
 
 def _clear(folder: Path) -> None:
@@ -151,6 +173,12 @@ def _clear(folder: Path) -> None:
                 f"--out {folder}: holds '{entry.name}', which is not of an earlier demo; give another folder"
             )
     shutil.rmtree(folder)
+
+
+def _tested(result: Run) -> dict[int, float]:
+    """Return the accuracy (0 to 1) of each client that was tested on its own data at the end of a run."""
+    pairs = zip(result.tested.get("tested", ()), result.tested.get("test_accuracy", ()), strict=True)
+    return {int(client): float(accuracy) for client, accuracy in pairs}
 
 
 def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
@@ -210,8 +238,12 @@ def values_experiment(seed: int = 0) -> Experiment:
     )
 
 
-def _values(folder: Path, console: Console) -> Path:
-    """Value everyone, print which conclusions a smaller budget would have changed, and write the report."""
+def _values(folder: Path, console: Console) -> tuple[Path, str]:
+    """Value everyone, print which conclusions a smaller budget would have changed, and write the report.
+
+    Returns:
+        The report, and a sentence or two on who contributed.
+    """
     console.print("\n", VALUES_LEAD, "\n", sep="")
     place = folder / "everyone"
     run(values_experiment(), out=place, observers=[ProgressBar(console, "everyone is valued")])
@@ -229,7 +261,8 @@ def _values(folder: Path, console: Console) -> Path:
     table.add_row(str(BUDGET), f"{SURE * whole:.3f}", "", "")
     console.print(table)
     title = "What each of twenty organisations was worth, by the number of models"
-    return write_report([place], folder / "values-report", title=title, lead=VALUES_LEAD)
+    page = write_report([place], folder / "values-report", title=title, lead=VALUES_LEAD)
+    return page, answers(group_runs([loaded])).contributed
 
 
 # ---- the market: twelve participants of four roles trade models of real handwritten digits
@@ -316,7 +349,7 @@ def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
         "client", "role", "bought", "sold", "utility", "accuracy alone %", "in the market %",
         title=f"The market after {MARKET_ROUNDS} rounds",
     )  # fmt: skip
-    together, by_itself = accuracies(market), accuracies(alone)
+    together, by_itself = _tested(market), _tested(alone)
     for c in audit.clients:
         role = TABLE_5[c.client]
         # the attacker's model is noise, with a market or without
@@ -327,7 +360,7 @@ def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
 
 def _gain(market: Run, alone: Run) -> str:
     """Return a sentence on what those who buy gained: the mean difference over them, and its standard error."""
-    together, by_itself = accuracies(market), accuracies(alone)
+    together, by_itself = _tested(market), _tested(alone)
     buying = [client for client, role in enumerate(TABLE_5) if role in ("buyer", "trader")]
     more = np.array([100 * (together[client] - by_itself[client]) for client in buying])
     error = more.std(ddof=1) / np.sqrt(len(more))

@@ -24,9 +24,9 @@ from typing import Annotated, Any
 import typer
 
 from hanse.base.errors import MachineError, PartError, UserError, first_line
-from hanse.base.looking import is_looking, looking, own_modules
-from hanse.cli import audit, crate, ledger, network, reproduce, serve, statement, sweep, theory
-from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, flowing, out, say, trusting
+from hanse.base.import_trust import is_looking, looking, own_modules
+from hanse.cli import attack, audit, crate, doctor, ledger, network, receipt, reproduce, serve, statement, sweep, theory
+from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting
 from hanse.deployment import new
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
-RUNS = ("run", "resume", "sweep", "reproduce", "network", "list", "demo")
+RUNS = ("run", "resume", "sweep", "attack", "reproduce", "network", "list", "demo")
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
@@ -83,7 +83,7 @@ def demo(
     ),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
 ) -> None:
-    """A tour in a few minutes, on real handwritten digits; it ends with reports to open.
+    """A tour of about a minute, on real handwritten digits; it ends with reports to open and what was learned.
 
     Twenty organisations train a model together, some of them with noise. Six ways to choose who trains race each other,
     and every update is valued. Then all values of a round are estimated from few models, and at last twelve
@@ -101,24 +101,31 @@ def demo(
 
 @app.command(name="list", rich_help_panel=START)
 def list_(
-    mechanism: Annotated[
+    name: Annotated[
         str | None,
-        typer.Argument(metavar="[MECHANISM]", help="Show which parts could replace which in this mechanism."),
+        typer.Argument(metavar="[NAME]", help="Of a mechanism: what fits in it. Of anything else or a kind: options."),
     ] = None,
     combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
 ) -> None:
-    """Show mechanisms, parts, data sources, models and behaviours.
+    """Show mechanisms, parts, data sources, partitions, models and behaviours.
 
     Each is a name that an experiment's file may use. With the name of a mechanism it shows instead which of its parts
-    could be replaced by which others, and why some do not fit.
+    could be replaced by which others, and why some do not fit. With the name of anything else it shows the options of
+    that, and with a kind, such as 'partitions' or 'data.partition', the options of each of its names.
 
     Examples:
         hanse list
         hanse list greedyfed
+        hanse list attacker
+        hanse list partitions
     """
-    from hanse.cli.listing import combination_table, name_table
+    from hanse.cli.listing import combination_table, name_table, option_table
+    from hanse.mechanisms.registry import MECHANISMS
 
-    out.print(combination_table(mechanism) if combinations or mechanism is not None else name_table())
+    if combinations or name in MECHANISMS:
+        out.print(combination_table(name))
+    else:
+        out.print(name_table() if name is None else option_table(name))
 
 
 @app.command(rich_help_panel=RUN)
@@ -199,9 +206,10 @@ def _finish(result: object) -> None:
     stopped.
     """
     from hanse.learning.metrics import readings_of
+    from hanse.reports.answers import answers_of
     from hanse.runs.experiment import Run
     from hanse.runs.observers import mostly_refused, valued_otherwise
-    from hanse.runs.record import load_run
+    from hanse.runs.run_record import load_run
 
     assert isinstance(result, Run)
     if result.interrupted:
@@ -210,16 +218,19 @@ def _finish(result: object) -> None:
         raise typer.Exit(1)
     if result.over is not None:
         out.print(result.over, highlight=False)
-    if result.metrics and result.path is not None:
-        for line in load_run(result.path).doubts:
-            say(f"warning: {line}", style="bold yellow")
+    record = load_run(result.path) if result.metrics and result.path is not None else None
+    for line in record.doubts if record is not None else ():
+        say(f"warning: {line}", style="bold yellow")
     last = result.metrics[-1] if result.metrics else {}
     main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
-    figures = [f"{k} {last[k]:.4f}" for k in names if last.get(k) is not None]
+    figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
     for line in (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)):
         say(f"warning: {line}", style="yellow")
+    if record is not None:
+        for question, answer in answers_of(record.path).lines.items():
+            say(f"{question} {answer}", wrap=True)
     picture = f"; a picture of it: hanse report {shlex.quote(str(result.path))}" if result.metrics else ""
     say(f"in {result.path}{picture}")
 
@@ -243,7 +254,7 @@ def compare(
     """
     from hanse.reports.compare import compare_runs, compare_tables, difference_rows
     from hanse.reports.groups import group_runs
-    from hanse.runs.record import load_runs
+    from hanse.runs.run_record import load_runs
 
     rows = compare_runs(dirs, epsilon)
     differences = difference_rows(group_runs(load_runs(dirs)))
@@ -260,7 +271,6 @@ def report(
     out_dir: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write to; default the first run directory.")
     ] = None,
-    ledger_url: LedgerUrl = None,
     trust: Trust = False,
 ) -> None:
     """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV.
@@ -273,21 +283,25 @@ def report(
         hanse report runs/a runs/b --out both
     """
     from hanse.reports.report import write_report
+    from hanse.runs.observers import counting
 
-    with trusting(trust):
-        page = write_report(dirs, out_dir or dirs[0], trust=trust, ledger_url=ledger_url)
+    with trusting(trust), counting("drawing", err) as progress:
+        page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
     say(f"wrote {page}")
 
 
+app.command(rich_help_panel=START)(doctor.doctor)
 app.command(rich_help_panel=RUN)(reproduce.reproduce)
 app.command(rich_help_panel=RUN)(sweep.sweep)
+app.command(rich_help_panel=RUN)(attack.attack)
 app.command(rich_help_panel=RUN)(theory.theory)
 app.command(rich_help_panel=LOOK)(statement.statement)
 app.command(rich_help_panel=LOOK)(serve.serve)
 app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK)(audit.audit)
+app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
+app.add_typer(receipt.app, name="receipt", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
 app.add_typer(network.app, name="network", rich_help_panel=NETWORK)
 flowing(app)

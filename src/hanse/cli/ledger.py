@@ -1,8 +1,7 @@
-"""``hanse ledger``: look at the books of a run, check them, take them elsewhere.
+"""``hanse ledger``: look at the books of a run, check them, export them.
 
-The books are a database (by default ``ledger.db`` in the run directory). Every command here opens the one that belongs
-to the run, prints for people by default, and for programs with ``--json`` or ``--csv``. The work is done in
-:mod:`hanse.ledger`.
+The books are a log in the run directory, with an index in a database. Every command here reads the log, prints for
+people by default, and for programs with ``--json`` or ``--csv``. The work is done in :mod:`hanse.ledger`.
 
 Tables show tokens; JSON has units, whole numbers of which a million are a token.
 """
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.table import Table as RichTable
@@ -24,6 +23,11 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
+
+if TYPE_CHECKING:
+    from hanse.ledger.record import Head
+    from hanse.ledger.verify import Verdict
+    from hanse.runs.replay import Replayed
 
 app = typer.Typer(
     help="The books of a run: who holds how much, and every movement.",
@@ -40,7 +44,7 @@ Account = Annotated[
 
 
 @app.command()
-def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds.
 
     Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, from which grants
@@ -50,12 +54,12 @@ def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = 
         hanse ledger balances runs/exp
     """
     from hanse.ledger.export import tokens
-    from hanse.ledger.place import reading
+    from hanse.ledger.run_ledger import reading
     from hanse.reports.chart import natural
 
-    _warn(folder, ledger_url)
-    with reading(folder, ledger_url) as ledger:
+    with reading(folder) as ledger:
         held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
+    _warn(folder)
     if as_json:
         print(json.dumps(held, indent=1))
     elif as_csv:
@@ -70,7 +74,6 @@ def history(
     folder: RunFolder,
     account: Account = None,
     round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
-    ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -83,11 +86,13 @@ def history(
         hanse ledger history runs/exp
         hanse ledger history runs/exp -a client/3 --csv
     """
-    from hanse.ledger.export import as_dict, tokens, write_csv
-    from hanse.ledger.place import reading
+    from hanse.ledger.export import tokens, write_csv
+    from hanse.ledger.record import as_dict
+    from hanse.ledger.run_ledger import reading
 
-    _warn(folder, ledger_url)
-    with reading(folder, ledger_url) as ledger:
+    with reading(folder) as ledger:
+        ledger.count()  # books that do not hold are refused before anything is printed
+        _warn(folder)
         account = _account_named(account, folder)
         if account is not None and not ledger.has(account):
             raise UserError(
@@ -116,60 +121,97 @@ def verify(
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
     ] = None,
+    witnesses: Annotated[
+        Path | None,
+        typer.Option(
+            "--witnesses", help="File of participants' witness keys, a NAME and a key a line; more than half."
+        ),
+    ] = None,
     ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that the books of a run hold: balances, sums, hashes, grants, and what markets and auctions moved.
 
     Everything is computed anew from the transactions, the run's settings and the rounds' records. If something does not
-    hold, the first wrong row is named and the exit code is 1.
+    hold, the first thing that is wrong is named and the exit code is 1. The index in ledger.db, or in the database at
+    --ledger-url, is compared with the books.
 
     With --receipts the books are also held against receipts that participants kept. They find a run directory that was
-    rewritten as a whole, which no look at the directory alone can find.
+    rewritten as a whole, which no look at the directory alone can find. With --witnesses every head that one of them
+    has cosigned must be in the books, and more than half must have cosigned one head.
 
     Examples:
         hanse ledger verify runs/exp --receipts receipts
+        hanse ledger verify runs/exp --witnesses witnesses.txt
     """
-    from hanse.core.book import LedgerError
-    from hanse.ledger.place import place_of, verify_run
+    from hanse.ledger.index import difference
     from hanse.ledger.receipts import read_receipts
-    from hanse.ledger.store import Ledger
-    from hanse.ledger.verify import Verdict
+    from hanse.ledger.run_ledger import COSIGNED, open_ledger, verify_run
+    from hanse.ledger.witness import majority, read_witnesses
     from hanse.runs.replay import Replayed, replay_books
 
-    replayed = Replayed()
+    replayed, apart = Replayed(), None
     told = [] if receipts is None else list(read_receipts(receipts))
-    url, book = place_of(folder, ledger_url)
-    try:
-        with Ledger.open(url, book=book, read_only=True) as ledger:
-            verdict = verify_run(folder, ledger, told)
-            if verdict.ok:
-                replayed = replay_books(folder, ledger)
-                verdict = replace(verdict, wrong=replayed.wrong)
-    except LedgerError as damaged:  # gone, or too damaged to be opened
-        verdict = Verdict(0, 0, 0, "", str(damaged))
+    place = ledger_url or folder / "ledger.db"
+    keys = {} if witnesses is None else read_witnesses(witnesses)
+    heads, newest, most = majority(folder / COSIGNED, keys)
+    with open_ledger(folder) as ledger:
+        verdict = verify_run(folder, ledger, told, heads)
+        if verdict.ok and keys and newest is None:
+            alone = (
+                f"no head is cosigned by more than half of the {len(keys)} witnesses; the most that one has is {most}"
+            )
+            verdict = replace(verdict, wrong=alone)
+        if verdict.ok:
+            replayed = replay_books(folder, ledger)
+            verdict = replace(verdict, wrong=replayed.wrong)
+        if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
+            apart = difference(place, ledger)
+    _tell(verdict, replayed, len(told), newest, apart, as_json)
+    if apart or not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _tell(
+    verdict: Verdict, replayed: Replayed, receipts: int, newest: Head | None, apart: str | None, as_json: bool
+) -> None:
+    """Print what ``verify`` found.
+
+    Args:
+        verdict: whether the books hold.
+        replayed: what was computed anew.
+        receipts: how many receipts were compared.
+        newest: the newest head that more than half of the witnesses have cosigned, if anybody asked for it.
+        apart: how the index differs from the books; None: it does not.
+        as_json: print JSON.
+    """
+    again = {"markets": replayed.markets, "auctions": replayed.auctions, "payments by value": replayed.by_value}
     if as_json:
-        said = {"ok": verdict.ok, **asdict(verdict), "receipts": len(told)}
-        print(json.dumps(said | {"markets": replayed.markets, "auctions": replayed.auctions}, indent=1))
+        said = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
+        said |= {"markets": replayed.markets, "auctions": replayed.auctions, "by_value": replayed.by_value}
+        print(json.dumps({**said, "witnessed": None if newest is None else newest.round}, indent=1))
     elif verdict.ok:
-        print(
-            f"The books hold: {verdict.transactions} transactions, {verdict.postings} postings, "
-            f"{verdict.accounts} accounts{f', {len(told)} receipts' if told else ''}"
-            f"{f', {replayed.markets} markets replayed' if replayed.markets else ''}"
-            f"{f', {replayed.auctions} auctions replayed' if replayed.auctions else ''}.\nhead {verdict.head}"
-        )
-        if replayed.auctions == 0:
-            say("Auctions were not replayed: an older hanse wrote the run, and its records hold too little.", err)
+        counts = [
+            f"{verdict.transactions} transactions",
+            f"{verdict.postings} postings",
+            f"{verdict.accounts} accounts",
+        ]
+        counts += [f"{receipts} receipts"] if receipts else []
+        counts += [f"{number} {what} replayed" for what, number in again.items() if number]
+        counts += [f"cosigned by more than half of the witnesses up to round {newest.round}"] if newest else []
+        print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
+        if apart:  # it is made of them, and may be away
+            print(f"But {apart}", file=sys.stderr)
+        if replayed.foreign:
+            print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
     elif replayed.lost:
-        told_too = " and agree with the receipts" if told else ""
+        told_too = " and agree with the receipts" if receipts else ""
         print(
             f"The books are whole{told_too}, but they cannot be held against all records: {verdict.wrong}",
             file=sys.stderr,
         )
     else:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
-    if not verdict.ok:
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -177,7 +219,6 @@ def export(
     folder: RunFolder,
     form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
-    ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -191,105 +232,37 @@ def export(
         hanse ledger export runs/exp -f csv
     """
     from hanse.ledger.export import FORMATS
-    from hanse.ledger.place import reading
+    from hanse.ledger.run_ledger import reading
 
     form = "json" if as_json else "csv" if as_csv else form
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
-    _warn(folder, ledger_url)
-    with reading(folder, ledger_url) as ledger, _written(out) as file:
+    with reading(folder) as ledger, _written(out) as file:
+        ledger.count()  # books that do not hold are refused before anything is printed
+        _warn(folder)
         FORMATS[form](ledger, ledger.history(), file)
 
 
 @app.command()
-def backup(
-    folder: RunFolder,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
-    ledger_url: LedgerUrl = None,
-) -> None:
-    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile.
-
-    'hanse ledger restore' unpacks it. The line that is printed ends with the head: the hash of the last transaction in
-    the copy, by which you can later tell that a restored book is this one.
-
-    Examples:
-        hanse ledger backup runs/exp exp-backup.tar.gz
-    """
-    from hanse.ledger import archive
-
-    try:
-        head = archive.backup(folder, file, ledger_url)
-    except OSError as wrong:
-        raise UserError(f"{file}: the backup cannot be written: {wrong.strerror or wrong}") from None
-    print(f"wrote {file}; head {head}")
-
-
-@app.command()
-def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
-    ledger_url: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger-url",
-            metavar="URL",
-            help="Post the books there; default: a file in the run directory.",
-            show_default=False,
-        ),
-    ] = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
-) -> None:
-    """Unpack a backup into a new run directory and verify its ledger, to look at it or to go on with it.
-
-    'hanse resume DIR' goes on; 'hanse network run' does where it is a federation's and DIR its project's run.
-
-    The books become a file in that directory, or go to --ledger-url. What the archive says of other databases is not
-    believed: config.toml is changed, and a line says so. An archive that would unpack to more than --most bytes is
-    refused.
-
-    Examples:
-        hanse ledger restore exp-backup.tar.gz runs/restored
-    """
-    from hanse.ledger import archive
-
-    verdict = archive.restore(file, folder, ledger_url, most=most, said=print)
-    print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
-
-
-@app.command()
 def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Write a lost or damaged ledger anew from transactions.jsonl.
+    """Write the index of the books anew: the tables of ledger.db, or of the database at --ledger-url.
 
-    That is done only if these transactions lead to the head of the last checkpoint, so a journal that was changed is
-    refused. Books that hold are left as they are.
+    The books themselves are transactions.jsonl and transactions.heads, which stay as they are. The index is for queries
+    and tools of your own. It is made only of books that hold.
 
     Examples:
         hanse ledger rebuild runs/exp
+        hanse ledger rebuild runs/exp --ledger-url postgresql://user@host/database
     """
-    from hanse.ledger.recover import rebuild_run
+    from hanse.ledger.index import rebuild as write
+    from hanse.ledger.run_ledger import reading, verify_run
 
-    for line in rebuild_run(folder, ledger_url) or ["The books hold; nothing was changed."]:
-        print(line)
-
-
-@app.command()
-def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Bring the ledger of an older hanse to the present schema (resuming the run does this too).
-
-    It is verified afterwards; the exit code is 1 if it does not hold.
-
-    Examples:
-        hanse ledger migrate runs/old
-    """
-    from hanse.ledger.place import open_ledger
-    from hanse.ledger.tables import SCHEMA
-
-    with open_ledger(folder, ledger_url, read_only=False) as ledger:
-        verdict = ledger.verify()
-    if verdict.wrong is not None:
-        print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
-        raise typer.Exit(1)
-    print(f"schema {SCHEMA}; {verdict.transactions} transactions verified")
+    with reading(folder) as ledger:
+        if wrong := verify_run(folder, ledger).wrong:
+            raise UserError(f"{folder}: the books do not hold: {wrong}")
+        place = ledger_url or folder / "ledger.db"
+        count = write(place, ledger)
+    print(f"wrote {count} transactions into the index")
 
 
 @contextmanager
@@ -306,11 +279,11 @@ def _written(path: Path | None) -> Iterator[TextIO]:
         raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
 
 
-def _warn(folder: Path, ledger_url: str | None) -> None:
+def _warn(folder: Path) -> None:
     """Say beside what a command prints of books that they do not hold."""
-    from hanse.ledger.place import wrong_in
+    from hanse.ledger.run_ledger import wrong_in
 
-    if wrong := wrong_in(folder, ledger_url):
+    if wrong := wrong_in(folder):
         say(f"warning: the books do not hold: {wrong}", err, style="yellow")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from inspect import Parameter, signature
+from typing import Any
 
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.sources import GENERATED, SOURCES
-from hanse.federation.behaviour import BEHAVIOURS
+from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
+from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
 
@@ -55,17 +57,66 @@ def combinations() -> Iterator[Combination]:
                 yield Combination(name, slot, part, tuple(says))
 
 
+def _with_options() -> dict[str, Mapping[str, Callable[..., Any]]]:
+    """Return everything that has a name and options, by the key of the file that takes it."""
+    parts = {f"mechanism.{slot}": parts for slot, parts in PARTS.items() if parts}
+    rest: dict[str, Mapping[str, Callable[..., Any]]] = {
+        "model.name": MODELS,
+        "behaviour": BEHAVIOURS,
+        "clients.policy": POLICIES,
+    }
+    data: dict[str, Mapping[str, Callable[..., Any]]] = {"data.source": SOURCE_KINDS, "data.partition": PARTITIONS}
+    return {"mechanism.name": MECHANISMS, **parts, **data, **rest}
+
+
 def name_table() -> RichTable:
     """Return a table of everything that has a name, by the key of the file that takes it."""
     table = RichTable("kind", "names (or an import path 'package.module:name')")
-    table.add_row("mechanism.name", ", ".join(MECHANISMS))
-    for slot, parts in PARTS.items():
-        if parts:
-            table.add_row(f"mechanism.{slot}", ", ".join(parts))
-    table.add_row("data.source", ", ".join([*SOURCES, *GENERATED]))
-    table.add_row("model.name", ", ".join(MODELS))
-    table.add_row("behaviour", ", ".join(BEHAVIOURS))
-    table.add_row("clients.policy", ", ".join(POLICIES))
+    for key, names in _with_options().items():
+        table.add_row(key, ", ".join(names))
+    return table
+
+
+def option_table(name: str) -> RichTable:
+    """Return a table of the options of what has this name, with their defaults.
+
+    Args:
+        name: of a part, source, partition, model, behaviour or policy; several of one name get a block each. Or a kind,
+            such as "partitions" or "mechanism.select": then all of it.
+
+    Raises:
+        UserError: nothing has this name.
+    """
+    known = _with_options()
+    words = {word: key for key in known for word in _words(key)}
+    if name in words:
+        key = words[name]
+        return _options_of("name", {each: (key, make) for each, make in known[key].items()}, title=key)
+    kinds = {key: (key, names[name]) for key, names in known.items() if name in names}
+    if not kinds:
+        named = dict.fromkeys([*(n for names in known.values() for n in names), *words])
+        raise UserError(f"NAME: '{name}': no such name{nearest(name, list(named))}")
+    return _options_of("kind", kinds, title=name)
+
+
+def _words(key: str) -> tuple[str, ...]:
+    """Return what a kind may be called: its key, the word that says what it is, or that word's plural."""
+    word = key.removesuffix(".name").rpartition(".")[2]
+    return key, word, f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+
+
+def _options_of(head: str, makers: Mapping[str, tuple[str, Callable[..., Any]]], title: str) -> RichTable:
+    """Return a table of options with their defaults: ``makers`` are a key and a factory each, by the first column."""
+    table = RichTable(head, "option", "default", title=title)
+    for first, (key, make) in makers.items():
+        unset = "from the data" if key == "model.name" else "must be given"
+        # a source's class takes the name first, which is no option
+        options = list(signature(make).parameters.values())[key == "data.source" :]
+        for i, option in enumerate(options):
+            default = unset if option.default is Parameter.empty else repr(option.default)
+            table.add_row("" if i else first, option.name, default, end_section=option is options[-1])
+        if not options:
+            table.add_row(first, "-", "it has no options", end_section=True)
     return table
 
 
@@ -79,7 +130,7 @@ def combination_table(mechanism: str | None = None) -> RichTable:
         UserError: there is no such mechanism.
     """
     if mechanism is not None and mechanism not in MECHANISMS:
-        raise UserError(f"MECHANISM: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
+        raise UserError(f"NAME: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
     table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
     found = list(combinations())
     for name in MECHANISMS if mechanism is None else (mechanism,):

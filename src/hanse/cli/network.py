@@ -97,10 +97,11 @@ def up(
     Examples:
         hanse network up harvest --nodes 3 && hanse network run harvest
     """
-    from hanse.deployment import walls
+    from hanse.deployment import server_access
     from hanse.deployment.loopback import Loopback
-    from hanse.deployment.operator_key import fingerprint, public_key
-    from hanse.deployment.walls import nginx, split
+    from hanse.deployment.operator_key import public_key
+    from hanse.deployment.server_access import nginx, split
+    from hanse.ledger.note import fingerprint
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
@@ -121,7 +122,7 @@ def up(
     else:
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
     typer.echo(f"the operator's key, {folder / 'certs' / made.operator.name}: {fingerprint(public_key(made.operator))}")
-    if not walls.TABLE.exists():
+    if not server_access.TABLE.exists():
         typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
 
 
@@ -140,12 +141,13 @@ def admit(
     Examples:
         hanse network admit harvest clinic.pub --name 'the clinic'
     """
-    from hanse.deployment.loopback import Loopback
-    from hanse.deployment.operator_key import fingerprint, make_operator_key, public_key
+    from hanse.deployment.loopback import Loopback, no_key
+    from hanse.deployment.operator_key import make_operator_key, public_key
+    from hanse.ledger.note import fingerprint
 
     network = Loopback.read(folder.resolve())
-    if not key.is_file():
-        raise UserError(f"KEY.pub: {key}: is not there")
+    if (why := no_key(key)) is not None:
+        raise UserError(why)
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
     typer.echo(f"admitted {name}; give it ca.crt and operator.pub from {folder / 'certs'}")
@@ -186,32 +188,38 @@ def join(
     Examples:
         hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub --warm
     """
-    from hanse.deployment import walls
-    from hanse.deployment.operator_key import PINNED, fingerprint, home_of, pin, public_key
-    from hanse.deployment.walls import split
-    from hanse.deployment.warm import warmed
+    from hanse.deployment import server_access
+    from hanse.deployment.operator_key import PINNED, home_of, pin, public_key
+    from hanse.deployment.server_access import split
+    from hanse.deployment.warm_process import warmed
+    from hanse.ledger.note import fingerprint
 
-    split(address, "HOST:PORT", "fed.example.org:9092")
+    lines = list[str]()
+    try:
+        split(address, "HOST:PORT", "fed.example.org:9092")
+    except UserError as wrong:
+        lines += wrong.lines
     if imports and not warm:
-        raise UserError(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
-    for option, path in (("--ca", ca), ("--key", key)):
-        if not path.is_file():
-            raise UserError(f"{option}: {path}: is not there")
-    walls.command("flower-supernode")
+        lines.append(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
+    given = {"--ca": ca, "--key": key, "--operator": operator}
+    lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
+    if not server_access.is_free(port):
+        lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
+    if lines:
+        raise UserError(*lines)
+    server_access.command("flower-supernode")
     # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
     os.environ[PINNED] = str(pinned.absolute())
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    if not walls.is_free(port):
-        raise UserError(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
     around: AbstractContextManager[Mapping[str, str]] = warmed(imports or ()) if warm else nullcontext({})
     with around as variables:
         os.environ.update(variables)
-        walls.run("flower-supernode", words)
+        server_access.run("flower-supernode", words)
 
 
 @app.command()

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hanse.base.looking import looking, own_modules
+from hanse.base.import_trust import looking, own_modules
 
 out, err = Console(), Console(stderr=True)
 
@@ -31,16 +31,16 @@ Changes = Annotated[
     ),
 ]
 
-# what only looks at a run does these two things if it is told to, else not
 LedgerUrl = Annotated[
     str | None,
     typer.Option(
         "--ledger-url",
         metavar="URL",
-        help="Database of the books, if not in the run directory. An address in the run's own file is not used.",
+        help="Database of the index, if not ledger.db. An address in the run's own file is not used.",
         show_default=False,
     ),
 ]
+# what only looks at a run imports nothing that it names, unless it is told to
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the modules that the run's files name. This runs their code.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,11 @@ Recipe = Annotated[
 ]
 Folder = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Folder of results, shared by tables; default runs/reproduce/PAPER."),
+    typer.Option(
+        "--out",
+        "-o",
+        help="Folder of results, shared by tables; default runs/reproduce/PAPER. For all papers: of PAPER folders.",
+    ),
 ]
 Only = Annotated[
     list[str] | None,
@@ -91,9 +96,9 @@ def reproduce(
     a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON and Markdown,
     with its pictures.
 
-    Without a table, --decide turns to the paper's claims: it chooses the runs that decide most of them for their time,
-    plays them one after another and stops at what is decided. It can be stopped at any time, and waits while there is a
-    file called pause in its folder.
+    Without a table, --decide turns to the claims of the paper, or of all papers: it chooses the runs that decide most
+    of them for their time, plays them one after another and stops at what is decided. It can be stopped at any time,
+    and waits while there is a file called pause in its folder.
 
     Examples:
         hanse reproduce
@@ -102,7 +107,13 @@ def reproduce(
         hanse reproduce gtflat --decide --hours 2
     """
     if decide or plan or hours is not None:
-        return _decide(paper, table, out_dir, hours, plan=plan, workers=workers or 1, as_json=as_json)
+        if decide == plan or (plan and hours is not None):
+            raise UserError("--decide, --plan, --hours: give --plan, or --decide with or without --hours")
+        own = {"--scale": scale != "smoke", "--recipe": recipe != "paper", "--seeds": seeds is not None,
+               "--only": bool(only), "--device": device != "cpu"}  # fmt: skip
+        if given := [option for option, is_given in own.items() if is_given]:
+            raise UserError(f"{', '.join(given)}: for a table; what --decide and --plan play is said by the claims")
+        return _decide(paper, table, out_dir, hours, plan=plan, workers=workers, as_json=as_json)
     if paper is None or table is None:
         return _print_papers(paper, as_json)
     from hanse.lab.papers.catalogue import find_table
@@ -135,53 +146,75 @@ def _decide(
     hours: float | None,
     *,
     plan: bool,
-    workers: int,
+    workers: int | None,
     as_json: bool,
 ) -> None:
-    """Play what decides a paper's claims, or print what would be played; then print the claims.
+    """Play what decides the claims of a paper (None: of all), or print what would be played; then print the claims.
 
     Raises:
         typer.Exit: with 1, a run failed.
     """
     from hanse.lab.claims.claim import load_claims
     from hanse.lab.claims.judge import Runs, as_rows, judge, printed_claims
-    from hanse.lab.claims.planner import decide, plan_rows, printed_plan
+    from hanse.lab.claims.planner import away, decide, plan_rows, printed_plan
     from hanse.lab.claims.planner import plan as planned
-    from hanse.lab.papers.catalogue import list_papers
+    from hanse.lab.papers.catalogue import PAPERS, list_papers
 
-    if paper is None or table is not None:
-        raise UserError("--decide, --plan, --hours: are for the claims of one paper, without a table")
-    list_papers(paper)  # which refuses one that does not exist
-    claims, folder = load_claims(paper), out_dir or Path("runs") / "reproduce" / paper
+    if table is not None:
+        raise UserError("--decide, --plan, --hours: are for the claims of a paper or of all, without a table")
+    if paper is not None:
+        list_papers(paper)  # which refuses one that does not exist
+    root = out_dir or Path("runs") / "reproduce"
+    folders = {name: root if paper and out_dir else root / name for name in ([paper] if paper else PAPERS)}
+    asked = {folder: load_claims(name) for name, folder in folders.items()}
     failures: Mapping[str, str] = {}
+    for folder in folders.values():
+        _check_folder(folder, written=not plan)
     if plan:
-        runs = Runs(folder)
-        verdicts = judge(claims, runs)
-        steps = planned(verdicts, runs)
+        books = [Runs(folder) for folder in asked]
+        judged = [judge(claims, runs) for claims, runs in zip(asked.values(), books, strict=True)]
+        verdicts = [verdict for found in judged for verdict in found]
+        plans = [planned(found, runs) for found, runs in zip(judged, books, strict=True)]
+        steps = list(heapq.merge(*plans, key=lambda step: step.rank))
     else:
-        _check_folder(folder)
         with resumable(err):
-            verdicts, failures = decide(claims, folder, hours=hours, workers=workers, console=err)
+            workers = 1 if workers is None else workers
+            verdicts, failures = decide(asked, hours=hours, workers=workers, console=err)
     if as_json:
         print(json.dumps({"claims": as_rows(verdicts), **({"plan": plan_rows(steps)} if plan else {})}, indent=1))
     else:
-        out.print(printed_claims(verdicts, f"{paper}: what its claims come to"))
+        for name in folders:
+            out.print(
+                printed_claims([v for v in verdicts if v.claim.paper == name], f"{name}: what its claims come to")
+            )
         if plan:
-            out.print(printed_plan(steps, claims))
+            out.print(printed_plan(steps))
+    for claims in asked.values():
+        lacking = {claim.name: away(claim) for claim in claims if not claim.arms or away(claim)}
+        if lacking:
+            names = ", ".join(sorted({source for found in lacking.values() for source in found}))
+            say(
+                f"hanse: {claims[0].paper}: the data of {len(lacking)} of {len(claims)} claims are not here: {names}",
+                err,
+            )
     for label, why in failures.items():
         say(f"hanse: {label} failed: {why}", err)
     if failures:
         raise typer.Exit(1)
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise UserError if nothing can be written to the folder, before half an hour of runs that could not be kept."""
+def _check_folder(folder: Path, *, written: bool = True) -> None:
+    """Raise UserError if this is no folder, or nothing can be written to it (unless it is only read), before half an
+    hour of runs that could not be kept.
+    """
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
     except OSError as wrong:
         raise UserError(f"--out {folder}: {wrong.strerror or wrong}") from None
     if not there.is_dir():
         raise UserError(f"--out {folder}: {there} is not a folder")
+    if not written:
+        return
     try:
         TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
     except OSError as wrong:
@@ -236,11 +269,27 @@ def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool
         print(json.dumps(show.as_json(outcome), indent=1, allow_nan=False))
     else:
         show.print_outcome(outcome, full, out)
+        _print_claims(outcome.table, folder)
         say(f"wrote {', '.join(map(str, paths))}")
     for label, why in outcome.failures.items():
         say(f"hanse: {label} failed: {why}", err)
     if outcome.failures:
         raise typer.Exit(1)
+
+
+def _print_claims(table: PaperTable, folder: Path) -> None:
+    """Print the words of the claims that a table's runs decide; at another scale or recipe, which runs decide them."""
+    from hanse.lab.claims.claim import load_claims
+    from hanse.lab.claims.judge import Runs, judge, printed_claims
+
+    of_table = [claim for claim in load_claims(table.paper) if claim.arms and claim.table == table.name]
+    made = [(claim.arms[0][0].table.recipe, claim.arms[0][0].table.scale) for claim in of_table]
+    asked = (table.recipe, table.scale)
+    if asked in made:
+        here = [claim for claim, by in zip(of_table, made, strict=True) if by == asked]
+        out.print(printed_claims(judge(here, Runs(folder)), f"{table.name}: what the paper's claims come to"))
+    for recipe, scale in dict.fromkeys(by for by in made if by != asked):
+        say(f"The paper's claims on {table.name} are decided by --recipe {recipe} --scale {scale}.")
 
 
 def _print_papers(paper: str | None, as_json: bool) -> None:

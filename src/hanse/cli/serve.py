@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -18,13 +19,12 @@ import typer
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
-from hanse.cli.options import LedgerUrl, err, out, say
+from hanse.cli.options import err, out, say
 
 if TYPE_CHECKING:
     import uvicorn
 
     from hanse.web.app import Page
-    from hanse.web.connections import Connections
 
 app = typer.Typer(
     help="The keys to the live page: who may log in.",
@@ -47,13 +47,13 @@ def serve(
     cert: Annotated[Path | None, typer.Option("--cert", help="TLS certificate (PEM), with --cert-key.")] = None,
     cert_key: Annotated[Path | None, typer.Option("--cert-key", help="The certificate's private key (PEM).")] = None,
     log: Annotated[Path | None, typer.Option("--log", help="Also write what was refused to this file.")] = None,
-    ledger_url: LedgerUrl = None,
 ) -> None:
     """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key.
 
     By default the page is for this machine alone (127.0.0.1) and asks for no key. For others to reach it, give --host
     and, with --auth, a file of keys made by 'hanse token new': operators then see everything, participants their own
-    statements. Give --cert and --cert-key too, or keys travel unencrypted.
+    statements. Give --cert and --cert-key too, or keys travel unencrypted. nginx, which must be installed, is then
+    started before the page: TLS, limits on requests and connections, and slow clients are its work.
 
     The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
     '.[web]', in a clone of hanse.
@@ -63,13 +63,22 @@ def serve(
         hanse serve runs --auth keys.json
     """
     logging_to(log)
-    server, shown = prepare(folder, host, port, auth, cert=cert, cert_key=cert_key, ledger_url=ledger_url)
-    said = "https" if shown.secure else "http"
-    with listen(host, port) as listening, contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
-        name = f"[{host}]" if ":" in host else host
+    check_certificate(cert, cert_key)
+    server, _ = prepare(folder, host, port, auth)
+    warn_unencrypted(host, cert)
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(listen(host, port))
         port = listening.getsockname()[1]
-        say(f"{folder} is at {said}://{name}:{port}/ (Ctrl-C ends it)")
-        server.run(sockets=[listening])
+        if cert is not None or not is_loopback(host):
+            from hanse.web.proxy import behind
+
+            listening.close()  # the port is free: it is nginx that listens there
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nginx is ended then, too
+            listening = stack.enter_context(behind(host, port, cert, cert_key))
+        name = f"[{host}]" if ":" in host else host
+        say(f"{folder} is at {'http' if cert is None else 'https'}://{name}:{port}/ (Ctrl-C ends it)")
+        with contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
+            server.run(sockets=[listening])
 
 
 def prepare(
@@ -77,11 +86,6 @@ def prepare(
     host: str,
     port: int,
     auth: Path | None,
-    *,
-    cert: Path | None = None,
-    cert_key: Path | None = None,
-    ledger_url: str | None = None,
-    connections: Connections | None = None,
 ) -> tuple[uvicorn.Server, Page]:
     """Return the server, not yet listening, and its page.
 
@@ -90,20 +94,14 @@ def prepare(
         host: the address that it will listen on.
         port: its port; it goes into the name of the session cookie.
         auth: the file of keys; None: nobody is asked for one, which only loopback allows.
-        cert: TLS certificate (PEM); None: plain HTTP.
-        cert_key: the certificate's private key.
-        ledger_url: where the books are, if they are not in the run directory.
-        connections: bounds the connections that the server holds; None: the usual bounds.
 
     Raises:
         UserError: the web libraries are not installed, or the options do not fit together.
     """
     try:
         import uvicorn
-        from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
         from hanse.web.app import Page, make_app
-        from hanse.web.connections import Connections
     except ModuleNotFoundError as missing:
         needed = "pip install '.[web]' in a clone of hanse"
         raise UserError(f"hanse serve: {missing.name} is not installed; {needed}") from None
@@ -115,32 +113,38 @@ def prepare(
     local = is_loopback(host)
     if not local and auth is None:
         raise UserError(f"--host {host}: others could reach the page; give --auth FILE, so that it asks for a key")
-    if (cert is None) != (cert_key is None):
-        raise UserError("--cert, --cert-key: one needs the other")
-    for name, file in (("--cert", cert), ("--cert-key", cert_key)):
-        if file is not None and not file.is_file():
-            raise UserError(f"{name} {file}: there is no such file")
-    if not local and cert is None:
-        warning = (
-            "keys travel unencrypted; give a certificate, or keep the page on loopback behind a proxy that has one"
-        )
-        say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
     # without keys only requests for this machine's own names are answered, so that a foreign page in the user's browser
     # cannot reach it by a name of its own (DNS rebinding)
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
     cookie = f"hanse_session_{port}"
-    shown = Page(folder, Sessions(auth), hosts, cookie, secure=cert is not None, ledger_url=ledger_url)
-    held = connections or Connections()
+    shown = Page(folder, Sessions(auth), hosts, cookie)
     config = uvicorn.Config(
-        held.app(make_app(shown)), host=host, port=port, http=held.protocol(AutoHTTPProtocol),  # type: ignore[arg-type]
-         log_level="warning", access_log=False, server_header=False,
-        proxy_headers=False, ssl_certfile=cert, ssl_keyfile=cert_key, lifespan="off",
-        timeout_graceful_shutdown=5, ws="none",
+        make_app(shown), host=host, port=port, log_level="warning", access_log=False, server_header=False,
+        proxy_headers=False, lifespan="off", timeout_graceful_shutdown=5, ws="none",
     )  # fmt: skip
     server = uvicorn.Server(config)
     shown.hub.stopping = lambda: server.should_exit
     return server, shown
+
+
+def check_certificate(cert: Path | None, cert_key: Path | None) -> None:
+    """Check that a certificate and its key are there, or neither. Raises UserError for each mistake."""
+    lines = ["--cert, --cert-key: one needs the other"] if (cert is None) != (cert_key is None) else []
+    for name, file in (("--cert", cert), ("--cert-key", cert_key)):
+        if file is not None and not file.is_file():
+            lines.append(f"{name} {file}: there is no such file")
+    if lines:
+        raise UserError(*lines)
+
+
+def warn_unencrypted(host: str, cert: Path | None) -> None:
+    """Warn of a page that others reach without a certificate."""
+    if cert is None and not is_loopback(host):
+        warning = (
+            "keys travel unencrypted; give a certificate, or keep the page on loopback behind a proxy that has one"
+        )
+        say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
 
 
 def listen(host: str, port: int) -> socket.socket:

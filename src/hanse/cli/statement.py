@@ -17,12 +17,13 @@ from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.cli.options import LedgerUrl, Trust, err, out, say, trusting
+from hanse.cli.options import Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
     from hanse.reports.prospect import Prospect
-    from hanse.reports.statement import Fit, Statement
+    from hanse.reports.statement import Statement
+    from hanse.reports.statement_fit import Fit
 
 
 def statement(
@@ -52,7 +53,6 @@ def statement(
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="The folder that has its receipts; default DIR/receipts.")
     ] = None,
-    ledger_url: LedgerUrl = None,
     trust: Trust = False,
 ) -> None:
     """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
@@ -90,56 +90,59 @@ def statement(
         raise UserError("--train-alone: not together with --alone, which names the run to compare with")
     with trusting(trust):
         if client is None:
-            _all(place, alone, train_alone, as_json, ledger_url)
+            _all(place, alone, train_alone, as_json)
         elif dry_run:
             _before(place, client, as_json)
         elif check_receipts or receipts is not None:
-            _check(place, client, receipts or place / "receipts", as_json, ledger_url)
+            _check(place, client, receipts or place / "receipts", as_json)
         else:
-            number, found = _made(place, client, alone, train_alone, ledger_url)
+            number, found = _made(place, client, alone, train_alone)
             page = out_file or place / "statements" / f"client-{number}.html"
             _write(found, None if as_json else page)
 
 
-def _made(
-    folder: Path, client: str, alone: Path | None, train_alone: bool, ledger_url: str | None
-) -> tuple[int, Statement]:
+def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> tuple[int, Statement]:
     """Return the client's number and its statement, after training it alone if that is asked for."""
     from hanse.reports.statement import statement as make
-    from hanse.runs.record import load_run
+    from hanse.runs.run_record import load_run
 
     number = load_run(folder).client_of(client)
     # first of all, so that a mistake is told before anything is trained
-    found = make(folder, number, alone=alone, ledger_url=ledger_url)
+    found = make(folder, number, alone=alone)
     if train_alone:
-        found = make(folder, number, alone=_alone(folder), ledger_url=ledger_url)
+        found = make(folder, number, alone=_alone(folder))
     return number, found
 
 
 def _alone(folder: Path) -> Path:
     """Train every client by itself on the same data, unless that was done already, and return where that run is."""
-    from hanse.reports.statement import train_alone
+    from hanse.reports.statement_alone import train_alone
     from hanse.runs.observers import ProgressBar
 
     return train_alone(folder, [ProgressBar(err, "alone")])
 
 
-def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, ledger_url: str | None) -> None:
+def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> None:
     """Write a page for each participant, and print a table with the verdict of each."""
     from hanse.reports.statement import statement as make
     from hanse.reports.statement_page import render
-    from hanse.runs.record import load_run
+    from hanse.runs.observers import counting
+    from hanse.runs.run_record import load_run
 
     run = load_run(folder)
-    make(folder, 0, alone=alone, ledger_url=ledger_url)  # so that a mistake is told before anything is trained
+    make(folder, 0, alone=alone)  # so that a mistake is told before anything is trained
     if train_alone:
         alone = _alone(folder)
-    made = [make(folder, client, alone=alone, ledger_url=ledger_url) for client in range(run.num_clients)]
+    made = []
+    with counting("statements", err) as progress:
+        for client in range(run.num_clients):
+            progress(client, run.num_clients)
+            made.append(make(folder, client, alone=alone))
+            if not as_json:
+                _kept(folder / "statements" / f"client-{client}.html", render(made[-1]))
     if as_json:
         print(json.dumps([found.as_json() for found in made], indent=1, allow_nan=False))
         return
-    for found in made:
-        _kept(folder / "statements" / f"client-{found.client}.html", render(found))
     for line in made[0].doubts:
         say(f"warning: {line}", style="bold yellow", wrap=True)
     for line in made[0].lost:
@@ -159,7 +162,7 @@ def _figures(fit: Fit) -> tuple[str, str]:
     The first has its 95 % interval behind it, if that is known. What is not known is "-".
     """
     from hanse.learning.metrics import ACCURACY
-    from hanse.reports.statement import MainFit
+    from hanse.reports.statement_fit import MainFit
 
     main = fit.main or MainFit(reading=ACCURACY, values=(fit.last,), alone=fit.alone_accuracy)
     ours, alone = ("-" if value is None else main.reading.show(value) for value in (main.last, main.alone))
@@ -185,23 +188,9 @@ def _write(found: Statement, page: Path | None) -> None:
     _kept(page, render(found))
     for line in found.doubts:
         say(f"warning: {line}", style="bold yellow", wrap=True)
-    name = "" if found.label == str(found.client) else f"{found.label}: "
-    for line in filter(None, (f"{name}{found.verdict.headline}.", *found.verdict.reasons, _worth(found), *found.lost)):
+    for line in found.lines:
         say(line, wrap=True)
-    say(f"wrote {page}")
-
-
-def _worth(found: Statement) -> str:
-    """Return in a sentence what the client's updates were worth, as its page has it; empty if they were not valued."""
-    given = found.contributed
-    if given.value is None:
-        return ""
-    between = ","
-    if given.exact:
-        between = ", exactly on the validation samples,"
-    elif given.interval is not None:
-        between = f", with 95 % confidence between {given.interval[0]:.3g} and {given.interval[1]:.3g},"
-    return f"Its updates were worth {given.value:.3g} in all{between} by the {given.measure}. {given.standing}".rstrip()
+    say(f"The whole of it: {page}")
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:
@@ -238,18 +227,18 @@ def _told(found: Prospect) -> Sequence[str]:
     return lines[:-1]
 
 
-def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
+def _check(folder: Path, client: str, receipts: Path, as_json: bool) -> None:
     """Hold a participant's receipts against the books and print each difference. Raises typer.Exit with 1 if there
     is one.
     """
     from hanse.reports.disputes import replay
-    from hanse.runs.record import load_run
+    from hanse.runs.run_record import load_run
 
     run = load_run(folder)
     number = run.client_of(client)
     if number >= run.num_clients:
         raise UserError(f"--client {number}: no such client; this run has clients 0 to {run.num_clients - 1}")
-    found = replay(folder, number, receipts, ledger_url)
+    found = replay(folder, number, receipts)
     if as_json:
         print(json.dumps(found.as_json(), indent=1))
     else:

@@ -1,9 +1,11 @@
-"""The books as a value: balances and the head of the hash chain, as they are in the middle of a run.
+"""The books as a value: balances and the head of the log, as they are in the middle of a run.
 
 The loop posts each round's transactions to a :class:`Book` first, in memory and without side effects, so that a payment
-that is not allowed is found before anything is written. What was posted is then written to the database
-(:mod:`hanse.ledger.store`), which checks everything again. Amounts are integers of the smallest unit
-(:mod:`hanse.core.entry`).
+that is not allowed is found before anything is written. What was posted is then appended to the log
+(:mod:`hanse.ledger.store`), whose readers check everything again by the same :class:`Tally`. Amounts are integers of
+the smallest unit (:mod:`hanse.core.entry`).
+
+The head of a book is the root of a Merkle tree over its transactions (RFC 9162), in hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from hanse.core.entry import GENESIS, MINT, Transaction, digest, is_account
+from hanse.base.merkle import grow, root_of
+from hanse.core.entry import CLOSE, MINT, Transaction, is_account, leaf
 
 LARGEST = 2**63 - 1  # what a database's integer holds
 
@@ -25,7 +28,7 @@ class OverdraftError(LedgerError):
 
 
 class DamagedError(LedgerError):
-    """The database's file is not what was written: it is no database any more, or its pages are damaged."""
+    """The log is not what was written."""
 
 
 def check(transaction: Transaction) -> None:
@@ -33,7 +36,8 @@ def check(transaction: Transaction) -> None:
 
     Raises:
         LedgerError: a step, kind or memo that is no line of printable text, fewer than two postings, a name that is no
-            account, an amount that is not a nonzero integer of at most 64 bits, or postings that do not sum to zero.
+            account, an amount that is not a nonzero integer of at most 64 bits, postings that do not sum to zero, or a
+            close of a round (:mod:`hanse.ledger.closing`) that moves something or is called otherwise.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -41,6 +45,10 @@ def check(transaction: Transaction) -> None:
             raise LedgerError(f"{where}: {name} {text!r}: must be a line of text, not empty")
     if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
         raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
+    if CLOSE in (transaction.kind, transaction.step):
+        if not transaction.kind == transaction.step == CLOSE or transaction.postings:
+            raise LedgerError(f"{where}: '{CLOSE}' is the step and the kind of what closes a round, and moves nothing")
+        return
     if len(transaction.postings) < 2:
         raise LedgerError(f"{where}: {len(transaction.postings)} postings: at least two are needed")
     total = 0
@@ -56,13 +64,14 @@ def check(transaction: Transaction) -> None:
 
 @dataclass(frozen=True)
 class Book:
-    """Balances, and where the hash chain stands. A book does not change: posting returns a new one.
+    """Balances, and the Merkle tree over the transactions. A book does not change: posting returns a new one.
 
-    No account but the mint may go below ``floor``. A step is posted once a round, and rounds do not go back.
+    No account but the mint may go below ``floor``. A step is posted once a round, rounds do not go back, and
+    nothing follows a round's close in that round.
 
     Attributes:
         balances: units by account; accounts without any postings are left out.
-        head: the hash of the last transaction.
+        peaks: what is kept of the tree; see :func:`hanse.base.merkle.grow`.
         count: how many transactions there were.
         floor: the units that an account may go down to; below 0 for debt.
         round: the last round that was posted to.
@@ -77,11 +86,16 @@ class Book:
     """
 
     balances: Mapping[str, int] = field(default_factory=dict)
-    head: str = GENESIS
+    peaks: tuple[bytes, ...] = ()
     count: int = 0
     floor: int = 0
     round: int = field(default=0, compare=False)
     steps: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    @property
+    def head(self) -> str:
+        """The root of the tree over all transactions, 64 hexadecimal digits."""
+        return root_of(self.peaks).hex()
 
     def balance(self, account: str) -> int:
         """Return an account's units; 0 if nothing was ever posted to it."""
@@ -103,39 +117,84 @@ class Book:
                 or a balance would not fit 64 bits.
             OverdraftError: an account that pays would end below its floor.
         """
-        return self.chain(round, transactions)[0]
+        tally = Tally.of(self)
+        for transaction in transactions:
+            tally.add(round, transaction)
+        return self if tally.count == self.count else tally.book()
 
-    def chain(self, round: int, transactions: Iterable[Transaction]) -> tuple[Book, list[str]]:
-        """Post as :meth:`post` does, and return the book and the hash of each transaction."""
+
+@dataclass
+class Tally:
+    """A book that is added to in place, one transaction after the other; see :class:`Book` for the attributes.
+
+    After an error it is of no more use.
+    """
+
+    balances: dict[str, int] = field(default_factory=dict)
+    peaks: list[bytes] = field(default_factory=list)
+    count: int = 0
+    floor: int = 0
+    round: int = 0
+    steps: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(book: Book) -> Tally:
+        """Return a tally that begins where a book stands."""
+        return Tally(dict(book.balances), list(book.peaks), book.count, book.floor, book.round, set(book.steps))
+
+    @property
+    def head(self) -> str:
+        """The root of the tree over all transactions, 64 hexadecimal digits."""
+        return root_of(self.peaks).hex()
+
+    def copy(self) -> Tally:
+        """Return a copy that can be added to without changing this one."""
+        return replace(self, balances=dict(self.balances), peaks=list(self.peaks), steps=set(self.steps))
+
+    def book(self) -> Book:
+        """Return the book as it stands."""
+        steps = frozenset(self.steps)
+        return Book(dict(self.balances), tuple(self.peaks), self.count, self.floor, self.round, steps)
+
+    def add(self, round: int, transaction: Transaction, line: bytes | None = None) -> bytes:
+        """Post a transaction and return its line of the log.
+
+        Args:
+            round: its round.
+            transaction: what is posted.
+            line: how it stands in a log that is being read; None: it is written now.
+
+        Raises:
+            LedgerError, OverdraftError: as :meth:`Book.post`.
+        """
         if type(round) is not int or round < 0:
             raise LedgerError(f"round {round!r}: must be an integer, at least 0")
         if round < self.round:
             raise LedgerError(f"round {round}: the book is in round {self.round} already")
-        balances, head, hashes = dict(self.balances), self.head, list[str]()
-        steps = set(self.steps) if round == self.round else set()
-        for transaction in transactions:
-            check(transaction)
-            if transaction.step in steps:
-                raise LedgerError(f"transaction '{transaction.step}': round {round} has one of this name already")
-            steps.add(transaction.step)
-            for account, units in transaction.postings:
-                balances[account] = balances.get(account, 0) + units
-            # after all postings of the transaction: an account may stand in several of them
-            for account, units in transaction.postings:
-                if units < 0 and account != MINT and balances[account] < self.floor:
-                    raise OverdraftError(
-                        f"transaction '{transaction.step}': {account} would hold {balances[account]} units; "
-                        f"its floor is {self.floor}"
-                    )
-                if abs(balances[account]) > LARGEST:
-                    raise LedgerError(
-                        f"transaction '{transaction.step}': {account} would hold {balances[account]} units: at most "
-                        f"{LARGEST} can be written"
-                    )
-            head = digest(head, round, transaction)
-            hashes.append(head)
-        if not hashes:
-            return self, hashes
-        count = self.count + len(hashes)
-        after = replace(self, balances=balances, head=head, count=count, round=round, steps=frozenset(steps))
-        return after, hashes
+        check(transaction)
+        if round > self.round:
+            self.round, self.steps = round, set()
+        if transaction.step in self.steps:
+            raise LedgerError(f"transaction '{transaction.step}': round {round} has one of this name already")
+        if CLOSE in self.steps:
+            raise LedgerError(f"transaction '{transaction.step}': round {round} is closed")
+        self.steps.add(transaction.step)
+        balances = self.balances
+        for account, units in transaction.postings:
+            balances[account] = balances.get(account, 0) + units
+        # after all postings of the transaction: an account may stand in several of them
+        for account, units in transaction.postings:
+            if units < 0 and account != MINT and balances[account] < self.floor:
+                raise OverdraftError(
+                    f"transaction '{transaction.step}': {account} would hold {balances[account]} units; "
+                    f"its floor is {self.floor}"
+                )
+            if abs(balances[account]) > LARGEST:
+                raise LedgerError(
+                    f"transaction '{transaction.step}': {account} would hold {balances[account]} units: at most "
+                    f"{LARGEST} can be written"
+                )
+        line = leaf(self.count + 1, round, transaction) if line is None else line
+        grow(self.peaks, self.count, line)
+        self.count += 1
+        return line

@@ -264,6 +264,11 @@ def _made(said: Aggregate, group: Group, kind: Kind) -> None:
     if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):
         form = f"{said.row.dtype} {list(said.row.shape)}" if isinstance(said.row, Tensor) else type(said.row).__name__
         raise GuardError(f"row: is {form}: must be a tensor [{size}] of float32")
+    if said.along is not None:
+        _floats("along.weights", said.along.weights, (len(group),))
+        scale, width = said.along.scale, group.num_parameters
+        if not (isinstance(scale, Tensor) and scale.shape == (width,)):
+            raise GuardError(f"along.scale: must be a tensor [{width}]")
 
 
 def _check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:

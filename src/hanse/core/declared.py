@@ -32,6 +32,7 @@ Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
 Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Figure = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """What is written into the books: transactions made of postings, in integers of the smallest unit.
 
 A token has 1,000,000 units (:data:`TOKEN`). A transaction moves units between accounts, which are named by
-:func:`client`, :func:`escrow` and :func:`pool`, and the mint. :func:`digest` chains each transaction to the one before
-it, so that a book that was rewritten is found.
+:func:`client`, :func:`escrow` and :func:`pool`, and the mint. :func:`leaf` writes a transaction as a line of the log.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -15,8 +13,8 @@ from dataclasses import dataclass
 
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
-JOURNAL = "transactions.jsonl"  # in a run directory: what the ledger holds, a line a transaction
-GENESIS = "0" * 64  # the hash before a book's first transaction
+LOG = "transactions.jsonl"  # in a run directory: the book, a line for each transaction
+CLOSE = "close"  # step and kind of the line that closes a round; it moves nothing
 
 
 def units_of(tokens: float) -> int:
@@ -93,13 +91,18 @@ class Transaction:
     memo: str = ""
 
 
-def digest(head: str, round: int, transaction: Transaction) -> str:
-    """Return the hash of a transaction that follows ``head`` in a book: 64 hexadecimal digits (blake2b).
+def leaf(number: int, round: int, transaction: Transaction) -> bytes:
+    """Return a transaction as a line of the log, without the newline: a leaf of the book's Merkle tree.
 
     Args:
-        head: the hash of the transaction before it; ``GENESIS`` for the first one.
+        number: its place in the book, counted from 1.
         round: the round that it belongs to.
-        transaction: what is hashed.
+        transaction: what is written.
+
+    Examples:
+        >>> leaf(1, 0, Transaction("grant/0", "grant", (("mint", -5), ("client/0", 5))))
+        b'{"number":1,"round":0,"step":"grant/0","kind":"grant","memo":"","postings":[["mint",-5],["client/0",5]]}'
     """
-    text = _encode([head, round, transaction.step, transaction.kind, transaction.memo, transaction.postings])
-    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+    t = transaction
+    fields = {"number": number, "round": round, "step": t.step, "kind": t.kind, "memo": t.memo, "postings": t.postings}
+    return _encode(fields).encode()

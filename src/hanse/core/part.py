@@ -26,10 +26,10 @@ context, and the state of each part. With it any method of a part can be called 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from torch import Tensor
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
+from hanse.core.judge import Judge
 from hanse.core.payload import Payload
 from hanse.core.port import Answered, Request, Result, Roster
 from hanse.core.recipe import Recipe
@@ -45,15 +46,29 @@ from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Sea
 from hanse.core.telling import Joining, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
 
-if TYPE_CHECKING:
-    from hanse.rounds.judge import Judge
-
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close", "end"]
 Kind = Literal["average", "affine", "again"]  # of an aggregate
 Named = frozenset[str] | Mapping[str, frozenset[str]]  # names, or names by the slot that they concern
 T = TypeVar("T")
+
+
+class Questions(tuple[Request, ...]):
+    """What a part asks, with values that it found on the way and hands on to its later decisions.
+
+    Attributes:
+        found: the values; the part's later methods read them with ``view.get(Type)``.
+    """
+
+    found: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, requests: Iterable[Request], *found: Any) -> Questions:
+        """Return the questions with these values."""
+        made = cls(requests)
+        made.found = found
+        return made
 
 
 @dataclass(frozen=True)
@@ -190,6 +205,19 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Along:
+    """How far the parameters of a row went along each update: ``scale * weights_i (U_i - old)``.
+
+    Attributes:
+        weights: ``[m]``, the weight of each update.
+        scale: ``[num_parameters]``, by how much each parameter's step was scaled.
+    """
+
+    weights: Floats
+    scale: Tensor
+
+
+@dataclass(frozen=True)
 class Aggregate:
     """What a group's server row becomes: a sum of its updates and the old row, or a row that is made otherwise.
 
@@ -202,6 +230,8 @@ class Aggregate:
         row: ``[P]`` float32, the new row itself, where it is no such sum.
         keeps: tensors by name for the part's own ``learn``, which may put them into its state once the row stands. A
             row made for a coalition keeps nothing.
+        along: with ``row``, the parts of its step that are the updates' own; the rest, such as momentum, is in no
+            update. None: the step has no such parts.
     """
 
     weights: Floats | None = None
@@ -209,6 +239,7 @@ class Aggregate:
     metrics: Mapping[str, float] = field(default_factory=dict)
     row: Tensor | None = None
     keeps: Mapping[str, Tensor] = field(default_factory=dict)
+    along: Along | None = None
 
 
 @dataclass(frozen=True)
@@ -267,6 +298,7 @@ class Values:
             other, NaN for seats that play no game together.
         interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
         beside: by a smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
+        by_row: of metrics that are sums over the rows that were trained, each row's part.
         found: values for parts that decide later.
 
     Examples:
@@ -287,7 +319,34 @@ class Values:
     interactions: Floats | None = None
     interaction_errors: Floats | None = None
     beside: Mapping[int, Floats] = field(default_factory=dict)
+    by_row: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     found: tuple[Any, ...] = ()
+
+    def without(self, rows: Iterable[int], target: Ints) -> Values:
+        """Return the values of a round in which these rows stay as they were: the updates to them are worth 0.
+
+        Args:
+            rows: numbers of rows.
+            target: ``[S]``, the row that each update goes to.
+        """
+        stay = frozenset(rows)
+        idle = np.isin(target, sorted(stay))
+
+        def zeroed(numbers: Floats | None) -> Floats | None:
+            return None if numbers is None else np.where(idle & ~np.isnan(numbers).T, 0.0, numbers.T).T
+
+        per_seat = np.where(idle, 0.0, self.per_seat)
+        kept = {row: parts for row, parts in self.by_row.items() if row not in stay}
+        names = {name for parts in self.by_row.values() for name in parts}
+        sums = {name: float(sum(parts.get(name, 0.0) for parts in kept.values())) for name in sorted(names)}
+        if "value/sum" in self.metrics:
+            sums["value/sum"] = float(per_seat.sum())
+        return replace(
+            self, per_seat=per_seat, standard_errors=zeroed(self.standard_errors), exact=zeroed(self.exact),
+            without_block=zeroed(self.without_block), metrics={**self.metrics, **sums}, by_row=kept,
+            interactions=zeroed(self.interactions), interaction_errors=zeroed(self.interaction_errors),
+            beside={budget: np.where(idle, 0.0, less) for budget, less in self.beside.items()},
+        )  # fmt: skip
 
     @property
     def draw_errors(self) -> Floats | None:
@@ -370,6 +429,8 @@ class Context:
         layout: how a model lies in a row of the table.
         initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
         slots: the parts of the mechanism by slot.
+        sums: which of the clients that are asked to train in a round have their updates summed, ids by group, where the
+            server sees sums alone (``[federation] secure``); None: it sees every update.
 
     Examples:
         >>> from hanse.mechanisms.select import UCB
@@ -387,6 +448,7 @@ class Context:
     layout: Layout
     initial: Callable[[int], Tensor]
     slots: Mapping[str, Part] = field(default_factory=dict)
+    sums: Callable[[Ints, int], list[Ints]] | None = None
 
     def standing(self, part: Part) -> frozenset[str]:
         """Return the slots in which a part stands. What only its other slots would use, it need not ask for."""
@@ -560,6 +622,23 @@ def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
     return declared
 
 
+@dataclass(frozen=True)
+class Size:
+    """How large a run is, as far as it is known before round 0.
+
+    Attributes:
+        clients: how many clients there are.
+        seats: how many of them train in a round, at most.
+        updates: how many updates a round may have to do with: fewer than ``seats`` if rounds end early.
+        rounds: how many rounds are planned.
+    """
+
+    clients: int
+    seats: int
+    updates: int
+    rounds: int
+
+
 class Part(Protocol):
     """One decision of a mechanism, or several. Subclass it for the defaults: no needs, no state, no questions.
 
@@ -567,12 +646,15 @@ class Part(Protocol):
     round 0, with the reason. A part that fills several slots may declare any of them by slot (:func:`by_slot`).
 
     Attributes:
-        needs: what must be there, such as "validation", "values" or "groups".
-        gives: what this part brings that others may need.
+        needs: what must be there, such as "validation", "values" or "groups". Of training: "penalty" if the seats have
+            pulls or tilts, which a client's own training loop must then add to its loss; "sgd" if the part takes the
+            reported numbers of steps, or ``train.lr``, for those of SGD.
+        gives: what this part brings that others may need; also what it can live with that not every part can: "again"
+            if it values aggregates that are functions of a group's rows, "parted" for those among them whose step has
+            parts that are the updates', "late" for updates of earlier rounds, "sums" for a server that sees only sums
+            of groups of updates.
         reads: the blocks of rows that its seats or its mix are made from.
         fills: the blocks whose rows its ``weigh`` makes.
-        takes: what it can live with that not every part can: "again" for aggregates that are functions of a group's
-            rows, "late" for updates of earlier rounds.
 
     Examples:
         The parts of a mechanism, with what a small round showed them and their states:
@@ -589,7 +671,6 @@ class Part(Protocol):
     gives: ClassVar[Named] = frozenset()
     reads: ClassVar[Named] = frozenset()
     fills: ClassVar[Named] = frozenset()
-    takes: ClassVar[Named] = frozenset()
 
     def init(self, context: Context) -> State:
         """Return the state before round 0: tensors, arrays, numbers and texts by name, since it is checkpointed."""
@@ -600,7 +681,7 @@ class Part(Protocol):
 
         The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" beside
         the training tasks, "close" once the updates are here. A part that settles is asked once more at "end", after
-        the last round.
+        the last round. What had to be computed for the questions can be handed on with them (:class:`Questions`).
         """
         return ()
 
@@ -612,6 +693,14 @@ class Part(Protocol):
             state: the state after this round's decisions.
         """
         return state
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line for each option that does not go with a run of this size. The default finds nothing wrong.
+
+        A line begins with the key that a user would change. The run is refused, except for lines that begin with
+        "warning: ", which are only told.
+        """
+        return ()
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """Return numbers about each client by name, ``[N]`` each, to be recorded with its seats.
@@ -638,18 +727,7 @@ class SelectPart(Part, Protocol):
 
 
 class TrainPart(Part, Protocol):
-    """Lays out the model table, and turns the choice into seats: where each starts, what pulls it, what tilts its loss.
-
-    Attributes:
-        payload: the name of the client's half of what it sends beside its training tasks (:mod:`hanse.core.payload`).
-            None: it never sends anything.
-        pulls: whether its seats have pulls or tilts. A client's own training loop must then add them to its loss.
-        reads_steps: whether it takes the reported numbers of steps for steps of SGD.
-    """
-
-    payload: ClassVar[str | None] = None
-    pulls: ClassVar[bool] = False
-    reads_steps: ClassVar[bool] = False
+    """Lays out the model table, and turns the choice into seats: where each starts, what pulls and tilts it."""
 
     def blocks(self) -> Sequence[Block]:
         """Return the blocks of rows that the table is made of, in their order."""
@@ -667,7 +745,10 @@ class TrainPart(Part, Protocol):
         """Return this round's seats, made from ``view.choice``, and the next state."""
 
     def sends(self, view: View, state: State) -> Payload | None:
-        """Return what travels beside this round's training tasks; None, the default, for nothing."""
+        """Return what travels with this round's training tasks; None, the default, for nothing.
+
+        Its name is that of the client's half that uses it (:mod:`hanse.core.payload`).
+        """
         return None
 
 
@@ -681,11 +762,11 @@ class AggregatePart(Part, Protocol):
         kind: "average" for weights of at least 0 that sum to 1 with nothing of the old row; "affine" for any weights on
             the updates and the old row; "again" for a function of the group's rows, the old row and the state from
             before the round, which may return a row.
-        reads_steps: whether it takes the reported numbers of steps, or ``train.lr``, for those of SGD.
+        parted: whether each ``row`` that it returns comes with ``along``: the parts of the step that are the updates'.
     """
 
     kind: ClassVar[Kind] = "affine"
-    reads_steps: ClassVar[bool] = False  # whether it takes the reported steps, or train.lr, for those of SGD
+    parted: ClassVar[bool] = False
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights, or a row. It must be a pure function of the group and the state from before the round."""
@@ -703,14 +784,7 @@ class WeighPart(Part, Protocol):
 
 
 class ValuePart(Part, Protocol):
-    """Says what each update was worth.
-
-    Attributes:
-        assumes: what kind of aggregation it needs, in words for an error message. A part that ``takes`` "again" can
-            value any kind.
-    """
-
-    assumes: ClassVar[str] = "weights on the updates"
+    """Says what each update was worth. A part that ``gives`` "again" can value aggregates of any kind."""
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value per seat, and the next state. It is not called in a round without updates."""

@@ -3,7 +3,7 @@
 A mechanism may send its clients a :class:`Payload` with their training. The *client's half* (:class:`ClientHalf`) turns
 it into an extra term of each batch's loss, and says what is reported beside the update. The half declares what payload
 and report must look like (:class:`Declaration`); server and client both check them against that
-(:mod:`hanse.learning.halves`, where a half is registered by name).
+(:mod:`hanse.learning.client_payloads`, where a half is registered by name).
 """
 
 from __future__ import annotations

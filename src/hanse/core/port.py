@@ -3,11 +3,13 @@
 Whatever crosses between server and clients is a :class:`Request` with tasks, or a :class:`Reply` with one result per
 task. Data never crosses. The questions of one stage travel together, so that a round costs as few exchanges as the
 mechanism allows. :class:`Federation` is the protocol of what stands behind the port: clients in this process, on
-Flower's network, or in its simulation.
+Flower's network, or in its simulation. What a client reports is filled in by :mod:`hanse.federation.local` for updates
+and by :mod:`hanse.federation.answers` for questions, and changed by :mod:`hanse.federation.behaviour` where it lies.
 
 The tasks and their results are :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
 :class:`Nearest` and :class:`Counted`, :class:`Gradient` and :class:`Derived`, :class:`Confusion` and :class:`Confused`,
-:class:`Ask` and :class:`Answered`, :class:`Test` and :class:`Tested`.
+:class:`Ask` and :class:`Answered`, :class:`Test` and :class:`Tested`, :class:`CommitSize` and :class:`SizeCommitted`,
+:class:`AuditSize` and :class:`SizeAudited`.
 
 The annotated types of the fields are what a value from outside is checked against (:mod:`hanse.core.declared`), bounds
 included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 can represent. In the shapes, P
@@ -34,6 +36,7 @@ from hanse.core.declared import (
     Accuracy,
     Count,
     Counts,
+    Digest,
     Error,
     Figure,
     Loss,
@@ -216,7 +219,32 @@ class Test:
     scored: bool = True
 
 
-Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test
+@dataclass(frozen=True)
+class CommitSize:
+    """Asks for a commitment to the client's distinct samples (:mod:`hanse.data.commitment`)."""
+
+    name: Name
+
+
+@dataclass(frozen=True)
+class AuditSize:
+    """Asks to open some leaves of the commitment. Samples do not cross: an auditor looks at them where they are.
+
+    Attributes:
+        root: of the commitment that is audited, 64 hexadecimal digits.
+        size: how many samples it claims.
+        seed: what the leaves were drawn by, 64 hexadecimal digits.
+        leaves: the places of the leaves.
+    """
+
+    name: Name
+    root: Digest
+    size: Count
+    seed: Digest
+    leaves: tuple[Count, ...]
+
+
+Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test | CommitSize | AuditSize
 
 
 @dataclass(frozen=True)
@@ -342,7 +370,37 @@ class Tested:
     interval: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
 
 
-Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested
+@dataclass(frozen=True)
+class SizeCommitted:
+    """A client's commitment to its distinct samples.
+
+    Attributes:
+        root: the root hash of the tree of their keyed tags, 64 hexadecimal digits.
+        size: how many there are.
+    """
+
+    name: Name
+    root: Digest
+    size: Count
+
+
+@dataclass(frozen=True)
+class SizeAudited:
+    """The ways to the leaves that were asked for, without samples, and the word of who looked at the samples.
+
+    Attributes:
+        hashes: ``[4 h]`` int64, the tags and proofs (:func:`hanse.data.commitment.packed`).
+        auditor: the auditor's public key (Ed25519), 64 hexadecimal digits. Empty in a simulation, which looks itself.
+        signature: the auditor's, 128 hexadecimal digits.
+    """
+
+    name: Name
+    hashes: Annotated[Tensor, Shaped(1, (torch.int64,))]
+    auditor: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    signature: Annotated[str, Field(pattern="^([0-9a-f]{128})?$")] = ""
+
+
+Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited
 AnyResult = Annotated[
     Annotated[Trained, Tag("Trained")]
     | Annotated[Scored, Tag("Scored")]
@@ -350,7 +408,9 @@ AnyResult = Annotated[
     | Annotated[Derived, Tag("Derived")]
     | Annotated[Confused, Tag("Confused")]
     | Annotated[Answered, Tag("Answered")]
-    | Annotated[Tested, Tag("Tested")],
+    | Annotated[Tested, Tag("Tested")]
+    | Annotated[SizeCommitted, Tag("SizeCommitted")]
+    | Annotated[SizeAudited, Tag("SizeAudited")],
     Discriminator(lambda result: type(result).__name__),
 ]
 

@@ -309,7 +309,9 @@ class About:
     def kinds(self) -> Mapping[str, str]:
         """What each kind of transaction is called, those of the loop itself included."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
-        return {"grant": "granted when it joined", "transfer": "transfers"} | told
+        own = {"grant": "granted when it joined", "transfer": "transfers"}
+        own |= {"size bond": "bonds for sizes", "bond returned": "bonds of proved sizes", "bond kept": "bonds lost"}
+        return own | told
 
     @property
     def warnings(self) -> list[str]:
@@ -330,7 +332,7 @@ class About:
     def measure(self) -> Measure:
         """What the value part measures.
 
-        Runs of older versions do not say: for them it is a "value" whose shares are shown.
+        A part of the user's own may say nothing of it: then it is a "value" whose shares are shown.
         """
         said = (said.telling.measures for said in self.parts if said.telling.measures is not None)
         return next(said, Measure("value", share_out=True))
@@ -417,16 +419,16 @@ def write_about(folder: Path, said: About) -> None:
     write_whole(folder / ABOUT, json.dumps(asdict(said), separators=(",", ":")) + "\n")
 
 
-def read_about(folder: Path) -> About | None:
-    """Return what a run directory says of itself; None if the file is missing, because an older version wrote the run.
+def read_about(folder: Path) -> About:
+    """Return what a run directory says of itself.
 
     Raises:
-        UserError: the directory may be anybody's, and something in the file has another type, is too long or too much.
-            The message names the field.
+        UserError: the file is missing, or something in it has another type, is too long or too much, since the
+            directory may be anybody's. The message names the field.
     """
     file = folder / ABOUT
     if not file.exists():
-        return None
+        raise UserError(f"{file}: is missing; every run directory has one")
     try:
         return Declared[About](About).read(read_text(file, MOST))
     except UnsoundError as wrong:

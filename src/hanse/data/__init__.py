@@ -8,10 +8,11 @@ be called on their own: :func:`load` reads a named source into a :class:`Dataset
 """
 
 from hanse.data.build import build, split
+from hanse.data.choices import PARTITIONS
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
 from hanse.data.own import from_arrays, from_frame, from_hugging_face, from_torch
-from hanse.data.partitions import PARTITIONS, Partition
+from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
 from hanse.data.sources import SOURCES, load
 from hanse.data.spec import DataSpec, parse_spec

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,25 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.data.augment import Augment
+from hanse.data.choices import (
+    BY_LABEL,
+    OBJECT,
+    PARTITIONS,
+    Cluster,
+    Dirichlet,
+    Generated,
+    Iid,
+    Images,
+    Mixture,
+    Natural,
+    Niid,
+    Own,
+    Pathological,
+    Pooled,
+    Skew,
+    Split,
+    Texts,
+)
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
 from hanse.data.fingerprint import of_samples, of_text
@@ -41,8 +60,8 @@ from hanse.data.partitions import (
     skew,
 )
 from hanse.data.samples import Samples
-from hanse.data.sources import GENERATED, imported, load
-from hanse.data.spec import OBJECT, DataSpec
+from hanse.data.sources import imported, load
+from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
 
 
@@ -64,40 +83,43 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     Raises:
         UserError: the spec needs an object that was not given, or the data cannot be used.
     """
+    source = spec.source
     if given is not None:
-        spec = spec.model_copy(update={"source": OBJECT})
-    elif spec.source == OBJECT:
-        what = f" (of this run '{spec.object}', fingerprint {spec.fingerprint})" if spec.fingerprint else ""
+        source = replace(source, name=OBJECT) if isinstance(source, Own) else Own(OBJECT)
+    if not isinstance(source, Own):
+        return spec, None
+    if given is None and source.name == OBJECT:
+        what = f" (of this run '{source.object}', fingerprint {source.fingerprint})" if source.fingerprint else ""
         raise UserError(
             f"data.source: 'object': the data are given as an object{what}: hanse.run(..., data=...) and "
             "hanse.resume(run_dir, data=...) need it; an import path 'module:function' is found by every command"
         )
-    elif not spec.own:
-        return spec, None
-    else:
+    if given is None:
         root = Path(spec.path).expanduser() if spec.path else None
-        given = imported(spec.source, root=root, seed=spec.seed, download=spec.download)
+        given = imported(source.name, root=root, seed=spec.seed, download=spec.download)
     dataset = as_dataset(
         given,
-        target=spec.target,
-        client=spec.client_column,
-        features=spec.features,
-        test=spec.test,
-        min_samples=spec.min_samples,
+        target=source.target,
+        client=source.client_column,
+        features=source.features,
+        test=source.test,
+        min_samples=source.min_samples,
         seed=spec.seed,
-        name=spec.source if spec.source != OBJECT else spec.object or "",
+        name=source.name if source.name != OBJECT else source.object or "",
+        prepare=source.prepare,
+        statistics=source.statistics,
     )
     # what the data decide, where the user has said nothing
-    changed: dict[str, Any] = {}
-    if spec.source == OBJECT:
+    if source.name == OBJECT:
         digest = of_text(of_samples(dataset.train) + of_samples(dataset.test))
-        changed = {"object": dataset.name[:200], "fingerprint": digest}
-    said, owners = spec.model_fields_set, dataset.client_of
+        source = replace(source, object=dataset.name[:200], fingerprint=digest)
+    changed: dict[str, Any] = {"source": source}
+    said, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
     if owners is not None and "partition" not in said:
-        changed["partition"] = "natural"
-    by_owner = changed.get("partition", spec.partition) == "natural" and spec.ids is None
+        changed["partition"] = partition = Natural()
+    by_owner = isinstance(partition, Natural) and partition.ids is None
     if owners is not None and by_owner and "clients" not in said:
-        changed["clients"] = len(np.unique(owners)) * spec.per_owner
+        changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
     return spec.model_copy(update=changed), dataset
 
 
@@ -127,8 +149,9 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     """
     if dataset is None:
         spec, dataset = with_own(spec)
-    if spec.source in GENERATED:
-        source = Synthetic(spec.alpha, spec.beta, spec.seed, spec.samples_per_client)
+    chosen = spec.source
+    if isinstance(chosen, Generated):
+        source = Synthetic(chosen.alpha, chosen.beta, spec.seed, chosen.samples_per_client)
         return GeneratedData.of(
             source,
             spec.clients,
@@ -139,8 +162,9 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         )
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
-        text = TextOptions(spec.tokenizer, spec.length)
-        dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale, text=text)
+        scale = chosen.scale if isinstance(chosen, Images) else "standard"
+        text = TextOptions(chosen.tokenizer, chosen.length) if isinstance(chosen, Texts) else None
+        dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, text=text)
     dataset = prepared(dataset, spec)
     data = SplitData.of(
         dataset,
@@ -155,10 +179,10 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     )
     if spec.augment is not None:
         if len(dataset.input_shape) != 3:
-            raise UserError(f"data.augment = '{spec.augment}': source '{spec.source}' has no images; leave augment out")
+            raise UserError(f"data.augment = '{spec.augment}': source '{chosen.name}' has no images; leave augment out")
         data = replace(data, augment=Augment(spec.augment, dataset.black))
     if (line := unfinite(data, dataset.test)) is not None:
-        raise UserError(f"data.source: '{spec.source}': {line}")
+        raise UserError(f"data.source: '{chosen.name}': {line}")
     return data
 
 
@@ -168,19 +192,22 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     A mixture needs its distributions told apart. With natural clients, the test set keeps only samples of those who
     take part, unless the spec brings ids of its own, which say nothing about the test set.
     """
-    if spec.test_owners == "next":
-        return _with_next_owners(dataset, spec)
-    if spec.partition == "mixture":
-        return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
-    if spec.partition != "natural" or spec.ids is not None:
+    partition = spec.partition
+    if isinstance(partition, Mixture):
+        return with_distributions(
+            dataset, partition.distributions, partition.num_distributions, partition.class_groups, spec.seed
+        )
+    if not isinstance(partition, Natural) or partition.ids is not None:
         return dataset
+    if partition.test_owners == "next":
+        return _with_next_owners(dataset, spec, partition)
     if dataset.client_of is None or dataset.test_client_of is None:
         return dataset
-    owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
+    owners = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=dataset.client_of))
     return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
 
 
-def _with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
+def _with_next_owners(dataset: Dataset, spec: DataSpec, partition: Natural) -> Dataset:
     """Return the data set with other owners in its test set than in its train set.
 
     Those who take part train on all that they have in either set. The test set is all samples of as many others: the
@@ -192,16 +219,17 @@ def _with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
     """
     if dataset.client_of is None:
         raise UserError(
-            f"data.test_owners = 'next': source '{dataset.name}' does not say which client a sample belongs to"
+            f"data.partition.test_owners = 'next': source '{dataset.name}' does not say which client a sample "
+            "belongs to"
         )
     both = dataset.client_of, np.zeros(0, np.int64) if dataset.test_client_of is None else dataset.test_client_of
     ids = np.concatenate(both)
-    owners = natural_owners(**_options(natural_owners, dataset, spec, ids=ids))
+    owners = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=ids))
     others, sizes = np.unique(ids[~np.isin(ids, owners)], return_counts=True)
     if len(others) < len(owners):
         raise UserError(
-            f"data.test_owners = 'next': {len(owners)} take part and {len(others)} are left to test on; allowed: "
-            f"clients up to {(len(owners) + len(others)) // 2 * spec.per_owner}"
+            f"data.partition.test_owners = 'next': {len(owners)} take part and {len(others)} are left to test on; "
+            f"allowed: clients up to {(len(owners) + len(others)) // 2 * partition.per_owner}"
         )
     tested = others[np.argsort(-sizes, kind="stable")[: len(owners)]]
 
@@ -229,14 +257,13 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
     Raises:
         UserError: the partition needs class labels and there are none, or it cannot be made of these samples.
     """
-    classes = dataset.num_classes
-    labels = dataset.train.y.numpy()
-    if (classes is None or labels.ndim > 1) and spec.partition in _BY_LABEL:
+    partition = spec.partition
+    if (dataset.num_classes is None or dataset.train.y.ndim > 1) and isinstance(partition, BY_LABEL):
         raise UserError(
-            f"partition = '{spec.partition}' needs class labels and source '{dataset.name}' has none; "
-            f"allowed: {', '.join(name for name in _SPLITS if name not in _BY_LABEL)}"
+            f"data.partition: '{partition.name}': needs class labels and source '{dataset.name}' has none; "
+            f"allowed: {', '.join(name for name, kind in PARTITIONS.items() if kind not in BY_LABEL)}"
         )
-    return _SPLITS[spec.partition](dataset, labels, spec)
+    return _SPLITS[type(partition)](partition, dataset, spec)
 
 
 def _partition(
@@ -248,69 +275,70 @@ def _partition(
     return Partition(tuple(indices), labels, dataset.num_classes if by_class else None, groups)
 
 
-_Labels = NDArray[np.int64]
-
-
-def _options(deal: Callable[..., Any], dataset: Dataset, spec: DataSpec, **given: Any) -> dict[str, Any]:
+def _options(
+    deal: Callable[..., Any], partition: Split, dataset: Dataset, spec: DataSpec, **given: Any
+) -> dict[str, Any]:
     """Return the keyword arguments of a partition function: those of its parameters that something sets.
 
-    They come from ``given``, the data set and the spec, by name. A parameter that nothing sets is left out, so that the
-    function's own default holds.
+    They come from ``given``, the partition's options, the data set and the spec, by name. A parameter that nothing sets
+    is left out, so that the function's own default holds.
     """
-    total = None if spec.samples_per_client is None else spec.clients * spec.samples_per_client
-    known = {**dict(spec), "total": total, "num_classes": dataset.num_classes, "ordered": dataset.ordered, **given}
+    options = vars(partition)
+    each = options.get("samples_per_client")
+    total = None if each is None else spec.clients * each
+    shares = {name: getattr(spec, name) for name in ("clients", "seed", "client_test", "client_validation")}
+    known = {"labels": dataset.train.y.numpy(), "num_classes": dataset.num_classes, "ordered": dataset.ordered}
+    known |= {**options, **shares, "total": total, **given}
     return {name: known[name] for name in inspect.signature(deal).parameters if known.get(name) is not None}
 
 
 def _dealt(
-    deal: Callable[..., Indices | tuple[Indices, NDArray[np.int64]]],
-    dataset: Dataset,
-    labels: _Labels,
-    spec: DataSpec,
+    deal: Callable[..., Indices | tuple[Indices, NDArray[np.int64]]], partition: Split, dataset: Dataset, spec: DataSpec
 ) -> Partition:
     """Return the partition of a function that needs labels alone; some return groups of clients beside the indices."""
-    dealt = deal(**_options(deal, dataset, spec, labels=labels))
+    dealt = deal(**_options(deal, partition, dataset, spec))
     return _partition(dataset, *dealt) if isinstance(dealt, tuple) else _partition(dataset, dealt)
 
 
-def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+def _dirichlet(partition: Dirichlet, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the Dirichlet partition, which uses all samples or keeps every mix as drawn."""
-    return _dealt(dirichlet if spec.use_all else scaled_dirichlet, dataset, labels, spec)
+    return _dealt(dirichlet if partition.use_all else scaled_dirichlet, partition, dataset, spec)
 
 
-def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+def _pooled(partition: Pooled, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return one client with all samples, or with those that another partition would hand out."""
-    if spec.pooled_from is None:
-        return _dealt(pooled, dataset, labels, spec)
-    apart = split(dataset, spec.model_copy(update={"partition": spec.pooled_from}))
+    if partition.whole is None:
+        return _dealt(pooled, partition, dataset, spec)
+    apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
     return _partition(dataset, [np.sort(np.concatenate(apart.train))])
 
 
-def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+def _mixture(partition: Mixture, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the partition of mixtures; a client's group is the distribution that it trains on most."""
     sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
     assert sources is not None  # prepared sees to it
     pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]
-    trained = mixes(spec.mix, spec.clients, len(pools), seed=spec.seed)
-    tested = inverse(trained) if spec.test_mix == "inverse" else trained
-    shares = mixture(**_options(mixture, dataset, spec, pools=pools, train_mix=trained, test_mix=tested))
+    trained = mixes(partition.mix, spec.clients, len(pools), seed=spec.seed)
+    tested = inverse(trained) if partition.test_mix == "inverse" else trained
+    shares = mixture(**_options(mixture, partition, dataset, spec, pools=pools, train_mix=trained, test_mix=tested))
     cut = _partition(dataset, [own for own, _, _ in shares], trained.argmax(axis=1).astype(np.int64))
     return replace(cut, kept=tuple((validation, test) for _, validation, test in shares))
 
 
-def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the partition by the source's owners, or by the user's file of ids."""
-    ids = dataset.client_of if spec.ids is None else _read_ids(Path(spec.ids).expanduser())
+    ids = dataset.client_of if partition.ids is None else _read_ids(Path(partition.ids).expanduser())
     if ids is None:
         raise UserError(
-            f"partition = 'natural': source '{dataset.name}' does not say which client a sample belongs to; "
-            "give data.ids, a .npy file with a client id for each train sample"
+            f"data.partition: 'natural': source '{dataset.name}' does not say which client a sample belongs to; "
+            "give its option ids, a .npy file with a client id for each train sample"
         )
-    parts = natural(**_options(natural, dataset, spec, labels=labels, ids=ids))
-    owners = np.repeat(natural_owners(**_options(natural_owners, dataset, spec, ids=ids)), spec.per_owner)
-    groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if spec.per_owner > 1 else None
+    parts = natural(**_options(natural, partition, dataset, spec, ids=ids))
+    chosen = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=ids))
+    owners = np.repeat(chosen, partition.per_owner)
+    groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if partition.per_owner > 1 else None
     cut = _partition(dataset, parts, groups)
-    return cut if spec.ids is not None else replace(cut, owners=owners)
+    return cut if partition.ids is not None else replace(cut, owners=owners)
 
 
 def _read_ids(path: Path) -> NDArray[np.int64]:
@@ -318,23 +346,21 @@ def _read_ids(path: Path) -> NDArray[np.int64]:
     try:
         ids = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"data.ids = '{path}': not a readable .npy file ({error})") from error
+        raise UserError(f"data.partition.ids = '{path}': not a readable .npy file ({error})") from error
     if not isinstance(ids, np.ndarray):
-        raise UserError(f"data.ids = '{path}': one array is needed (.npy), not an archive")
+        raise UserError(f"data.partition.ids = '{path}': one array is needed (.npy), not an archive")
     return ids
 
 
-# how each partition is made, by the name that the spec has for it
-_SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], Partition]] = {
-    "iid": partial(_dealt, iid),
-    "dirichlet": _dirichlet,
-    "niid": partial(_dealt, niid),
-    "mixture": _mixture,
-    "cluster": partial(_dealt, cluster),
-    "skew": partial(_dealt, skew),
-    "pathological": partial(_dealt, pathological),
-    "natural": _natural,
-    "pooled": _pooled,
+# how each partition is made
+_SPLITS: Mapping[type[Split], Callable[[Any, Dataset, DataSpec], Partition]] = {
+    Iid: partial(_dealt, iid),
+    Dirichlet: _dirichlet,
+    Niid: partial(_dealt, niid),
+    Mixture: _mixture,
+    Cluster: partial(_dealt, cluster),
+    Skew: partial(_dealt, skew),
+    Pathological: partial(_dealt, pathological),
+    Natural: _natural,
+    Pooled: _pooled,
 }
-# partitions that need one class label a sample
-_BY_LABEL = frozenset({"dirichlet", "niid", "cluster", "skew", "pathological"})

@@ -164,8 +164,7 @@ def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> N
 def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Sequence[str] = ()) -> str | None:
     """Compare the data with those that a run has used.
 
-    A run without a fingerprint (an older version of hanse began it, or its file is damaged) cannot be compared; that is
-    noted instead.
+    A run whose fingerprint is lost or damaged cannot be compared; that is noted instead.
 
     Args:
         folder: the run's directory.

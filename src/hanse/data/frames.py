@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
+from hanse.data.preparing import Prepare, are_numbers, is_dates
 
 Features = Sequence[str] | Mapping[str, Sequence[str]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
 
 # clients that a message names
 LISTED = 3
+FILL = "fill them (data.source.prepare = 'auto' does)"
 # characters of a client's name
 NAME = 80
 
@@ -34,12 +36,14 @@ class Rows:
         y: targets ``[n, ...]``, numbers or labels of any kind.
         owner: ``[n]``, the name of each row's client; None if they are not given.
         num_classes: the number of classes, if it is known beforehand.
+        prepare: how ``x``, then a pandas DataFrame, becomes numbers; None: it is numbers.
     """
 
     x: Any
     y: Any
     owner: NDArray[Any] | None = None
     num_classes: int | None = None
+    prepare: Prepare | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -50,7 +54,14 @@ def is_frame(given: Any) -> bool:
     return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
 
 
-def of_frame(frame: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
+def of_frame(
+    frame: Any,
+    target: str,
+    client: str | None,
+    features: Features | None,
+    name: str,
+    prepare: Prepare | None = None,
+) -> Rows:
     """Return the rows of a frame, before they are numbered and checked.
 
     Args:
@@ -59,6 +70,7 @@ def of_frame(frame: Any, target: str, client: str | None, features: Features | N
         client: the column with the client of each row; None: none.
         features: columns of numbers, or lists of them by the name of an input; None: all the other columns.
         name: what the data are called in messages.
+        prepare: how columns become numbers, once it is known which rows are trained on; None: they are numbers.
 
     Raises:
         UserError: one line for each mistake.
@@ -68,11 +80,19 @@ def of_frame(frame: Any, target: str, client: str | None, features: Features | N
         raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
     wanted = _columns(list(frame.columns), target, client, features, name)
     owner = None if client is None else owners_in(frame[client], client, where)
-    lines = [line for group in wanted.values() for c in group if (line := _no_numbers(frame[c], owner, where))]
+    if prepare is not None and isinstance(features, Mapping):
+        raise UserError("data.source.prepare: is for one input: with several, give columns of numbers")
+    asked = [] if prepare is not None else [c for group in wanted.values() for c in group]
+    lines = [line for c in asked if (line := _no_numbers(frame[c], owner, where))]
     y, wrong = target_column(frame[target], owner, where)
     if lines or wrong:
         raise UserError(*lines, *wrong)
-    numbers = {part: np.array(frame[group], dtype=np.float32) for part, group in wanted.items()}
+    if prepare is not None:
+        return Rows(frame[wanted[""]], y, owner, prepare=prepare)
+    # codes for an embedding stay whole numbers, as they do in a dictionary of arrays
+    whole = {part for part, group in wanted.items() if part and all(frame[c].dtype.kind in "iu" for c in group)}
+    kinds = {part: np.int64 if part in whole else np.float32 for part in wanted}
+    numbers = {part: np.array(frame[group], dtype=kinds[part]) for part, group in wanted.items()}
     return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner)
 
 
@@ -86,7 +106,7 @@ def _columns(
     """
     twice = sorted({str(c) for c in columns if columns.count(c) > 1})
     if twice:
-        raise UserError(f"data: {name}: two columns are called {twice[0]!r}")
+        raise UserError(f"data: {name}: two columns are called {twice[0]!r}: rename one, or leave it out")
     others = {"target": target} | ({} if client is None else {"client_column": client})
     rest = [c for c in columns if c not in others.values()]
     groups: Mapping[str, Any] = (
@@ -96,11 +116,11 @@ def _columns(
     flat = [c for group in wanted.values() for c in group]
     asked = [*others.items(), *(("features", c) for c in flat)]
     lines = [
-        f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
+        f"data.source.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
         for key, c in asked
         if c not in columns
     ]
-    lines += [f"data.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
+    lines += [f"data.source.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
     if not lines and not all(wanted.values()):
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
     if lines:
@@ -165,21 +185,29 @@ def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | No
     if kind not in "biuf":
         example = next((v for v in column.dropna().to_list()), None)
         says = f" such as {example!r}" if example is not None else ""
+        if is_dates(column):
+            remedy = "data.source.prepare = 'auto' makes some of dates"
+        elif example is not None and are_numbers(column):
+            remedy = f"pandas.to_numeric(frame['{column.name}']) reads them"
+        else:
+            words = f"pandas.get_dummies(frame, columns=['{column.name}']) makes some"
+            remedy = f"{words} (data.source.prepare = 'auto' too)"
         return (
-            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: "
-            f"pandas.get_dummies(frame, columns=['{column.name}']) makes some, or leave it out of the features"
+            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: {remedy}, or "
+            "leave it out of the features"
         )
     return _gaps(column, owner, where)
 
 
-def _gaps(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
+def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = False) -> str | None:
     """Return a line if a column of numbers has gaps or infinite values: in how many rows, and of which clients."""
     values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     rows = np.flatnonzero(~np.isfinite(values))
     if not len(rows):
         return None
     what = "no number (NaN)" if np.isnan(values[rows]).all() else "no finite number"
-    return f"{where}: column '{column.name}': {what} in {rows_of(rows, owner)}; fill them, or drop these rows"
+    remedy = "fill them, or drop these rows" if target else f"{FILL}, or drop these rows"
+    return f"{where}: column '{column.name}': {what} in {rows_of(rows, owner)}; {remedy}"
 
 
 def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
@@ -208,7 +236,7 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
         where: what lines begin with.
     """
     kind = getattr(column.dtype, "kind", "O")
-    if kind in "biuf" and (line := _gaps(column, owner, where)):
+    if kind in "biuf" and (line := _gaps(column, owner, where, target=True)):
         return np.zeros(0), [line]
     rows = np.flatnonzero(column.isna().to_numpy())
     if len(rows):

@@ -51,12 +51,12 @@ def with_distributions(
     if kind == "source":
         if dists is None:
             raise UserError(
-                f"data.distributions = 'source': source '{dataset.name}' does not say which distribution its samples "
-                "come from; allowed: 'classes', 'rotation'"
+                f"data.partition.distributions = 'source': source '{dataset.name}' does not say which distribution its "
+                "samples come from; allowed: 'classes', 'rotation'"
             )
         if count not in (None, len(dists.names)):
             raise UserError(
-                f"data.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
+                f"data.partition.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
                 + ", ".join(dists.names)
             )
         found = dataset
@@ -78,10 +78,12 @@ def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
     """
     classes = dataset.num_classes
     if classes is None:
-        raise UserError(f"data.distributions = 'classes': source '{dataset.name}' has no classes")
+        raise UserError(f"data.partition.distributions = 'classes': source '{dataset.name}' has no classes")
     wrong = [c for group in groups for c in group if not 0 <= c < classes]
     if wrong:
-        raise UserError(f"data.class_groups: class {wrong[0]}: source '{dataset.name}' has classes 0..{classes - 1}")
+        raise UserError(
+            f"data.partition.class_groups: class {wrong[0]}: source '{dataset.name}' has classes 0..{classes - 1}"
+        )
     group_of = np.full(classes, -1, dtype=np.int64)
     for d, group in enumerate(groups):
         group_of[list(group)] = d
@@ -107,9 +109,13 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     """
     shape = dataset.input_shape
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise UserError(f"data.distributions = 'rotation': square images are needed; samples have shape {shape}")
+        raise UserError(
+            f"data.partition.distributions = 'rotation': square images are needed; samples have shape {shape}"
+        )
     if not 2 <= count <= _TURNS:
-        raise UserError(f"data.num_distributions = {count} with rotation; allowed: 2 to {_TURNS}, steps of 90 degrees")
+        raise UserError(
+            f"data.partition.num_distributions = {count} with rotation; allowed: 2 to {_TURNS}, steps of 90 degrees"
+        )
     train, train_of = _turned(dataset.train, count, seed, 0)
     test, test_of = _turned(dataset.test, count, seed, 1)
     names = tuple(f"turned by {90 * d}" for d in range(count))
@@ -137,11 +143,11 @@ def _consecutive(dataset: Dataset, count: int) -> list[list[int]]:
     """Return ``count`` nearly equal groups of consecutive classes."""
     classes = dataset.num_classes
     if classes is None:
-        raise UserError(f"data.distributions = 'classes': source '{dataset.name}' has no classes")
+        raise UserError(f"data.partition.distributions = 'classes': source '{dataset.name}' has no classes")
     if count > classes:
         raise UserError(
-            f"data.num_distributions = {count}: source '{dataset.name}' has {classes} classes to split; allowed: up to "
-            f"{classes}"
+            f"data.partition.num_distributions = {count}: source '{dataset.name}' has {classes} classes to split; "
+            f"allowed: up to {classes}"
         )
     return [group.tolist() for group in np.array_split(np.arange(classes), count)]
 

@@ -29,6 +29,7 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, names_of, of_frame, rows_of
 from hanse.data.hugging_face import array_of, is_hugging_face, of_hugging_face
+from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, as_tensors, first_gap
 
 FORMS = (
@@ -47,6 +48,8 @@ def from_frame(
     min_samples: int = 10,
     seed: int = 0,
     name: str = "frame",
+    prepare: Any = None,
+    statistics: Statistics = "own",
 ) -> Dataset:
     """Return the data set of a pandas DataFrame, one sample for each row.
 
@@ -63,13 +66,18 @@ def from_frame(
         min_samples: the fewest rows that a client may have.
         seed: draws which rows are held out for testing.
         name: what the data are called in messages and records.
+        prepare: how the columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and dates;
+            or a scikit-learn transformer such as a ``ColumnTransformer``, which is fitted without the test set. None:
+            they are numbers.
+        statistics: whose rows it is fitted on: each client's "own", or those of all, "pooled".
 
     Raises:
         UserError: one line for each mistake: a column that does not exist, that holds no numbers or has gaps, or a
             client with too few rows.
     """
-    given = of_frame(frame, target, client, features, name)
-    tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test")
+    how = _prepare(prepare, statistics)
+    given = of_frame(frame, target, client, features, name, how)
+    tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test", how)
     return _dataset(given, tested, min_samples, seed, name)
 
 
@@ -190,6 +198,8 @@ def as_dataset(
     min_samples: int = 10,
     seed: int = 0,
     name: str = "",
+    prepare: Any = None,
+    statistics: Statistics = "own",
 ) -> Dataset:
     """Return the data set of whatever was given as data, in any form that this module knows.
 
@@ -202,6 +212,8 @@ def as_dataset(
         min_samples: the fewest samples that a client may have.
         seed: draws which samples are held out for testing.
         name: what the data are called; empty for the name of their type.
+        prepare: as in :func:`from_frame`, for pandas tables alone.
+        statistics: as in :func:`from_frame`.
 
     Raises:
         UserError: another form, or columns that are named where there is no table.
@@ -209,12 +221,17 @@ def as_dataset(
     called = name or type(given).__name__
     if isinstance(given, Dataset):
         return given
+    if prepare is not None and not (
+        is_frame(given) or (isinstance(given, Mapping) and all(map(is_frame, given.values())))
+    ):
+        raise UserError(f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}")
     if is_hugging_face(given):
         wanted = _needed(target, called)
         return from_hugging_face(
             given, wanted, client, features, test=test, min_samples=min_samples, seed=seed, name=called
         )
-    return _dataset(_any(given, target, client, features, called), test, min_samples, seed, called)
+    how = _prepare(prepare, statistics)
+    return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
 
 
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
@@ -240,23 +257,37 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
 # ---- what was given, read
 
 
-def _any(given: Any, target: str | None, client: str | None, features: Features | None, name: str) -> Rows:
+def _prepare(prepare: Any, statistics: Statistics) -> Prepare | None:
+    """Return how a table's columns become numbers; None: they are numbers."""
+    return None if prepare is None else Prepare(prepare, statistics)
+
+
+def _any(
+    given: Any,
+    target: str | None,
+    client: str | None,
+    features: Features | None,
+    name: str,
+    prepare: Prepare | None = None,
+) -> Rows:
     """Return the samples of any form that is one set; of a dictionary, those of all its clients."""
     if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
         raise UserError(
             f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
         )
     if is_frame(given):
-        return of_frame(given, _needed(target, name), client, features, name)
+        return of_frame(given, _needed(target, name), client, features, name, prepare)
     if is_hugging_face(given):
         return of_hugging_face(given, _needed(target, name), client, features, name)
     if isinstance(given, Mapping):
         if client is not None:
-            raise UserError(f"data.client_column: '{client}': a dictionary already has a key for each client")
-        return _of_clients(given, target, features, name)
+            raise UserError(f"data.source.client_column: '{client}': a dictionary already has a key for each client")
+        return _of_clients(given, target, features, name, prepare)
     if client is not None or features is not None:
         key = "client_column" if client is not None else "features"
-        raise UserError(f"data.{key}: is for tables; {name} has no columns (it is of type {type(given).__name__})")
+        raise UserError(
+            f"data.source.{key}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
+        )
     if isinstance(given, Samples):
         return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y)
     if isinstance(given, tuple | list) and len(given) in (2, 3):
@@ -269,7 +300,7 @@ def _any(given: Any, target: str | None, client: str | None, features: Features 
 def _needed(target: str | None, name: str) -> str:
     """Return the target column, which a table cannot do without."""
     if target is None:
-        raise UserError(f"data.target: is needed for a table ({name}): the column to be predicted")
+        raise UserError(f"data.source.target: is needed for a table ({name}): the column to be predicted")
     return target
 
 
@@ -294,6 +325,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     except TypeError:
         kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
         raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
+    _refuse_cases(found, values, where)
     # more labels than half of the rows: numbers that were stored as text or as integers, not classes
     if len(found) > max(2, len(values) // 2):
         raise UserError(
@@ -302,6 +334,28 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     numbered = [np.searchsorted(found, y).astype(np.int64) for y in given]
     after = None if tested is None else replace(tested, y=numbered[-1])
     return replace(rows, y=numbered[0]), after, max(2, len(found))
+
+
+def _refuse_cases(found: NDArray[Any], values: NDArray[Any], where: str) -> None:
+    """Raise UserError for two labels that differ in upper and lower case or in spaces alone, such as "Yes" and "yes ".
+
+    Single letters may well be classes of their own.
+
+    Args:
+        found: the labels.
+        values: ``[n]``, that of each row.
+        where: what the message begins with.
+    """
+    known: dict[str, str] = {}
+    for label in (one for one in found.tolist() if isinstance(one, str) and len(one.strip()) > 1):
+        plain = " ".join(label.split()).casefold()
+        if plain in known:
+            rows = [int((values == one).sum()) for one in (known[plain], label)]
+            raise UserError(
+                f"{where}: the labels {known[plain]!r} ({rows[0]} rows) and {label!r} ({rows[1]}) differ in case or "
+                "spaces only: make them one, as with .str.strip().str.lower()"
+            )
+        known[plain] = label
 
 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
@@ -341,7 +395,7 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
             if not isinstance(batch, list | tuple) or len(batch) != 2 or not isinstance(batch[1], Tensor):
                 raise UserError(
                     f"data: {name}: its items must be (x, y), x a tensor or a dictionary of tensors, or dictionaries "
-                    "with data.target among their keys"
+                    "with data.source.target among their keys"
                 )
             found.append((batch[0], batch[1]))
         if not found:
@@ -355,7 +409,9 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
         raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
 
 
-def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features | None, name: str) -> Rows:
+def _of_clients(
+    given: Mapping[Any, Any], target: str | None, features: Features | None, name: str, prepare: Prepare | None
+) -> Rows:
     """Return the samples of all clients, one after another, in the dictionary's order."""
     if not given:
         raise UserError(f"data: {name}: has no clients")
@@ -366,8 +422,9 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
     frames = all(map(is_frame, given.values()))
     # one table, so that all clients' classes have the same numbers, and messages name the client of a row
     if frames:
-        return _of_frames(list(given.values()), names, _needed(target, name), features, name)
+        return _of_frames(list(given.values()), names, _needed(target, name), features, name, prepare)
     for client, own in zip(names, given.values(), strict=True):
+        _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
         rows = _any(own, target, None, features, f"client '{client}'")
         parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
     kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
@@ -392,11 +449,25 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
     return Rows(x, _stacked([p.y for p in parts], names, name), owner, max(known, default=None))
 
 
-def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, features: Features | None, name: str) -> Rows:
+def _refuse_empty(samples: Any, client: str, name: str) -> None:
+    """Raise UserError for a client without any sample. ``samples`` is its data, or how many samples they are."""
+    if samples == 0 if isinstance(samples, int) else hasattr(samples, "__len__") and len(samples) == 0:
+        raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
+
+
+def _of_frames(
+    frames: Sequence[Any],
+    names: Sequence[str],
+    target: str,
+    features: Features | None,
+    name: str,
+    prepare: Prepare | None,
+) -> Rows:
     """Return the rows of one frame for each client, read as a single table."""
     import pandas  # somebody has made frames with it
 
     for client, frame in zip(names, frames, strict=True):
+        _refuse_empty(frame, client, name)
         if list(frame.columns) != list(frames[0].columns):
             other = sorted(set(map(str, frame.columns)) ^ set(map(str, frames[0].columns)))
             what = ", ".join(other) or "another order"
@@ -408,7 +479,7 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, feature
     whole = pandas.concat(
         [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
     )
-    return of_frame(whole, target, column, features, name)
+    return of_frame(whole, target, column, features, name, prepare)
 
 
 def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
@@ -439,6 +510,9 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     """
     where = f"data: {name}"
     rows, given, classes = _encoded(rows, test if isinstance(test, Rows) else None, where)
+    note = rows.prepare.note if rows.prepare is not None else ""
+    if rows.prepare is not None:
+        rows, given = _prepared(rows, given, test, seed, where)
     samples = _samples(rows, where, classes)
     if len(samples) == 0:
         raise UserError(f"{where}: has no rows")
@@ -450,15 +524,40 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if given is not None:
         tested = _samples(given, f"{where}, test", classes)
         owned = None if given.owner is None or not names else _ids(given.owner, names)
-        return Dataset(name, samples, tested, classes, shape, client_of=ids, test_client_of=owned, client_names=called)
+        return Dataset(
+            name, samples, tested, classes, shape, client_of=ids, test_client_of=owned, client_names=called, note=note
+        )
     assert not isinstance(test, Rows)
-    if not 0 <= test < 1:
-        raise UserError(f"data.test: {test!r}: must be a share of the rows, 0 or more and below 1")
     labels = samples.y.numpy() if classes is not None and samples.y.ndim == 1 else None
     kept, cut = _held_out(ids, labels, len(samples), test, seed)
     own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, cut))
     mine, theirs = (None, None) if ids is None else (ids[kept], ids[cut])
-    return Dataset(name, own, tested, classes, shape, client_of=mine, test_client_of=theirs, client_names=called)
+    return Dataset(
+        name, own, tested, classes, shape, client_of=mine, test_client_of=theirs, client_names=called, note=note
+    )
+
+
+def _prepared(rows: Rows, given: Rows | None, test: float | Rows, seed: int, where: str) -> tuple[Rows, Rows | None]:
+    """Return a table's rows, and those of its test set, with numbers in the place of columns.
+
+    Only the rows outside the test set decide what becomes of them.
+    """
+    assert rows.prepare is not None
+    if len(rows) == 0:
+        raise UserError(f"{where}: has no rows")
+    train, table, owner = np.arange(len(rows)), rows.x, rows.owner
+    if given is not None:
+        import pandas  # somebody has made frames with it
+
+        table = pandas.concat([rows.x, given.x], ignore_index=True)
+        owner = None if owner is None or given.owner is None else np.concatenate([owner, given.owner])
+    elif not isinstance(test, Rows):
+        y = np.asarray(rows.y)
+        labels = y if y.dtype.kind in "iu" and y.ndim == 1 else None
+        train, _ = _held_out(_numbered(owner)[1], labels, len(rows), test, seed)
+    x = rows.prepare.features(table, owner, train, where)
+    after = None if given is None else replace(given, x=x[len(rows) :], prepare=None)
+    return replace(rows, x=x[: len(rows)], prepare=None), after
 
 
 def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
@@ -505,12 +604,12 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
     counts = np.bincount(ids, minlength=len(names))
     few = np.flatnonzero(counts < least)
     lines = [
-        f"{where}: client '{names[c]}' has {counts[c]} rows, fewer than data.min_samples = {least}"
+        f"{where}: client '{names[c]}' has {counts[c]} rows, fewer than data.source.min_samples = {least}"
         for c in few.tolist()
     ]
     if lines:
         more = [f"{where}: and {len(lines) - LISTED} more clients like that"] if len(lines) > LISTED else []
-        raise UserError(*(f"{line}; leave it out, or lower data.min_samples" for line in lines[:LISTED]), *more)
+        raise UserError(*(f"{line}; leave it out, or lower data.source.min_samples" for line in lines[:LISTED]), *more)
 
 
 def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> None:
@@ -536,7 +635,12 @@ def _held_out(
     """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
     Each client's are drawn from a stream of its own, so that they do not depend on the other clients' rows.
+
+    Raises:
+        UserError: ``share`` is no share.
     """
+    if not 0 <= share < 1:
+        raise UserError(f"data.source.test: {share!r}: must be a share of the rows, 0 or more and below 1")
     spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
     kept, cut = [], []
     for client, span in enumerate(spans):

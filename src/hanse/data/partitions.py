@@ -6,16 +6,15 @@ Each function here is one way to split. By size alone: :func:`iid`. By label: :f
 (iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the owners that the source itself has:
 :func:`natural`. All to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
 
-An experiment reaches these through ``[data] partition`` and :func:`hanse.data.build.split`, which wraps the indices
-into a :class:`Partition`. They can also be called directly with an array of labels. Every draw comes from a stream that
-the seed keys, so that the same seed gives the same split wherever it is made.
+An experiment reaches these through ``[data] partition``, whose options :mod:`hanse.data.choices` declares, and
+:func:`hanse.data.build.split`, which wraps the indices into a :class:`Partition`. They can also be called directly with
+an array of labels. Every draw comes from a stream that the seed keys, so that the same seed gives the same split
+wherever it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -675,22 +674,6 @@ def pooled(labels: NDArray[np.generic]) -> Indices:
     if len(labels) == 0:
         raise UserError("partition = 'pooled': there are 0 samples; at least 1 is needed")
     return [np.arange(len(labels), dtype=np.int64)]
-
-
-PARTITIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "iid": "samples dealt at random",
-        "dirichlet": "a label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed)",
-        "niid": "each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022)",
-        "mixture": "mixtures of two or more distributions, the test mixture equal or inverse (PI-FL)",
-        "cluster": "clusters of clients: alike inside, unlike between (iPFL)",
-        "skew": "clusters of clients with the same few classes (iPFL)",
-        "pathological": "exactly classes_per_client classes per client (after McMahan et al. 2017)",
-        "natural": "the source's own clients",
-        "pooled": "one client with everything: centralised training",
-    }
-)
-"""Names and what they do."""
 
 
 def cluster_of(clients: int, clusters: int) -> NDArray[np.int64]:

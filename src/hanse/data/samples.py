@@ -155,7 +155,14 @@ class Samples:
 
     def take(self, index: Tensor) -> Samples:
         """Return the samples at ``index [m]`` as new tensors."""
+        index = index.to(self.x.device)
         return Samples(self.x.index_select(0, index), self.y.index_select(0, index), self.inputs)
+
+    def to(self, device: torch.device) -> Samples:
+        """Return the samples on a device; those that lie there already are returned unchanged."""
+        if self.x.device.type == device.type == self.y.device.type:
+            return self
+        return Samples(self.x.to(device), self.y.to(device), self.inputs)
 
     @staticmethod
     def joined(parts: Sequence[Samples]) -> Samples:

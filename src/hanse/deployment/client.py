@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
+from hanse.ledger.witness import SplitViewError, UnprovenError, Witness
 from hanse.runs.config import Experiment
 
 LoadData = Callable[[Context], ClientData]
@@ -90,20 +92,27 @@ def client_app(
         reply, beside = Message("null"), dict[str, Any]()
         try:
             request, values = from_records(message.content)
-            check(request, values, message, context, pinned_key() if operator is None else operator, home)
+            pinned = pinned_key() if operator is None else operator
+            check(request, values, message, context, pinned, home)
             if values["kind"] == "hello":
                 said = hello(data_of(context), loop) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
                 said["name"] = said["name"][:NAME]
                 return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
             beside["round"] = int(values["round"])
+            if values.get("head"):
+                shown = str(values["head"]), int(values["since"]), str(values["proof"])
+                beside["cosigned"] = _witnessed(*shown, pinned, home)
             # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
                 job = Assignment.from_json(str(values["job"]))
                 node = Node(data_of(context), job, home, policy, behaviours, loop, things)
                 if values.get("letter"):
-                    node.keep_receipts(str(values["letter"]))
+                    node.keep_receipts(str(values["letter"]), pinned)
                 if values["kind"] != "letter":
                     reply = node.answer(beside["round"], request)
+        except UnprovenError as lacking:
+            # the server has not heard what this node has seen; it asks again with the proof
+            beside["saw"] = lacking.count
         except MissingError as lost:
             # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
@@ -113,6 +122,24 @@ def client_app(
         return FlowerMessage(to_records(reply, **beside), reply_to=message)
 
     return app
+
+
+def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -> str:
+    """Return the cosignature under a head of the books.
+
+    Raises:
+        UnprovenError: it comes without a proof, and one is needed.
+        WireError: it contradicts what this node has seen, or is not the operator's. The log has it, too.
+    """
+    try:
+        return Witness(home).see(head, since, proof, operator, int(time.time()))
+    except UnprovenError:
+        raise
+    except SplitViewError as wrong:
+        logging.getLogger(__name__).error("ALARM: %s", wrong)
+        raise WireError(f"ALARM: {wrong}") from None
+    except ValueError as wrong:
+        raise WireError(f"the head of the books: {wrong}") from None
 
 
 def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -144,8 +171,8 @@ def instructions(
     Args:
         path: a .json, .jsonl or .csv file with the fields ``instruction``, ``input`` (may be empty) and ``output``.
         tokenizer: ``"bytes"``, or the name of a model whose tokenizer is used. It must be the experiment's
-            ``data.tokenizer``, and so the same for all participants.
-        length: tokens in a window; the experiment's ``data.length``.
+            ``data.source.tokenizer``, and so the same for all participants.
+        length: tokens in a window; the experiment's ``data.source.length``.
         test: the share of the file that is kept for testing, from 0 to below 1: its last lines.
         validation: the share kept for validation: the lines just before those.
         name: what the participant is called. Default: the file's name without its suffix.

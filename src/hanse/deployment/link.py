@@ -14,11 +14,10 @@ What nodes send is untrusted input: whatever goes wrong while it is read becomes
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, astuple, dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message as FlowerMessage
@@ -27,19 +26,18 @@ from flwr.serverapp import Grid
 from hanse.core.port import Arrival, Closing, Reply, Request, Roster, Train, Trained
 from hanse.deployment.members import Check, Member, Members, Orders, kind, majority
 from hanse.deployment.message import LARGEST, Beside, from_records, said_beside, to_records
-from hanse.deployment.newcomers import LOG, Newcomers, named, pulled, sent
+from hanse.deployment.newcomers import LOG, Newcomers
+from hanse.deployment.nodes import key_of, named, pause, pulled, sent
 from hanse.deployment.receipts import Letters
-from hanse.federation.check import HEADER, one_line, reading, refusal, room
+from hanse.deployment.replies import content_of, guarded
+from hanse.deployment.witnesses import Shown
+from hanse.federation.check import HEADER, one_line, refusal, room
 from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.node import KEPT, Assignment
 
-P = ParamSpec("P")
-T = TypeVar("T")
 AWAY = "its node was away meanwhile"
 OUT = "its client may no longer take part"
 
-# seconds between two looks for answers: a twentieth of the time waited so far, but no less and no more than these
-POLL_S, SELDOM_S = 0.02, 0.5
 PAUSE_S = 0.5  # seconds between two looks of a paused server at the operator's orders
 LETTER_S = 60.0  # seconds that the run's end waits for the last receipts to be taken
 # seconds that a message stays open where late updates are accepted; 12 hours is Flower's own default for a message
@@ -60,6 +58,7 @@ class Open:
         away: whether the node was seen to be away at some time since.
         down: bytes that were sent for it so far.
         letters: how many receipts travel with it.
+        shown: what it shows of the books.
         told: how many of the bytes in ``down`` an earlier round has counted already, because it ended without waiting;
             None if no round has.
 
@@ -80,6 +79,7 @@ class Open:
     away: bool = False
     down: int = 0
     letters: int = 0
+    shown: dict[str, Any] = field(default_factory=dict)
     told: int | None = None
 
     def still(self) -> Reply:
@@ -107,16 +107,6 @@ class Open:
         return replace(reply, bytes_down=self.down, bytes_up=size, arrival=None)
 
 
-def key_of(node: Any) -> str:
-    """Return what identifies a node for as long as it keeps its key: the SHA-256 of its public key, in hexadecimal
-    digits.
-
-    A node without a key (node authentication is off) is known by its id in Flower, as ``node-ID``.
-    """
-    public = bytes(getattr(node, "public_key", b"") or b"")
-    return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
-
-
 @dataclass
 class FlowerFederation:
     """The members that are online, as the federation that a run plays with.
@@ -134,6 +124,7 @@ class FlowerFederation:
         half: whether models travel as 16-bit floats.
         orders: returns the operator's orders so far (:class:`hanse.deployment.members.Orders`).
         letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
+        shown: the heads of the books that go with each request, and their cosignatures.
         check: returns why a participant's samples do not fit the experiment, or None if they do.
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online and no members yet.
@@ -163,6 +154,7 @@ class FlowerFederation:
     half: bool = False
     orders: Callable[[], Orders] = Orders
     letters: Letters = field(default_factory=Letters)
+    shown: Shown = field(default_factory=Shown)
     check: Check = lambda said: None
     asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
@@ -303,6 +295,8 @@ class FlowerFederation:
         values = {"kind": kind, "round": one.round, "job": job.to_json()}
         if letters:
             values["letter"] = "\n".join(letters)
+        one.shown = self.shown.to(one.client)
+        values |= one.shown
         message = one.message if one.again else one.message.without(set(self._held.get(one.client, ())))
         one.down += message.num_bytes
         return to_records(message, **values)
@@ -334,7 +328,7 @@ class FlowerFederation:
             waited = time.monotonic() - begun
             if waited > seconds:
                 break
-            time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
+            pause(waited)
         if closing is not None:
             self._open |= waiting
             found += [one.still() for one in waiting.values()]
@@ -349,28 +343,29 @@ class FlowerFederation:
         """Return the reply in a node's answer, or a refusal; None if the node lacks models that it should keep."""
         # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
         most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
-        opened = _guarded(self._opened, answer, most)
+        opened = guarded(self._opened, answer, most)
         self._warn(one.node, answer)
         if isinstance(opened, str):
             return one.came(Reply(one.client, refused=opened), 0)
         message, beside = opened
         # an answer acknowledges the receipts that travelled with the question; a node that refused the message may not
         # have kept them, and is sent them again (it writes none twice)
-        if not beside.get("refused"):
+        if not beside.get("refused") and "saw" not in beside:
             self.letters.delivered({one.client: one.letters})
+        lacks = self.shown.heard(one.client, one.shown, beside) or bool(beside.get("missing"))
+        if lacks and not one.again and one.client in self._nodes:
+            return None
         if one.request is None:
             return Reply(one.client)
-        if beside.get("missing") and not one.again and one.client in self._nodes:
-            return None
         self._remember(one.client, one.message)
-        read = _guarded(self._read, one.round, one.request, message, beside)
+        read = guarded(self._read, one.round, one.request, message, beside)
         reply = Reply(one.client, refused=read) if isinstance(read, str) else read
         return one.came(reply, message.num_bytes)
 
     def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
         """Return the reply in a message, or why it is refused.
 
-        The message is untrusted: this may raise anything, and :func:`_guarded` turns that into a refusal.
+        The message is untrusted: this may raise anything, and :func:`guarded` turns that into a refusal.
         """
         if refused := beside.get("refused"):
             return one_line(refused)
@@ -405,16 +400,12 @@ class FlowerFederation:
             if int(one.node_id) == node:
                 LOG.warning("%s: its node failed: %s", named(key, one), one_line(str(reply.error.reason)))
 
-    def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside] | str:
-        """Return the message and the plain values in a node's answer, or why it is refused.
+    def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside]:
+        """Return the message and the plain values in a node's answer.
 
-        The answer is untrusted: this may raise anything, and :func:`_guarded` turns that into a refusal.
+        The answer is untrusted: this may raise anything, and :func:`guarded` turns that into a refusal.
         """
-        if isinstance(reply, Exception):
-            raise reply
-        if reply.has_error():
-            return one_line(f"its node failed: {reply.error.reason}")
-        message, values = from_records(reply.content, largest)
+        message, values = from_records(content_of(reply, "its node"), largest)
         return message, said_beside(values)
 
 
@@ -444,14 +435,3 @@ def _sound(request: Request, reply: Reply) -> bool:
     """Say whether a reply passes all checks against its training request."""
     size = max((task.start.numel() for task in request.tasks if isinstance(task, Train)), default=0)
     return refusal(request, reply, size) is None
-
-
-def _guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
-    """Return what ``read`` returns; whatever it raises becomes the reason of a refusal.
-
-    Everything that a node sends is read under this guard.
-    """
-    try:
-        return read(*args, **more)
-    except Exception as wrong:  # MemoryError and RecursionError too
-        return reading(wrong)

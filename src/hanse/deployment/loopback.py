@@ -2,7 +2,7 @@
 
 ``hanse network up``, ``run`` and ``down`` are made of :class:`Loopback`, for a trial on one machine and for the
 operator's side of a real federation. The SuperLink listens on 127.0.0.1 alone. With ``listen`` a proxy stands before it
-and lets the nodes of other machines through (:mod:`hanse.deployment.walls`).
+and lets the nodes of other machines through (:mod:`hanse.deployment.server_access`).
 
 The processes outlive the command that starts them (:mod:`hanse.deployment.processes`). How the federation was made is
 kept in ``network.json``, from which the next command goes on. Flower itself is used through its own command line.
@@ -22,15 +22,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from pydantic import TypeAdapter
 
 from hanse.base.errors import RunFailedError, UserError
 from hanse.base.files import private_folder
 from hanse.base.lock import Hold
-from hanse.deployment import walls
+from hanse.deployment import server_access
 from hanse.deployment.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
 from hanse.deployment.processes import Processes, last_error, stream
-from hanse.deployment.walls import configure, split, wait_for
+from hanse.deployment.server_access import configure, split, wait_for
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
@@ -96,7 +100,7 @@ class Loopback:
         app: the folder of the Flower app, with its ``pyproject.toml``.
         ports: the SuperLink's port, then one port for each node; the number of nodes follows from it.
         warm: whether the nodes answer from a process that has imported torch and hanse already, which saves seconds a
-            message (:mod:`hanse.deployment.warm`).
+            message (:mod:`hanse.deployment.warm_process`).
         imports: further modules that this process imports at its start.
         listen: ``HOST:PORT`` where the proxy takes nodes; empty: no proxy, and nodes talk to the SuperLink directly.
         hosts: names or addresses under which other machines reach the proxy.
@@ -217,14 +221,16 @@ class Loopback:
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
         if self.processes.pid("superlink") is None:
             command = [
-                *walls.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
+                *server_access.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
                 f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
                 "--database", f"{home}/superlink.db",
             ]  # fmt: skip
             env = self.env() | {SIGNS_WITH: str(certs / KEY)} | dict(more or {})
             self.processes.start("superlink", command, env, self.app)
-        self._wait("superlink", f"https://{HOST}:{port}{walls.ASK if walls.TABLE.exists() else '/health'}", 200)
+        self._wait(
+            "superlink", f"https://{HOST}:{port}{server_access.ASK if server_access.TABLE.exists() else '/health'}", 200
+        )
 
     def start_proxy(self, command: Sequence[str]) -> None:
         """Start the proxy with ``command`` if it is not running, and wait until it answers.
@@ -235,7 +241,7 @@ class Loopback:
         if self.processes.pid("proxy") is None:
             self.processes.start("proxy", command, self.env(), self.folder)
         # 403 is right: the gate's own address must not pass the proxy
-        self._wait("proxy", f"https://{self.door}{walls.ASK}", 403)
+        self._wait("proxy", f"https://{self.door}{server_access.ASK}", 403)
 
     def _wait(self, name: str, url: str, status: int) -> None:
         """Wait until a process answers. Raises UserError with the end of its log if it does not."""
@@ -275,7 +281,7 @@ class Loopback:
         own = {"HANSE_HOME": str(self.folder / "participants" / f"node{i}"), PINNED: str(self.operator)}
         env = self.env(f"node{i}") | own | dict(more or {}) | self._warm()
         command = [
-            *walls.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
+            *server_access.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
             "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,
             "--host", HOST, "--port", str(self.ports[1 + i]),
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
@@ -408,7 +414,7 @@ class Loopback:
         """Return the variables that lead a node to the warm process, which is started if it is not running."""
         if not self.warm:
             return {}
-        from hanse.deployment.warm import comes_up, leading, starting
+        from hanse.deployment.warm_process import comes_up, leading, starting
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
@@ -442,3 +448,17 @@ def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]
                 show(line)
 
     return take
+
+
+def no_key(path: Path) -> str | None:
+    """Return a line that says why a file holds no public key by which Flower admits a node; None if it does."""
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+    except OSError as wrong:
+        return f"KEY.pub: {path}: cannot be read: {wrong.strerror}"
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, EllipticCurvePublicKey) or not uses_nist_ec_curve(key):
+        made = "ssh-keygen -t ecdsa -b 384 -f KEY"
+        return f"KEY.pub: {path}: must be a public key on a NIST curve, as '{made}' makes it"
+    return None

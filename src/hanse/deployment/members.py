@@ -120,7 +120,7 @@ class Member:
 
     Attributes:
         id: its client id, given in the order of registration, from 0.
-        key: what it is recognised by: its key's hash, or ``node-ID`` (:func:`hanse.deployment.link.key_of`).
+        key: what it is recognised by: its key's hash, or ``node-ID`` (:func:`hanse.deployment.nodes.key_of`).
         name: its name; ``client ID`` if it gave none.
         expelled: why it may no longer take part; None if it may.
     """
@@ -266,9 +266,7 @@ SAMPLES = (  # what is kept of a hello
 
 
 def _sound(member: Member) -> bool:
-    """Say whether a member's description is within today's bounds. A register may have been written by a version of
-    hanse that checked less.
-    """
+    """Say whether a member's description is within the bounds of a hello: the register is a file that people edit."""
     try:
         _HELLO.check(Hello(name=member.name, **{name: getattr(member, name) for name in SAMPLES}))
     except UnsoundError:

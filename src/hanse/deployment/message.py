@@ -10,18 +10,15 @@ The reading side treats everything as untrusted: what is too large or of another
 
 from __future__ import annotations
 
-import io
-from tokenize import TokenError
 from typing import Annotated, Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from hanse.base.files import array_header
-from hanse.core.declared import Declared, Int64, UnsoundError
+from hanse.core.declared import Count, Declared, Int64, UnsoundError
+from hanse.deployment.arrays import opened, size_of
 from hanse.federation.codec import Message, WireError
 
 QUERY = "query.hanse"  # Flower's message type of hanse's own questions
@@ -37,12 +34,16 @@ class Beside(TypedDict, total=False):
         round: the round whose request it answers.
         refused: why the client does not answer.
         missing: content hashes of the models that the node has lost.
+        cosigned: its cosignature under the head of the books that it was shown.
+        saw: how many transactions the last head of the books has that it has seen; it needs a proof from there.
         hello: what a newcomer says of itself, as JSON (:class:`hanse.deployment.members.Hello`).
     """
 
     round: Int64
     refused: Annotated[str, Field(max_length=_SAID)]
     missing: Annotated[list[str], Field(max_length=_SAID)]
+    cosigned: Annotated[str, Field(max_length=1024)]
+    saw: Count
     hello: Annotated[str, Field(max_length=_SAID)]
 
 
@@ -72,7 +73,7 @@ def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, 
     header = values.pop("header", None)
     if not isinstance(header, str):
         raise WireError("the message has no header")
-    size = len(header) + sum(len(a.data) for a in arrays.values())
+    size = len(header) + size_of(arrays)
     if size > largest:
         raise WireError(f"the message has {size} bytes; {largest} are allowed")
     return Message(header, {name: _read(a) for name, a in arrays.items()}), values
@@ -93,20 +94,11 @@ def said_beside(values: dict[str, Any]) -> Beside:
 
 
 def _read(array: Array) -> NDArray[Any]:
-    """Return an array that travelled as the bytes of a .npy file, without copying it.
-
-    The file's header says how large the array is. It is compared with the bytes that are there before any memory is
-    taken, so that a short message cannot claim a huge array.
-    """
-    if array.stype != "numpy.ndarray":
-        raise WireError(f"an array of Flower's type {array.stype[:40]!r}")
-    start = io.BytesIO(array.data)
-    try:
-        shape, by_columns, dtype = array_header(start, len(array.data))
-    except (ValueError, TypeError, SyntaxError, TokenError) as wrong:
-        raise WireError(f"an array cannot be read: {str(wrong)[:100]}") from None
-    if dtype.name not in _TYPES or not dtype.isnative or by_columns:
-        raise WireError(f"an array cannot be read: its type is {dtype.str}{', by columns' if by_columns else ''}")
-    if len(shape) > 8:
-        raise WireError(f"an array cannot be read: it has {len(shape)} dimensions")
-    return np.frombuffer(array.data, dtype, offset=start.tell()).reshape(shape)
+    """Return an array of a message: one of few types and at most 8 dimensions, stored by rows."""
+    found = opened(array)
+    if found.dtype.name not in _TYPES or not found.dtype.isnative or not found.flags.c_contiguous:
+        by_columns = "" if found.flags.c_contiguous else ", by columns"
+        raise WireError(f"an array cannot be read: its type is {found.dtype.str}{by_columns}")
+    if found.ndim > 8:
+        raise WireError(f"an array cannot be read: it has {found.ndim} dimensions")
+    return found

@@ -17,7 +17,8 @@ from typing import Any
 
 from hanse.base.errors import MachineError, UserError
 from hanse.deployment.link import FlowerFederation
-from hanse.deployment.newcomers import LOG, named
+from hanse.deployment.newcomers import LOG
+from hanse.deployment.nodes import named
 from hanse.deployment.processes import MARK
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
@@ -25,7 +26,7 @@ from hanse.learning.metrics import ACCURACY, Reading, main_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
-from hanse.runs.record import figure_of
+from hanse.runs.round_record import figure_of
 
 MOST = 20  # the most clients that an error names
 

@@ -21,11 +21,13 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The project's 
     """Make a project for a real federation on Flower: server, client, keys, TLS."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    folder, lines = Path(name), []
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name):
-        raise UserError(f"NAME: {name!r}: must be lower-case letters, digits and '-', starting with a letter")
-    folder = Path(name)
+        lines.append(f"NAME: {name!r}: must be lower-case letters, digits and '-', starting with a letter")
     if folder.exists():
-        raise UserError(f"{folder}: exists already")
+        lines.append(f"{folder}: exists already")
+    if lines:
+        raise UserError(*lines)
     # StrictUndefined: a misspelt variable in a template is an error and not an empty text
     pages = Environment(loader=FileSystemLoader(TEMPLATE), undefined=StrictUndefined, keep_trailing_newline=True)
     folder.mkdir()

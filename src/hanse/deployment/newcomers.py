@@ -3,28 +3,25 @@
 :class:`Newcomers` is what :class:`hanse.deployment.link.FlowerFederation` asks. All of it happens in the background of
 the rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause
 that doubles each time, so that one whose app was mended gets in without a restart.
-
-:func:`sent` and :func:`pulled` put questions to nodes and fetch the answers that are there, for other modules too.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from httpx import HTTPError
 
 from hanse.deployment.members import Hello
-from hanse.deployment.message import QUERY, to_records
-from hanse.deployment.signing import sign
+from hanse.deployment.message import to_records
+from hanse.deployment.nodes import named, pulled, sent
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
@@ -64,7 +61,7 @@ class Newcomers:
     Examples:
         Two nodes are met, heard, and one of them is kept out:
 
-        >>> from hanse.deployment.link import key_of
+        >>> from hanse.deployment.nodes import key_of
         >>> from hanse.deployment.rehearsal import rehearse_network
         >>> small = rehearse_network("fedavg", "nodes")
         >>> grid, newcomers = small.grid, Newcomers(small.grid, small.federation.key)
@@ -197,54 +194,3 @@ class Newcomers:
     def _again(one: _Asked, now: float) -> None:
         """Note that a node is to be asked again, after a pause that is twice as long as the one before."""
         one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)
-
-
-def sent(
-    grid: Grid, key: Ed25519PrivateKey, records: Mapping[int, RecordDict], seconds: float, group: str
-) -> dict[int, str]:
-    """Send a signed question to each of several nodes.
-
-    Args:
-        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        key: the operator's, by which each question is signed for its node.
-        records: what is sent, by node id.
-        seconds: after so long Flower takes no answer any more.
-        group: a label that Flower keeps with the messages.
-
-    Returns:
-        Flower's id of the question by node id. A node for which Flower did not take it is left out.
-    """
-    questions = [
-        sign(FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group), key)
-        for node, content in records.items()
-    ]
-    return {node: name for node, name in zip(records, grid.push_messages(questions), strict=False) if name}
-
-
-def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
-    """Yield the replies that are there, as ``(id of the question, reply)``.
-
-    Flower parses replies while it fetches them, so that one node's malformed reply would lose those of all. Where that
-    happens each reply is fetched alone, and the exception stands in the place of the malformed one.
-
-    Raises:
-        HTTPError, OSError: the SuperLink itself does not answer; this is no node's fault.
-    """
-    try:
-        replies = list(grid.pull_messages(ids))
-    except (HTTPError, OSError):  # the SuperLink failed, not a node
-        raise
-    except Exception as wrong:
-        if len(ids) == 1:
-            yield ids[0], wrong
-        else:
-            for one in ids:
-                yield from pulled(grid, [one])
-    else:
-        yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
-
-
-def named(key: str, node: Any) -> str:
-    """Return a node in words: its id, its key, and the name by which the operator registered it."""
-    name = str(getattr(node, "name", "") or "")
-    return f"node {node.node_id} (key {key}" + (f", registered as '{one_line(name)}')" if name else ")")

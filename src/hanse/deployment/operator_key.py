@@ -2,8 +2,8 @@
 
 ``hanse network up`` makes the pair once, beside the certificates (:func:`make_operator_key`). The operator gives
 ``operator.pub`` to its participants, who pin it with ``hanse network join`` (:func:`pin`): from then on their nodes
-act on requests of this key alone (:mod:`hanse.deployment.signing`). Both sides compare :func:`fingerprint`, by
-telephone for instance, since a key that was swapped on its way would be pinned all the same.
+act on requests of this key alone (:mod:`hanse.deployment.signing`). It signs the heads of the books, too. Both sides
+compare its fingerprint, by telephone for instance, since a key swapped on its way would be pinned all the same.
 
 Two environment variables lead Flower's processes to the files: ``HANSE_OPERATOR_KEY`` the server app, and
 ``HANSE_OPERATOR`` a node's client app.
@@ -11,7 +11,6 @@ Two environment variables lead Flower's processes to the files: ``HANSE_OPERATOR
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.federation.node import OPERATORS
+from hanse.ledger.note import fingerprint, load_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -71,12 +72,9 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
     Raises:
         UserError: the variable is not set, the file is not there or is no Ed25519 key, or others can read it.
     """
-    from hanse.ledger.receipts import load_key
-
     if path is None and not os.environ.get(SIGNS_WITH):
         raise UserError(
-            f"{SIGNS_WITH}: is not set, and a server signs every request; 'hanse network up' makes a key and sets it "
-            "('hanse network down' first, if the SuperLink was started by an older version)"
+            f"{SIGNS_WITH}: is not set, and a server signs every request; 'hanse network up' makes a key and sets it"
         )
     found = path or Path(os.environ[SIGNS_WITH])
     if not found.is_file():
@@ -92,17 +90,6 @@ def _lost(path: Path) -> str:
         f"{path}: the operator's key is gone: put a copy back. Without one, remove {path.with_suffix('.pub')} and "
         "'hanse network up' makes a new key, which every participant has to pin anew"
     )
-
-
-def fingerprint(public: bytes) -> str:
-    """Return what people compare of a public key: the first 128 bits of its SHA-256, in groups of four digits.
-
-    Examples:
-        >>> fingerprint(bytes(32))
-        '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
-    """
-    digits = hashlib.sha256(public).hexdigest()[:32]
-    return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
 
 
 # ---- the participant's side
@@ -134,7 +121,7 @@ def pin(home: Path, address: str, given: Path | None) -> Path:
     Raises:
         UserError: nothing is pinned yet and nothing is given, or another key is pinned.
     """
-    pinned = home / "operators" / f"{address.replace(':', '_')}.pub"
+    pinned = home / OPERATORS / f"{address.replace(':', '_')}.pub"
     if given is None and not pinned.exists():
         raise UserError(
             f"--operator: must be given when you first join {address}: the operator's public key, {PUBLIC}, which "

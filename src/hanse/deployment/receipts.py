@@ -9,21 +9,19 @@ drops what a client has acknowledged.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on, write_whole
-from hanse.core.book import Book, LedgerError
-from hanse.core.entry import Transaction
-from hanse.ledger.receipts import Receipt, make_receipts, read_receipts
-from hanse.ledger.store import Ledger
+from hanse.core.book import LedgerError
+from hanse.ledger.issuer import Issuer
+from hanse.ledger.run_ledger import open_ledger
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
-from hanse.runs.runbooks import books_url
 
 FILE = "letters.json"
 
@@ -130,68 +128,38 @@ class Teller:
     deliver: Callable[[], None]
     run: Path
     _every: int = 1
-    _made: list[Receipt] = field(default_factory=list)  # of rounds that no checkpoint holds yet
+    _here: dict[int, set[int]] = field(default_factory=dict)  # by round: who was there
+    _issuer: Issuer | None = None  # None: the mechanism does not pay
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Note how often there is a checkpoint, and make the receipts again that a crash has lost."""
         self._every = experiment.run.checkpoint_every
-        name, told = self._book(), self.letters.rounds
-        if name is not None and told < first_round:
-            try:
-                self._tell(_made_again(books_url(self.run, experiment), name, told, first_round), first_round)
-            except LedgerError as wrong:
-                raise MachineError(f"{wrong}; mend that, then '{going_on(self.run)}'") from wrong
+        if not (self.run / "ledger.json").exists():
+            return
+        try:
+            self._issuer = Issuer(open_ledger(self.run), self.run, self.letters.rounds)
+            if self.letters.rounds < first_round:
+                self._tell(first_round)
+        except (UserError, LedgerError) as wrong:
+            raise MachineError(f"{wrong}; mend that, then '{going_on(self.run)}'") from wrong
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Collect the receipts of a round, and write all of them down if the round ends with a checkpoint."""
-        name = self._book()
-        if name is None:
-            return
-        view, state = played.view, played.state
-        self._made += make_receipts(name, view.round, state.book, view.posted, view.roster.ids.tolist())
-        if state.round % self._every == 0:
-            self._tell(self._made, state.round)
-            self._made = []
+        """Write down the receipts of all rounds since the last checkpoint, if this round ends with one."""
+        self._here[played.view.round] = set(played.view.roster.ids.tolist())
+        if played.state.round % self._every == 0:
+            self._tell(played.state.round)
 
     def on_end(self, result: Run) -> None:
         """Write the last receipts of a finished run, and send those that wait."""
-        if self._book() is None or result.interrupted:
+        if self._issuer is None or result.interrupted:
             return
-        # the run's end settles once more and leaves these receipts in the run directory; the latest of each client
-        # counts
-        if (self.run / "receipts").exists():
-            self._made += {receipt.client: receipt for receipt in read_receipts(self.run / "receipts")}.values()
-        self._tell(self._made, len(result.metrics))
-        self._made = []
+        self._tell(len(result.metrics))  # the run's end settles once more
         self.deliver()
 
-    def _tell(self, receipts: Iterable[Receipt], rounds: int) -> None:
-        """Add receipts to the letters, as JSON."""
-        self.letters.add(((r.client, json.dumps(asdict(r))) for r in receipts), rounds)
-
-    def _book(self) -> str | None:
-        """Return the name of the run's ledger; None if the mechanism does not pay."""
-        path = self.run / "ledger.json"
-        return json.loads(path.read_text())["book"] if path.exists() else None
-
-
-def _made_again(url: str, name: str, first: int, end: int) -> Iterator[Receipt]:
-    """Yield the receipts of the rounds from ``first`` to before ``end``, for all clients that have an account.
-
-    They follow from the transactions in the ledger, so that they are the ones which were lost.
-
-    Args:
-        url: the operator's database.
-        name: the book's name.
-        first, end: the rounds.
-    """
-    with Ledger.open(url, book=name, read_only=True) as ledger:
-        by_round: dict[int, list[Transaction]] = {}
-        for record in ledger.history():
-            by_round.setdefault(record.round, []).append(record.transaction)
-        book = Book(floor=ledger.floor)
-    # from the beginning: a receipt names the balance, which all rounds before have made
-    for round in range(end):
-        book = book.post(round, by_round.get(round, []))
-        if round >= first:
-            yield from make_receipts(name, round, book, by_round.get(round, []), None)
+    def _tell(self, rounds: int) -> None:
+        """Add the new receipts to the letters: of a round that was watched those of whoever was there or was paid."""
+        if self._issuer is None:
+            return
+        new = [r for r in self._issuer.new() if r.postings or r.client in self._here.get(r.round, (r.client,))]
+        self.letters.add(((r.client, r.as_json()) for r in new), rounds)
+        self._here = {}

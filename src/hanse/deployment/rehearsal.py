@@ -208,7 +208,8 @@ def rehearse_network(
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)
     known = RemoteData.of(sizes, here.input_shape, here.num_classes, *sets)
-    experiment, setup, _ = settle_engine(experiment, build(experiment, known), federation=federation)
+    ready = settle_engine(build(experiment, known), federation=federation)
+    experiment, setup = ready.experiment, ready.setup
     return NetworkRehearsal(experiment, grid, federation, setup, first_state(setup))
 
 

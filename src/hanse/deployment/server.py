@@ -35,6 +35,7 @@ from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
 from hanse.deployment.operator_key import signing_key
 from hanse.deployment.receipts import Letters, Teller
+from hanse.deployment.witnesses import Shown
 from hanse.federation.node import Assignment
 from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
@@ -151,6 +152,7 @@ def play(
         federation = FlowerFederation(
             grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
             largest=largest, half=half, orders=partial(Orders.read, out), letters=letters, check=check,
+            shown=Shown(out),
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():
@@ -165,7 +167,9 @@ def play(
             inputs = Inputs(tuple(Input(part.name, part.shape, part.whole) for part in one.inputs))
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
             watching = [*observers, Teller(letters, federation.deliver, out), narrator]
-            return run_remote(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
+            return run_remote(
+                experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs
+            )
 
 
 def _assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:

@@ -26,10 +26,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 
-from hanse.base.files import private_folder
-from hanse.deployment.operator_key import fingerprint
+from hanse.base.files import ASKED, private_folder
 from hanse.federation.codec import Message, WireError, hash_of
-from hanse.runs.rundir import ASKED
+from hanse.ledger.note import fingerprint
 
 
 def _statement(values: Mapping[str, Any], arrays: Iterable[str], run: int, node: int, kind: str) -> bytes:
@@ -97,6 +96,10 @@ def _new(nonce: str, home: Path) -> bool:
     try:
         path.touch(0o600)
         with path.open("r+b") as file:
+            now = os.fstat(file.fileno())
+            # whoever can write it can take a nonce out, and the request would be acted upon again
+            if now.st_mode & 0o022 or now.st_uid != os.geteuid():
+                raise WireError(f"{path}: others may write it, so no request is acted upon: chmod 600")
             fcntl.flock(file, fcntl.LOCK_EX)
             if nonce.encode() in file.read():
                 return False

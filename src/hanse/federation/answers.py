@@ -16,7 +16,6 @@ from itertools import groupby
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hanse.base.streams import stream
 from hanse.core.port import Confused, Confusion, Counted, Derived, Gradient, Mixture, Nearest, Score, Test, Tested
@@ -28,10 +27,9 @@ from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Problem, Scores
 from hanse.learning.losses import classes_of
 from hanse.learning.metrics import Judged
-from hanse.learning.sequences import IGNORED, sequence_losses
+from hanse.learning.sequences import IGNORED
+from hanse.learning.slopes import CHUNK, summed_loss
 
-# samples of one pass through a model
-_CHUNK = 1024
 # clients whose samples are fetched at once, so that a source which makes them on demand need not hold all
 _CLIENTS = 512
 
@@ -72,9 +70,9 @@ class Share:
         keep = torch.from_numpy(np.sort(order[:limit])).to(self.index.device)
         return Share(self.pool, self.index[keep])
 
-    def chunks(self) -> Sequence[Samples]:
-        """Return the samples in chunks that a model can take in one pass."""
-        return [self.pool.take(part) for part in torch.split(self.index, _CHUNK)]
+    def chunks(self, device: torch.device | str = "cpu") -> Sequence[Samples]:
+        """Return the samples in chunks that a model can take in one pass, on the device where the model is."""
+        return [self.pool.take(part).to(torch.device(device)) for part in torch.split(self.index, CHUNK)]
 
 
 def _copied(problem: Problem, models: Tensor) -> nn.Module:
@@ -95,22 +93,13 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
     rows = torch.zeros_like(task.models)
     module = _copied(problem, task.models)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    for c, model in enumerate(task.models):
+    for model, row in zip(task.models, rows, strict=True):
         problem.layout.load(module, model)
-        summed = problem.layout.unflatten(rows[c])
-        for part in share.chunks():
-            outputs = module(part.x)
-            if problem.objective is not None:
-                loss = problem.objective(outputs, part.y).sum()
-            elif problem.loss == "cross_entropy" and part.y.ndim == 2:
-                loss = sequence_losses(outputs, part.y).sum()
-            elif problem.loss == "cross_entropy":
-                loss = functional.cross_entropy(outputs, part.y, reduction="sum")
-            else:
-                loss = (
-                    functional.mse_loss(outputs.view_as(part.y), part.y, reduction="sum") * len(part) / part.y.numel()
-                )
-            found = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
+        summed = problem.layout.unflatten(row)
+        for part in share.chunks(row.device):
+            found = torch.autograd.grad(
+                summed_loss(module, part, problem), list(trained.values()), materialize_grads=True
+            )
             for name, slope in zip(trained, found, strict=True):
                 summed[name] += slope / max(1, len(share.index))
     return Derived(task.name, rows, len(share.index))
@@ -130,7 +119,7 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
     with torch.no_grad():
         for c, model in enumerate(task.models):
             problem.layout.load(module, model)
-            for part in share.chunks():
+            for part in share.chunks(model.device):
                 guess = classes_of(problem.objective, module(part.x))
                 counted = part.y != IGNORED  # at every position of a text
                 flat = torch.bincount((part.y * num_classes + guess)[counted], minlength=num_classes**2)

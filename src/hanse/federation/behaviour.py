@@ -1,10 +1,10 @@
 """Behaviours: what a client does to requests, to its data and to its replies. A client without one is honest.
 
 They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers.
-A table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of :data:`BEHAVIOURS` or an
-import path to a class of the user's own. Behaviours act at the port, so they are the same in every engine. Each is a
-frozen dataclass; who is affected and how much comes from keyed streams, so that it does not depend on the order of
-work.
+A table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of
+:data:`hanse.federation.registry.BEHAVIOURS` or an import path to a class of the user's own. Behaviours act at the port,
+so they are the same in every engine. Each is a frozen dataclass; who is affected and how much comes from keyed streams,
+so that it does not depend on the order of work.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hanse.base.streams import places, stream
 from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
+from hanse.data.commitment import Committed
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -107,6 +108,10 @@ class Behaviour(Protocol):
                 answer must have the same shape, type and range of classes.
         """
         return targets
+
+    def claims(self, me: Me, held: Committed) -> Committed:
+        """Return what the client commits to where sizes are proved, in the place of ``held``, its distinct samples."""
+        return held
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
         """Return the request as the client takes it; None if it does not answer."""
@@ -557,7 +562,8 @@ class Liar(OfSome):
 
     Attributes:
         clients: the ids of the liars.
-        size: a factor of the number of samples reported beside each update.
+        size: a factor of the number of samples reported beside each update and, above 1, of those that it commits to
+            where sizes are proved: the others are invented.
         cost: a factor of the cost declared where a market asks for it (iPFL Table 4).
         eagerness: a factor of the eagerness declared there.
         says: numbers that are declared whatever is true. The free-riders of iPFL's figure 5, for example, share at no
@@ -574,6 +580,12 @@ class Liar(OfSome):
         if me.id not in self.clients:
             return reply
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
+
+    def claims(self, me: Me, held: Committed) -> Committed:
+        """Return a commitment with invented samples: at most ten times as many as there are, which is caught."""
+        if me.id not in self.clients or self.size <= 1:
+            return held
+        return held.with_invented(round(held.commitment.size * (min(self.size, 10.0) - 1)))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return the clients that state false numbers, and which numbers."""
@@ -602,17 +614,3 @@ class Liar(OfSome):
         for name, value in self.says.items():
             found[name] = value
         return found
-
-
-BEHAVIOURS: Mapping[str, type[Behaviour]] = {
-    "straggler": Straggler,
-    "noisy": Noisy,
-    "dropout": DropOut,
-    "speed": Speed,
-    "free_rider": FreeRider,
-    "attacker": Attacker,
-    "liar": Liar,
-    "joiner": Joiner,
-    "leaver": Leaver,
-    "drift": Drift,
-}

@@ -18,10 +18,11 @@ from torch import Tensor
 from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.payload import Like, mismatch
+from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
 from hanse.federation.policy import ANSWERS
 from hanse.learning.blocks import BLOCKS
-from hanse.learning.halves import declaration
+from hanse.learning.client_payloads import declaration
 
 log = logging.getLogger("hanse.federation")
 
@@ -37,7 +38,9 @@ LINE = 200
 HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
-Question = port.Score | port.Nearest | port.Gradient | port.Confusion | port.Ask | port.Test
+Question = (
+    port.Score | port.Nearest | port.Gradient | port.Confusion | port.Ask | port.Test | port.CommitSize | port.AuditSize
+)
 _KIND: Mapping[type[Question], type[port.Result]] = {
     port.Score: port.Scored,
     port.Nearest: port.Counted,
@@ -45,6 +48,8 @@ _KIND: Mapping[type[Question], type[port.Result]] = {
     port.Confusion: port.Confused,
     port.Ask: port.Answered,
     port.Test: port.Tested,
+    port.CommitSize: port.SizeCommitted,
+    port.AuditSize: port.SizeAudited,
 }
 
 
@@ -139,7 +144,7 @@ def room(request: port.Request) -> Room:
 
     That is the bytes of the tensors that the tasks ask for, and the characters of a header with a hash for each model.
     """
-    rows = sum(1 if isinstance(t, port.Train | port.Ask | port.Test) else len(t.models) for t in request.tasks)
+    rows = sum(len(t.models) if isinstance(t, port.OnModels) else 1 for t in request.tasks)
     return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)
 
 
@@ -147,8 +152,10 @@ def _tensors(task: port.Task) -> int:
     """Return the most bytes that the tensors of a sound answer to a task have."""
     if isinstance(task, port.Train):
         return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
-    if isinstance(task, port.Ask):
+    if isinstance(task, port.Ask | port.CommitSize):
         return 0
+    if isinstance(task, port.AuditSize):
+        return 32 * num_shown(task.size, task.leaves)
     if isinstance(task, port.Test):
         return 8 * (BLOCKS + 2)  # a figure without each block, and the ends of its interval
     if isinstance(task, port.Gradient):
@@ -201,6 +208,12 @@ def _answer(task: Question, result: port.Result) -> str | None:
     if isinstance(task, port.Test):
         assert isinstance(result, port.Tested)
         return _tested(task, result)
+    if isinstance(task, port.CommitSize):
+        return None
+    if isinstance(task, port.AuditSize):
+        assert isinstance(result, port.SizeAudited)
+        shown = num_shown(task.size, task.leaves)
+        return None if len(result.hashes) == 4 * shown else f"{len(result.hashes) / 4:g} hashes: must be {shown}"
     models = task.models
     for name, tensor in vars(result).items():
         if not isinstance(tensor, Tensor):

@@ -7,7 +7,7 @@ difference. A node on a network uses it too, for the one client that it has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hanse.core import port
 from hanse.core.recipe import Recipe
+from hanse.data.commitment import Committed, commit
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, answer_tests, confusion, gradient, nearest, score_shares
@@ -23,7 +24,8 @@ from hanse.federation.augmented import augmented
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
-from hanse.learning.halves import half_of, unsound
+from hanse.federation.sizes import AuditFaultError, open_leaves, tag_key
+from hanse.learning.client_payloads import half_of, unsound
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows, batch_plan, smallest_batch
 
 _Key = tuple[int, int | str]  # a client, and the number of a seat or the name of a question
@@ -43,6 +45,8 @@ class LocalFederation:
         policy: what a client decides for itself (:mod:`hanse.federation.policy`).
         profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
         secret: the participant's own, on a network (:mod:`hanse.federation.node`); empty in a simulation.
+        run: the run's name, on a network.
+        attest: fetches an auditor's signature (:mod:`hanse.federation.sizes`); None: a simulation audits itself.
     """
 
     data: FederatedData
@@ -55,6 +59,8 @@ class LocalFederation:
     policy: Any = field(default_factory=Loyal)
     profiles: Sequence[Mapping[str, Any]] = ()
     secret: bytes = field(default=b"", repr=False)
+    run: str = ""
+    attest: Callable[[port.AuditSize], tuple[str, str]] | None = None
     _clients: port.Roster = field(init=False, repr=False)
     _traffic: Traffic = field(default_factory=Traffic, init=False, repr=False)
 
@@ -327,6 +333,14 @@ class LocalFederation:
                 raise _NoAnswerError(f"its policy does not answer '{task.name}'")
             return port.Answered(task.name, said)
         assert not isinstance(task, port.Test)  # answered apart
+        if isinstance(task, port.CommitSize):
+            claim = self._claim(client).commitment
+            return port.SizeCommitted(task.name, claim.root.hex(), claim.size)
+        if isinstance(task, port.AuditSize):
+            try:
+                return open_leaves(task, self._claim(client), self._tag_key(client), self.attest)
+            except AuditFaultError as reason:
+                raise _NoAnswerError(str(reason)) from None
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, port.Nearest):
@@ -336,6 +350,18 @@ class LocalFederation:
         if self.data.num_classes is None:
             raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
         return confusion(task, share, self.problem, self.data.num_classes)
+
+    def _tag_key(self, client: int) -> bytes:
+        """Return the key of a client's sample tags."""
+        return tag_key(self.secret, self.run or self.seed, client)
+
+    def _claim(self, client: int) -> Committed:
+        """Return what a client commits to: its distinct train samples, or what a behaviour makes of them."""
+        pool, [index] = self.data.pool([client])
+        held = commit(pool.take(index), self._tag_key(client))
+        for behaviour in self.behaviours:
+            held = _call(behaviour, "claims", Committed, self._me(client), held)
+        return held
 
 
 def _is_test(request: port.Request) -> bool:

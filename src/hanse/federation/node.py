@@ -26,8 +26,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.base.files import private_folder, write_whole
-from hanse.base.looking import from_message
+from hanse.base.files import ASKED, private_folder, write_whole
+from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
 from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
@@ -41,6 +41,7 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
+from hanse.federation.sizes import AuditFolder
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
@@ -48,12 +49,15 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.ledger.receipts import Receipt, book_of, contradiction, load_key, write_receipts
+from hanse.ledger import witness
+from hanse.ledger.receipts import Receipt, book_of, contradiction, write_receipts
 
 # the question after training in which a market lets a client see how good its update is
 BEST = "own model"
 # what a participant draws its noise from; it is never sent
 SECRET, SECRET_BYTES = "secret.key", 32
+WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
+OPERATORS = "operators"  # the folder beside it with the operators' keys that are pinned
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
 
@@ -315,6 +319,7 @@ class Node:
         self.federation = LocalFederation(
             mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
             policy=Loyal() if policy is None else policy, secret=own_secret(folder),
+            run=job.run, attest=AuditFolder(self.folder).attest,
         )  # fmt: skip
 
     def answer(self, round: int, message: Message) -> Message:
@@ -347,21 +352,22 @@ class Node:
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
 
-    def keep_receipts(self, lines: str) -> None:
-        """Keep receipts, signed if ``receipt.key`` (Ed25519) lies in the participant's folder.
+    def keep_receipts(self, lines: str, operator: bytes) -> None:
+        """Keep receipts whose proofs hold.
 
         Args:
             lines: the receipts as JSON, one on each line.
+            operator: the operator's key (32 bytes), which must have signed their heads.
 
         Raises:
-            WireError: they are no receipts, another client's, or contradict those that are kept. The participant reads
-                it in its log, the server in the refusal.
+            WireError: they are no receipts, another client's, not proved or signed, or contradict those that are kept.
+                The participant reads it in its log, the server in the refusal.
         """
         try:
-            told = [Receipt.read(line.encode()).unsigned() for line in lines.splitlines()]
+            told = [Receipt.read(line.encode()) for line in lines.splitlines()]
         except ValueError as wrong:
             raise WireError(f"not receipts: {wrong}") from None
-        client, key = self.job.client, self.folder.parent.parent / "receipt.key"
+        client = self.job.client
         if any(receipt.client != client for receipt in told):
             raise WireError("a receipt of another client")
         folder = private_folder(self.folder / "receipts")
@@ -372,10 +378,19 @@ class Node:
         books, home = {receipt.book for receipt in told}, self.folder.parent.parent
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
         same = [path for path in others if book_of(path) in books]
-        if why := next(filter(None, (contradiction(path, told) for path in (file, *same))), ""):
+        said = (f"that of round {r.round} {r.wrong(r.book, operator)}" for r in told if r.wrong(r.book, operator))
+        against = (contradiction(path, told) for path in (file, *same))
+        if why := next(filter(None, (*said, *against)), ""):
             logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)
             raise WireError(f"not kept: {why}")
-        write_receipts(folder, told, {client: load_key(key)} if key.exists() else None)
+        mine = witness.Witness(home)
+        try:
+            for receipt in told:
+                mine.compare(receipt.note)
+        except witness.SplitViewError as wrong:
+            logging.getLogger(__name__).error("ALARM: %s", wrong)
+            raise WireError(f"ALARM: {wrong}") from None
+        write_receipts(folder, told)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the client's own models so far (iPFL Alg. 1: who quits does so with it)."""
@@ -477,9 +492,12 @@ def _safe(name: str) -> str:
     """Return a run's name as that of a folder.
 
     Raises:
-        WireError: it is empty, begins with a dot, or has other characters than letters, digits, "-", "_" and ".".
+        WireError: it is empty, begins with a dot, has other characters than letters, digits, "-", "_" and ".", or is
+            what something of the participant's own is called.
     """
-    if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+    plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
+    # some file systems take capitals for small letters
+    if not plain or name.lower() in (SECRET, ASKED, OPERATORS, *WITNESS):
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
 

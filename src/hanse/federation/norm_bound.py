@@ -54,7 +54,11 @@ REFUSALS: Mapping[str, Callable[..., Any]] = {"norm_bound": NormBound}
 
 
 def build_refusal(given: str | Mapping[str, Any] | None) -> Any:
-    """Return what ``[federation] refuse`` names, or None.
+    """Return the rule that ``[federation] refuse`` names, or None.
+
+    Args:
+        given: "norm_bound", an import path, or a table of either as ``name`` with the rule's options
+            (:class:`NormBound`); None: nothing is refused.
 
     Raises:
         UserError: there is no such rule, or an option is not allowed.

@@ -23,10 +23,11 @@ from typing_extensions import TypedDict
 from hanse.base.streams import stream
 from hanse.core.declared import Declared, Int64
 from hanse.core.entry import TOKEN
+from hanse.core.judge import Scores
 from hanse.core.telling import Conduct
 from hanse.federation.behaviour import Fraction, Me, first_places, place
 from hanse.federation.profiles import at_round
-from hanse.learning.job import Scores
+from hanse.games.market_posted import best_purchase
 
 Told = Mapping[str, Any]
 
@@ -255,6 +256,39 @@ class Trader:
         now = at_round(told.get("profile", {}), round)
         return {key: now[key] for key in DECLARED if key in now}
 
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return whether it sells its model at a posted price: if that covers its cost of sharing.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: the ``price`` in tokens, ``profile``, the client's own, and the ``cost`` of those whose profile has
+                none.
+        """
+        return {"sell": at_round(told.get("profile", {}), round).get("cost", told["cost"]) <= told["price"]}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the ``sellers`` whose models it takes: the set that is best for itself, within its balance and what it
+        agrees to pay (:func:`hanse.games.market_posted.best_purchase`).
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
+                weight of a distance; the client's own ``samples``, ``balance`` (units) and ``profile``; and the
+                ``eagerness`` of those whose profile has none.
+        """
+        now = at_round(told["profile"], round)
+        eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]
+        most = self.authorise(me, round, told)
+        budget = (told["balance"] if most is None else min(most, told["balance"])) / TOKEN
+        if samples < 1 or eagerness == 0 or not told["sellers"]:
+            return {"sellers": []}
+        taken = best_purchase(
+            samples, eagerness, told["sizes"], told["prices"], told["distances"], told["lam"], max(0.0, budget)
+        )
+        return {"sellers": [seller for seller, takes in zip(told["sellers"], taken, strict=True) if takes]}
+
     def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
         """Return the most that it pays this round, in units; None for any bill.
 
@@ -301,6 +335,26 @@ class Loyal:
             told: ``profile``, the client's own, with ``cost`` and ``eagerness``.
         """
         return Trader().declare(me, round, told)
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return whether it sells its model at a posted price, as :meth:`Trader.offer` does.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: the ``price``, the ``profile`` and the ``cost``, as for :meth:`Trader.offer`.
+        """
+        return Trader().offer(me, round, told)
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the ``sellers`` whose models it takes, as :meth:`Trader.buy` does.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            told: the offers, as for :meth:`Trader.buy`.
+        """
+        return Trader().buy(me, round, told)
 
     def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the tiers bid for, as :class:`BestTier` does.
@@ -361,10 +415,24 @@ class Offer(TypedDict, total=False):
     eagerness: float
 
 
+class Sale(TypedDict, total=False):
+    """What is allowed as the answer to "offer": whether it sells at the posted price (it does not, if not said)."""
+
+    sell: bool
+
+
+class Purchase(TypedDict, total=False):
+    """What is allowed as the answer to "buy": the clients whose models it takes."""
+
+    sellers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
+
+
 ANSWERS: Mapping[str, Declared[Any]] = {
     "stay": Declared(Stay),
     "bid": Declared(Bid),
     "declare": Declared(Offer),
+    "offer": Declared(Sale),
+    "buy": Declared(Purchase),
 }
 
 

@@ -45,7 +45,7 @@ def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = Tru
         raise ValueError(f"weights are {lam.tolist()}; allowed: finite numbers, at least 0")
     if normalized and abs(lam.sum() - 1) > 1e-5:
         raise ValueError(f"weights sum to {lam.sum()}; allowed for the normalized form, PI-FL eq. (2): 1")
-    slope = grad.double()
+    slope = grad.double().to(models.device)
     # A row at a time, so that only one model is ever held in float64.
     dots = torch.stack([row.double() @ slope for row in models]).cpu().numpy()
     if not np.isfinite(dots).all():

@@ -3,7 +3,9 @@
 *Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al. 2024), under the readings
 of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. :func:`learn_graph` makes the graph, :func:`payments` prices
 it, :func:`utilities` and :func:`social_welfare` say what it brings. Each checks its input; who calls several makes a
-:class:`Market` once and uses :func:`best_imports`, :func:`prices` and :func:`utilities_of`.
+:class:`Market` once and uses :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the price
+are :func:`hanse.games.market_checks.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
+``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among the three.
 
 ``A[i, j] = 1`` says that client i imports the model of client j. In the shapes m is the number of clients. All clients
 are solved at once; memory is ``O(m^2)``.
@@ -169,8 +171,16 @@ def learn_graph(
     return best_imports(Market.of(distance, sizes, costs, eagerness, lam), stop)
 
 
-def best_imports(market: Market, stop: Stop = "skip") -> Graph:
-    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`)."""
+def best_imports(market: Market, stop: Stop = "skip", buyers: slice | None = None) -> Graph:
+    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`), or some rows of it.
+
+    Args:
+        market: the market.
+        stop: what happens at a seller that does not pay.
+        buyers: the rows that are wanted, without a step; None: all.
+    """
+    if buyers is not None:
+        return _imports(market, buyers, stop)
     graph = np.zeros((market.size, market.size), np.int8)
     for rows in _blocks(market.size):
         graph[rows] = _imports(market, rows, stop)

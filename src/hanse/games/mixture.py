@@ -73,6 +73,7 @@ _LEAST = 3  # pairs of each size, if the budget allows
 _ENUMERATED = 20_000  # pairs: strata up to here are listed and shuffled, larger ones drawn
 _ALL_CONSTRAINTS = 14  # players: up to here the least core heeds every coalition
 _CONSTRAINTS = 4000  # coalitions that it heeds beyond
+_ALIKE = 0.01  # of the sum of the positive values: players that differ by less need no ranking
 _SMALLEST = 1e-6  # a weight below this share of the mean weight counts as this share
 _ROUNDING = 1e-8  # how far a Gram matrix may be from symmetric and positive semidefinite, relative to its largest entry
 
@@ -325,12 +326,14 @@ class _Estimates:
     Attributes:
         plug_in: ``[f, ...]``.
         cross_fitted: ``[f, ...]``.
-        spread: ``[f]``, the standard errors of ``cross_fitted`` in the first column.
+        spread: ``[f]``, the standard errors of ``cross_fitted`` in the first column, by which values are moved.
+        width: ``[f]``, the same with what a few extreme pairs may hide.
     """
 
     plug_in: Floats
     cross_fitted: Floats
     spread: Floats
+    width: Floats
 
     def _apart(self) -> Floats:
         """Return how far the two estimates differ, ``[f]``, in the first column."""
@@ -352,7 +355,7 @@ class _Estimates:
     @property
     def errors(self) -> Floats:
         """The standard errors of ``values``, ``[f]``: the difference stands for the bias that may be left."""
-        return np.maximum(self.spread, np.minimum(self._apart(), 1.5 * self.spread))
+        return np.maximum(np.maximum(self.spread, self.width), np.minimum(self._apart(), 1.5 * self.spread))
 
 
 @dataclass(frozen=True, eq=False)
@@ -622,7 +625,7 @@ class Fit:
             known = np.outer(functional.empty, empty) + np.outer(functional.full, rest[0])
             known += self._on_pairs(functional, rest, np.arange(self.design.pairs))
             exact = known.reshape(-1, *shape)
-            return _Estimates(exact, exact, np.zeros(len(exact)))
+            return _Estimates(exact, exact, np.zeros(len(exact)), np.zeros(len(exact)))
         x = self._mixtures()  # without the empty coalition, which has no mixture: its worth is taken as it is
         kernel = self.kernel.between(x, x)
         mean = rest.mean(axis=0)
@@ -639,8 +642,8 @@ class Fit:
 
         plug_in, _ = fitted(np.arange(self.design.pairs))
         cross_fitted, unseen = self._cross_fitted(functional, fitted, plug_in)
-        errors = self._errors(functional, unseen[:, 0])
-        return _Estimates(plug_in.reshape(-1, *shape), cross_fitted.reshape(-1, *shape), errors)
+        spreads = self._errors(functional, unseen[:, 0])
+        return _Estimates(plug_in.reshape(-1, *shape), cross_fitted.reshape(-1, *shape), *spreads)
 
     def _on_pairs(self, functional: _Functional, worth: Floats, pairs: Ints) -> Floats:
         """Return what the functional takes from these pairs in ``worth [m - 1, c]``, ``[f, c]``."""
@@ -678,32 +681,79 @@ class Fit:
             total = total + np.mean(parts, axis=0)
         return np.asarray(total), unseen
 
-    def _errors(self, functional: _Functional, unseen: Floats) -> Floats:
-        """Return standard errors ``[f]`` from ``unseen [m - 1]``: what surrogates miss on pairs that they have not
-        seen.
+    def _errors(self, functional: _Functional, unseen: Floats) -> tuple[Floats, Floats]:
+        """Return the spread ``[f]`` and the errors ``[f]`` from ``unseen [m - 1]``: what surrogates miss on pairs that
+        they have not seen.
 
-        A stratum with fewer than two sampled pairs takes the spread of the nearest one that has two.
+        The spread takes each stratum's pairs as equals. But one player far from all others makes the misses of its own
+        pairs many times as large as the rest, and few of these are drawn. So for the errors each stratum is split by
+        the player that is on the smaller sides of the most squared misses (:func:`_group`). A stratum with fewer than
+        two sampled pairs takes the spread of the nearest one that has two.
         """
-        from scipy.special import stdtrit
-
-        design, k = self.design, self.design.pairs
-        missed = functional.small * unseen[1 : 1 + k, None] + functional.large * unseen[1 + k :, None]
+        design, k, n = self.design, self.design.pairs, self.design.players
+        small, large = unseen[1 : 1 + k], unseen[1 + k :]
+        missed = functional.small * small[:, None] + functional.large * large[:, None]
+        weight = np.square(functional.small) + np.square(functional.large)
         sampled = [s for s in range(1, len(design.taken)) if design.taken[s] < design.available[s]]
         enough = [s for s in sampled if design.taken[s] > 1]
         if not enough:
-            return np.full(len(functional.full), np.nan)
+            return np.full(len(functional.full), np.nan), np.full(len(functional.full), np.nan)
         unit = float(np.abs(missed).max()) or 1.0  # squares of squares overflow where the worths themselves do not
-        square, spread = np.zeros(len(functional.full)), np.zeros(len(functional.full))
+        size = float(np.abs(unseen).max()) or 1.0
+        squares = np.square(small / size) + np.square(large / size)
+        sides = design.members[2 : 2 + k]
+        apart = sides[:, int((squares @ sides).argmax())]
+        equals, split = [], []
         for s in sampled:
             source = min(enough, key=lambda other: (abs(other - s), other))
             of = np.flatnonzero(design.stratum == source)
             variance = (design.available[source] * (missed[of] / unit)).var(axis=0, ddof=1)
             # of a mean over a sample without replacement: what is known whole has no error
             part = (1 - design.taken[s] / design.available[s]) * variance / max(1, design.taken[s])
-            square += part
-            spread += part**2 / (len(of) - 1)
-        freedom = np.divide(square**2, spread, out=np.full(len(square), 1e6), where=spread > 0)  # Satterthwaite
-        return np.asarray(unit * np.sqrt(square) * stdtrit(np.clip(freedom, 1, 1e6), 0.975) / _HALF_WIDTH)
+            equals.append((part, np.full(len(part), len(of) - 1.0)))
+            if source != s or 2 * s == n:  # where sides are of one size, every player is on one of them
+                split.append(equals[-1])
+                continue
+            worst = of[squares[of].argmax()][None]  # stands for a part of which no pair was drawn
+            parts = ((of[apart[of]], math.comb(n - 1, s - 1), True), (of[~apart[of]], math.comb(n - 1, s), False))
+            for drawn, pairs, pooled in parts:
+                some = drawn if len(drawn) else worst
+                variance, freedom = _group(missed[some] / unit, weight[some], pooled=pooled)
+                split.append((pairs * (pairs - len(some)) / len(some) * variance, freedom))
+        return _combined(equals, unit), _combined(split, unit)
+
+
+def _combined(parts: Sequence[tuple[Floats, Floats]], unit: float) -> Floats:
+    """Return standard errors ``[f]`` of sums of parts, each with its variances (in squares of ``unit``) and degrees of
+    freedom ``[f]``.
+
+    They are widened by Student's factor for Satterthwaite's degrees of freedom.
+    """
+    from scipy.special import stdtrit
+
+    square = np.sum([part for part, _ in parts], axis=0)
+    spread = np.sum([part**2 / freedom for part, freedom in parts], axis=0)
+    freedom = np.divide(square**2, spread, out=np.full(len(square), 1e6), where=spread > 0)
+    return np.asarray(unit * np.sqrt(square) * stdtrit(np.clip(freedom, 1, 1e6), 0.975) / _HALF_WIDTH)
+
+
+def _group(missed: Floats, weight: Floats, *, pooled: bool) -> tuple[Floats, Floats]:
+    """Return the variances ``[f]`` of what is missed on some pairs, and their degrees of freedom ``[f]``.
+
+    Args:
+        missed: ``[p, f]``, what each functional misses on each pair.
+        weight: ``[p, f]``, the squares of its coefficients there: a value rests on the few pairs with its player on the
+            smaller side, so that Kish's effective number of pairs (1965) counts, and not their number.
+        pooled: whether the mean over the functionals counts where it is larger, for pairs that are few.
+    """
+    count, counts = len(missed), weight.any(axis=0)
+    variance = np.square(missed[0]) if count == 1 else missed.var(axis=0, ddof=1)
+    if pooled and counts.any():
+        variance = np.where(counts, np.maximum(variance, variance[counts].mean()), variance)
+    kish = np.divide(
+        weight.sum(axis=0) ** 2, np.square(weight).sum(axis=0), out=np.full(len(variance), float(count)), where=counts
+    )
+    return variance, np.maximum(1.0, kish - 1)
 
 
 @_on_one_thread
@@ -824,6 +874,34 @@ def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
         top, others = order[:count], order[count:]
         low, high = values - _HALF_WIDTH * errors, values + _HALF_WIDTH * errors
         return bool(not len(others) or low[top].min() >= high[others].max())
+
+    return settled
+
+
+def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
+    """Return a rule for ``enough``: the whole ranking of the players is right with this probability.
+
+    Every two neighbours of the ranking must be apart, or known to differ by less than a hundredth of the sum of the
+    positive values: twins never come apart. The probability is shared out among the neighbours (Bonferroni).
+
+    Args:
+        sure: above 0.5 and below 1.
+
+    Raises:
+        ValueError: a number that is not.
+    """
+    if isinstance(sure, bool) or not 0.5 < sure < 1:
+        raise ValueError(f"sure is {sure!r}; allowed: a number above 0.5 and below 1")
+
+    def settled(values: Floats, errors: Floats) -> bool:
+        """Whether all neighbours are apart or as good as equal."""
+        from scipy.special import ndtri
+
+        order = np.argsort(-values, kind="stable")
+        apart, error = -np.diff(values[order]), np.hypot(errors[order][1:], errors[order][:-1])
+        reach = float(ndtri(1 - (1 - sure) / max(1, len(apart)))) * error
+        alike = apart + reach <= _ALIKE * np.maximum(values, 0.0).sum()
+        return bool(((apart >= reach) | alike).all())
 
     return settled
 

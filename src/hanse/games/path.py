@@ -43,7 +43,7 @@ MOST_POINTS = 24
 """The most points of one rule."""
 TOLERANCE = 0.01
 """How far the values' sum may be from the gain, as a share of it, before more points are taken."""
-_AT_ONCE = 1 << 23  # numbers of steps that are held in float64 at once
+_AT_ONCE = 1 << 19  # numbers of steps that are held in float64 at once: so few stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class PathIntegral:
     """The mean of some gradients along a path.
 
     Attributes:
-        gradients: ``[G, P]`` float64, the mean of each gradient; the first is that of the utility itself.
-        total: what the utility gained along the path by this integral, ``<gradients[0], step>``.
+        gradients: ``[G, P]`` float64, the mean of each gradient.
+        total: what the utility gained along the path by this integral: the slope of its gradient along the step.
         residual: what it gained besides: the error of the integral, and whatever else changed the utility. NaN if the
             gain is not known.
         points: of the rule that was used last.
@@ -104,19 +104,21 @@ def integrate(
     *,
     gain: float | None = None,
     tolerance: float = TOLERANCE,
+    shares: Floats | None = None,
 ) -> PathIntegral:
     """Return the mean gradient along the straight path from ``start`` to ``start + step``.
 
     Args:
-        gradient: takes a model ``[P]`` and returns the utility's gradient ``[P]``, or several gradients ``[G, P]`` of
-            which the first is the utility's.
+        gradient: takes a model ``[P]`` and returns the utility's gradient ``[P]``, or several gradients ``[G, P]``.
         start: ``[P]``.
         step: ``[P]``.
         points: of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a polynomial of
             degree up to 2 k along the path.
-        gain: how much the utility really gained. If the integral is further from it than ``tolerance`` times the gain,
-            the points are doubled, up to 24.
+        gain: how much the utility really gained. While the integral is further from it than ``tolerance`` times the
+            gain, the points are doubled, up to 24. Where twice the points hardly changed the integral, no more are
+            taken: then something else changed the utility.
         tolerance: a share of the gain, at least 0.
+        shares: ``[G]``, of what shares of the gradients the utility's is the sum; None: it is the first one.
 
     Raises:
         ValueError: shapes that do not fit, or too many or too few points.
@@ -132,16 +134,18 @@ def integrate(
     positive_or_zero("tolerance", tolerance)
     if start.ndim != 1 or step.shape != start.shape:
         raise ValueError(f"start has shape {tuple(start.shape)}, step {tuple(step.shape)}; allowed: (P,) for both")
-    evaluated = 0
+    evaluated, before = 0, math.inf
     while True:
         mean = _mean(gradient, start, step, count)
         evaluated += count
-        total = float(mean[0] @ step.double())
+        along = mean @ step.double()
+        total = float(along[0] if shares is None else torch.from_numpy(shares).to(along) @ along)
         residual = math.nan if gain is None else gain - total
+        near = 0.0 if gain is None else tolerance * abs(gain)
         # a comparison with NaN is false: without a gain, or with a gradient that is not finite, one rule is all
-        if count == MOST_POINTS or gain is None or not abs(residual) > tolerance * abs(gain):
+        if count == MOST_POINTS or gain is None or not min(abs(residual), 10 * abs(total - before)) > near:
             return PathIntegral(mean, total, residual, count, evaluated)
-        count = min(2 * count, MOST_POINTS)
+        count, before = min(2 * count, MOST_POINTS), total
 
 
 def values(
@@ -179,6 +183,9 @@ def values(
     moves = steps.detach() if isinstance(steps, Tensor) else torch.as_tensor(np.asarray(steps, dtype=np.float64))
     if moves.ndim != 2 or len(moves) < 1:
         raise ValueError(f"steps has shape {tuple(moves.shape)}; allowed: (n, P) with at least one step")
+    if gain is not None and not math.isfinite(gain):
+        raise ValueError(f"gain is {gain}; allowed: a finite number, or None")
+    moves = moves if moves.is_floating_point() else moves.double()  # else a start would be cut to whole numbers
     before = torch.zeros(moves.shape[1]) if start is None else torch.as_tensor(start)
     before = before.detach().to(moves)
     if not bool(moves.isfinite().all() & before.isfinite().all()):
@@ -204,8 +211,8 @@ def beyond(steps: Tensor, known: Tensor) -> Tensor:
     if not len(known):
         return steps
     _, sizes, directions = torch.linalg.svd(known.double(), full_matrices=False)
-    # directions that are only rounding say nothing
-    directions = directions[sizes > max(known.shape) * torch.finfo(known.dtype).eps * sizes[0]]
+    # directions that are only rounding say nothing; taken in float64, the short side bounds them, however long rows are
+    directions = directions[sizes > min(known.shape) * torch.finfo(known.dtype).eps * sizes[0]]
     wide = steps.double()
     new: Tensor = wide - (wide @ directions.T) @ directions
     return new.to(steps.dtype)
@@ -240,11 +247,11 @@ def _mean(gradient: Callable[[Tensor], Any], start: Tensor, step: Tensor, points
     nodes, masses = np.polynomial.legendre.leggauss(points)
     mean: Tensor | None = None
     for t, mass in zip(((nodes + 1) / 2).tolist(), (masses / 2).tolist(), strict=True):
-        found = torch.as_tensor(gradient(start + t * step))
-        found = found.detach().double()
+        found = torch.as_tensor(gradient(start + t * step)).detach()
         found = found[None] if found.ndim == 1 else found
         if found.ndim != 2 or found.shape[1] != len(start):
             raise ValueError(f"gradient has shape {tuple(found.shape)}; allowed: ({len(start)},) or (G, {len(start)})")
-        mean = mass * found if mean is None else mean.add_(found, alpha=mass)
+        mean = torch.zeros_like(found, dtype=torch.float64) if mean is None else mean
+        mean.add_(found, alpha=mass)
     assert isinstance(mean, Tensor)
     return mean

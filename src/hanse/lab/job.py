@@ -102,21 +102,24 @@ def key_of(sections: Mapping[str, Any]) -> str:
 
 
 def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an experiment as it was written when ``judges = "all"`` was the default of first-order values at clients.
+    """Return an experiment as it was written when PI-FL had the paper's settings as its defaults.
 
-    Results of that time are kept by the keys under which they were planned. So "all" is left out, and the default of
-    today, which would look the same, is named.
+    Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
+    at clients and ``invited = "earn"`` are left out, and the defaults of today, which would look the same, are named.
     """
     mechanism = sections.get("mechanism")
     table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
-    said = table.get("value", {})
+    pifl, said = table.get("name") == "pifl", table.get("value", {})
+    if pifl and (invited := table.pop("invited", "unpaid")) != "earn":
+        table["invited"] = invited
     value = dict(said) if isinstance(said, Mapping) else {"name": said}
-    if value.get("name", "first_order_clients" if table.get("name") == "pifl" else "") != "first_order_clients":
+    if value.get("name", "first_order_clients" if pifl else "") == "first_order_clients":
+        judges = value.pop("judges", "auto")
+        value |= {} if judges == "all" else {"judges": judges}
+        table = {key: option for key, option in table.items() if key != "value"} | ({"value": value} if value else {})
+    elif not pifl:
         return sections
-    judges = value.pop("judges", "auto")
-    value |= {} if judges == "all" else {"judges": judges}
-    rest = {key: option for key, option in table.items() if key != "value"}
-    return {**sections, "mechanism": rest | ({"value": value} if value else {})}
+    return {**sections, "mechanism": table}
 
 
 def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequence[str] = ("data", "run")) -> Job:
@@ -343,7 +346,7 @@ def _accuracies(result: Run, round: int) -> dict[int, float]:
 
     A run that was resumed has the tests of earlier rounds only in its run directory, so they are read from there.
     """
-    from hanse.runs.record import round_file  # imported late, as hanse.runs.experiment is in play
+    from hanse.runs.round_record import round_file  # imported late, as hanse.runs.experiment is in play
 
     tests: Mapping[str, Any] = result.tests.get(round, {})
     if not tests and result.path is not None and (file := round_file(result.path, round)).exists():

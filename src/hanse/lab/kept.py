@@ -22,11 +22,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeGuard
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import opened, write_whole
 from hanse.base.toml import flat
+from hanse.core.declared import Accuracy, Count, Declared, UnsoundError
 from hanse.lab.job import Job, key_of
 
 NAME = "kept.jsonl.gz"
@@ -35,6 +39,71 @@ _LARGEST = 1e100  # of a kept number; a larger one is damage, and its square wou
 _MOST = 1 << 32  # bytes that a file of results may unpack to
 # hanse's own accuracies in the curves of any experiment
 _ACCURACY = re.compile(r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|client/best_accuracy")
+
+
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+class _Check(TypedDict):
+    """What an audit found by one of its checks."""
+
+    holds: bool
+    said: str
+
+
+class _Trades(TypedDict):
+    """Clients, and two numbers for each pair of them."""
+
+    clients: Annotated[list[Count], Field(min_length=1)]
+    money: list[list[Number]]
+    imports: list[list[Number]]
+
+
+def _between_clients(trades: _Trades) -> _Trades:
+    n = len(trades["clients"])
+    _require(len(set(trades["clients"])) == n, "clients: each must be there once")
+    for table in (trades["money"], trades["imports"]):
+        _require([len(row) for row in table] == [n] * n, f"must be {n} x {n} numbers")
+    return trades
+
+
+def _checks(audit: dict[str, Any]) -> dict[str, Any]:
+    _require(type(audit.get("rounds")) is int, "rounds: must be a number")
+    _require(all(name == "rounds" or isinstance(one, dict) for name, one in audit.items()), "must be checks by name")
+    return audit
+
+
+class _Finished(TypedDict):
+    """What is used of a finished line. The file may have been edited or cut and still be valid JSON."""
+
+    status: Literal["done"]
+    given: dict[str, Any]
+    experiment: dict[str, Any]
+    cpu_seconds: Annotated[Number, Field(ge=0)]
+    tested: list[int]
+    curves: dict[str, list[Number | None]]
+    clients: NotRequired[dict[str, Accuracy | None]]
+    audit: NotRequired[Annotated[dict[str, Count | _Check], AfterValidator(_checks)]]
+    trades: NotRequired[Annotated[_Trades, AfterValidator(_between_clients)]]
+
+
+def _together(found: _Finished) -> _Finished:
+    """Hold the curves against the tests. hanse's own accuracies are shares; a user's metric may be any number."""
+    tested = found["tested"]
+    _require(tested == sorted(set(tested)), "tested: must be rounds in order")
+    for name, curve in found["curves"].items():
+        _require(len(curve) <= len(tested), f"curves.{name}: has more points than there were tests")
+        if _ACCURACY.fullmatch(name):
+            _require(all(value is None or 0 <= value <= 1 for value in curve), f"curves.{name}: must be from 0 to 1")
+    return found
+
+
+_FINISHED = Declared[_Finished](Annotated[_Finished, AfterValidator(_together)])
 
 
 class Results(Protocol):
@@ -286,82 +355,12 @@ def is_of(found: Mapping[str, Any], job: Job) -> bool:
 
 
 def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether this is the result of a finished run with figures of the right types.
-
-    The file may have been edited or cut and still be valid JSON, so every part that is used later is checked here.
-    """
-    if not isinstance(found, dict) or found.get("status") != "done":
+    """Return whether this is the result of a finished run with figures of the right types: see :class:`_Finished`."""
+    try:
+        _FINISHED.check(found)
+    except UnsoundError:
         return False
-    tested, curves = found.get("tested"), found.get("curves")
-    return (
-        isinstance(found.get("given"), dict)
-        and isinstance(found.get("experiment"), dict)
-        and _is_number(found.get("cpu_seconds"))
-        and found["cpu_seconds"] >= 0
-        and isinstance(tested, list)
-        and all(type(rounds) is int for rounds in tested)
-        and tested == sorted(set(tested))
-        and isinstance(curves, dict)
-        and all(
-            isinstance(curve, list)
-            and len(curve) <= len(tested)
-            and all(value is None or (_is_number(value) and _is_possible(name, value)) for value in curve)
-            for name, curve in curves.items()
-        )
-        and _is_audit(found.get("audit", {"rounds": 0}))
-        and ("trades" not in found or _is_trades(found["trades"]))
-        and isinstance(found.get("clients", {}), dict)
-        and all(value is None or _is_share(value) for value in found.get("clients", {}).values())
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= _LARGEST
-
-
-def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_possible(name: str, value: float) -> bool:
-    """Return whether a curve of this name can have such a value: hanse's own accuracy is a share, 0 to 1. A metric of
-    the user's own has another name, and may have any value.
-    """
-    return _ACCURACY.fullmatch(name) is None or _is_share(value)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST
-
-
-def _is_audit(found: Any) -> bool:
-    """Return whether this is ``audit`` of a result, as :func:`hanse.lab.papers.runner.play_audited` describes it."""
-    return (
-        isinstance(found, dict)
-        and _is_count(found.get("rounds"))
-        and all(
-            isinstance(check, dict) and type(check.get("holds")) is bool and isinstance(check.get("said"), str)
-            for name, check in found.items()
-            if name != "rounds"
-        )
-    )
-
-
-def _is_trades(found: Any) -> bool:
-    """Return whether this is ``trades`` of a result: clients, and two numbers for each pair of them."""
-    clients = found.get("clients") if isinstance(found, dict) else None
-    return (
-        isinstance(clients, list)
-        and len(clients) > 0
-        and all(map(_is_count, clients))
-        and len(set(clients)) == len(clients)
-        and all(
-            isinstance(rows := found.get(name), list)
-            and len(rows) == len(clients)
-            and all(isinstance(row, list) and len(row) == len(clients) and all(map(_is_number, row)) for row in rows)
-            for name in ("money", "imports")
-        )
-    )
+    return True
 
 
 def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
@@ -372,7 +371,7 @@ def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
     """
     planned, every = job.rounds, job.experiment.eval.every
     played, tested = found.get("rounds", planned), found["tested"]
-    if not _is_count(played) or played > planned or any(not 0 < number <= played for number in tested):
+    if type(played) is not int or not 0 <= played <= planned or any(not 0 < number <= played for number in tested):
         return False
     due = {number for number in range(1, played + 1) if number % every == 0 or number == planned}
     return due <= set(tested) and bool(found["curves"]) if tested else not found["curves"]

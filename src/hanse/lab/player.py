@@ -34,6 +34,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
+from hanse.data.choices import Images
 from hanse.data.keeping import keeping
 from hanse.data.sources import SOURCES, load
 from hanse.lab.job import Job, Step
@@ -148,7 +149,10 @@ def _check_sources(jobs: Sequence[Job]) -> None:
         UserError: a source cannot be loaded, with a line for each.
     """
     lines: list[str] = []
-    wanted = dict.fromkeys((s.source, s.path, s.download, s.scale) for s in (job.experiment.data for job in jobs))
+    wanted = dict.fromkeys(
+        (s.source.name, s.path, s.download, s.source.scale if isinstance(s.source, Images) else "standard")
+        for s in (job.experiment.data for job in jobs)
+    )
     for source, path, download, scale in wanted:
         if source in SOURCES:
             try:
@@ -337,7 +341,8 @@ class _Worker:
         # closed everywhere, so no worker may hold one of these ends open.
         ours = [here, *(worker.pipe for worker in crew)] if forked else []
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
-        with _one_thread(), warnings.catch_warnings():
+        # numerical libraries read these when they are loaded, so that the new process itself would be too late
+        with environment(dict.fromkeys(_ONE_THREAD, "1")), warnings.catch_warnings():
             # from Python 3.12 on, forking beside any thread warns; the threads of OpenBLAS that it means are asleep
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
@@ -376,13 +381,14 @@ class _Worker:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Set the environment so that processes started in this block load numerical libraries with one thread.
+def environment(given: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that are started in this block.
 
-    These libraries read the variables once, when they are loaded, so the new process itself would be too late.
+    Args:
+        given: each variable's value; afterwards it is what it was.
     """
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         yield
     finally:

@@ -120,7 +120,7 @@ def gains(run: Path, alone: Path) -> np.ndarray:
     Raises:
         UserError: a run did not test clients on their own shares, or the two have different clients or data.
     """
-    from hanse.runs.record import load_run
+    from hanse.runs.run_record import load_run
 
     found = []
     for path in (run, alone):

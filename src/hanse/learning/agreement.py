@@ -31,7 +31,6 @@ from hanse.learning.forward import read_convolutions
 from hanse.learning.generators import untouched
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
 from hanse.learning.local import Precision, in_channels_last, loss_of
-from hanse.learning.program import read_stack
 from hanse.learning.scoring import outcomes_of
 
 
@@ -304,7 +303,7 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
     Momentum, weight decay, pull and tilt are all there, and differ from seat to seat.
     """
     draw = stream(0, "agreement", round=attempt)
-    fast = read_stack(problem) is not None or read_convolutions(problem) is not None
+    fast = problem.stack is not None or read_convolutions(problem) is not None
     index = torch.from_numpy(draw.permutation(len(samples))[: _SAMPLES if fast else _FEW])
     few = samples.take(index)
     half = -(-len(few) // 2)
@@ -377,7 +376,7 @@ def _scores_otherwise(engine: Engine, plain: Plain, few: Samples, rows: Sequence
     got = torch.from_numpy(np.stack([scores.loss for scores in each], axis=1))
     whole = torch.from_numpy(engine.score(table, few).loss)
     own = torch.from_numpy(engine.score(table, few, [everything] * len(rows)).loss)
-    stacked = read_stack(plain.problem) is not None  # such models are always scored in float32
+    stacked = plain.problem.stack is not None  # such models are always scored in float32
     expected = torch.stack([plain.losses(row, few, "float32" if stacked else plain.precision) for row in rows])
     mean = expected.mean(1)
     return _SCORES if any(_far(a, b, plain) for a, b in ((got, expected), (whole, mean), (own, mean))) else None
@@ -388,7 +387,7 @@ def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str
 
     Models that no fast way can score have nothing to compare.
     """
-    if read_stack(plain.problem) is None and read_convolutions(plain.problem) is None:
+    if plain.problem.stack is None and read_convolutions(plain.problem) is None:
         return None
     table = torch.stack(list(rows)).to(plain.device)
     game = Coalitions(plain.problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)

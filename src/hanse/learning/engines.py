@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
+from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
 from hanse.learning.native.library import why_not_native
-from hanse.learning.program import read_stack
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -97,13 +97,13 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         >>> rule("images", seats=10, work=32 * 40_000, cores=4).label
         'sequential (4 seats side by side, 1 thread each)'
     """
-    large = kind in ("images", "texts") or work >= _LARGE
+    large, card = kind in ("images", "texts") or work >= _LARGE, device != "cpu"
     if engine == "auto":
-        batches = kind == "batched" and seats >= _FEW and not large
+        batches = kind == "batched" and (seats > 1 if card else seats >= _FEW and not large)
         by_kind = {"dense": "native", "layers": "stacked"}
         engine = by_kind.get(kind, "vmapped" if batches else "sequential")
-    if device != "cpu":
-        return EngineChoice(engine, 1, 1)
+    if card:
+        return EngineChoice(engine, 1, 1, graphs=engine == "stacked" and device == "cuda")
     if engine == "native":  # one thread trains a seat, so there are no more threads than seats
         return EngineChoice(engine, 1, max(1, min(cores, seats, seats * work // _A_THREAD)))
     if engine != "sequential":  # one program for all seats: its operators are split over threads
@@ -134,7 +134,7 @@ def choose(
     precision: Precision = "float32",
     payload: bool = False,
     own_loop: bool = False,
-    graphs: bool = False,
+    graphs: bool | None = None,
 ) -> EngineChoice:
     """Return the engine for a run's rounds, with the reasons for it.
 
@@ -153,7 +153,7 @@ def choose(
         payload: whether the mechanism sends a payload beside its training tasks. It may add a loss of its own, so such
             seats are not trained in one program.
         own_loop: whether a training loop of the user's own trains the seats, which then run the module itself.
-        graphs: whether steps are to be recorded as CUDA graphs.
+        graphs: whether steps are to be recorded as CUDA graphs; None: by the rule.
 
     Raises:
         UserError: the engine that is asked for cannot train this model, several workers have more than one thread each,
@@ -175,7 +175,7 @@ def choose(
         found = replace(found, threads=threads or 1, workers=workers or 1)
     if graphs:
         _refuse_graphs(found, device)
-        found = replace(found, graphs=True)
+    found = replace(found, graphs=found.graphs and found.workers == 1 if graphs is None else graphs)
     if precision == "bf16" and found.engine != "sequential":
         notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
     if train == "auto":
@@ -194,8 +194,9 @@ def _passed_over(
         most = f"more than the {_CACHED:,} up to which it is chosen"
         return [f"native: the model has {parameters:,} parameters, {most}"]
     if kind == "batched" and engine != "vmapped":
-        few = f"a round has {seats} seat{'s' if seats > 1 else ''}, fewer than the {_FEW} from which it is chosen"
-        return [f"vmapped: {few if seats < _FEW else 'a step is so long that batching seats gains nothing'}"]
+        least = _FEW if device == "cpu" else 2
+        few = f"a round has {seats} seat{'s' if seats > 1 else ''}, fewer than the {least} from which it is chosen"
+        return [f"vmapped: {few if seats < least else 'a step is so long that batching seats gains nothing'}"]
     return []
 
 
@@ -222,14 +223,14 @@ def _kind(
     plain: Kind = "images" if has_convolutions(module) else "texts" if texts else "other"
     if unfit:
         return plain, {"native": unfit, "stacked": unfit, "vmapped": unfit}
-    unable, stacks = {}, read_stack(problem) is not None
+    unable, stacks = {}, problem.stack is not None
     no_native = why_not_native(problem) if device == "cpu" else "it trains on the CPU"
     if no_native is not None and (stacks or train == "native"):
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
     # trying takes two engines a step each, so it is done only where the answer can change the choice
-    tried = train == "auto" and not stacks and plain == "other"
+    tried = train == "auto" and not stacks and (plain == "other" or (plain == "images" and device != "cpu"))
     if tried or train == "vmapped":
         reason = why_not_vmapped(problem, initial, few)
         if reason:
@@ -255,6 +256,7 @@ def make_engine(
         UserError: there is no engine of this name.
     """
     device = torch.device(device)
+    same_bits(device)
     match choice.engine:
         case "native":
             return NativeEngine(problem, choice.workers)

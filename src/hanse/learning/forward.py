@@ -23,8 +23,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.learning.job import Problem
+from hanse.learning.module_layers import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
 from hanse.learning.products import product
-from hanse.learning.program import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
 
 
 def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tens
 
 
 def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    """Return what layers make of feature-major values, which may be overwritten.
+    """Return what layers make of feature-major values, which may be overwritten unless a gradient is followed.
 
     Args:
         specs: the layers.
@@ -52,6 +52,8 @@ def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> 
             value = _linear(spec, blocks, value)
         elif spec.kind == "batch_norm":
             value = _normalise(spec, blocks, value)
+        elif value.requires_grad:
+            value = value.relu() if spec.kind == "relu" else value.tanh()
         else:
             value = value.relu_() if spec.kind == "relu" else value.tanh_()
     return value

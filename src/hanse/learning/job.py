@@ -30,6 +30,7 @@ from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.losses import Objective
 from hanse.learning.metrics import Metric
+from hanse.learning.module_layers import Spec, read_stack
 
 
 class SampleJudge(Protocol):
@@ -92,6 +93,14 @@ class Problem:
     def one_output(self) -> bool:
         """Whether two classes are told apart by one output."""
         return self.objective is not None and self.objective.one_output
+
+    @cached_property
+    def stack(self) -> list[Spec] | None:
+        """The module's layers, if it is a list of known ones that run one after another; None, too, where ``plain``.
+
+        See :func:`hanse.learning.module_layers.read_stack`.
+        """
+        return None if self.plain else read_stack(self.module, self.layout.names)
 
     @cached_property
     def frozen(self) -> tuple[str, ...]:

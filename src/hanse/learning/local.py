@@ -14,15 +14,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.streams import torch_seed
 from hanse.core.payload import Term
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.halves import half_of
+from hanse.learning.client_payloads import half_of
 from hanse.learning.job import Problem, SeatJob, plan_of, smallest_batch
 
 Step = Callable[[list[Tensor], list[Tensor], float], None]
@@ -174,6 +176,12 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(output.reshape(y.shape), y)
 
 
+def _generators(device: torch.device) -> Tensor:
+    """Return the states of the generators that a module may draw from: the processor's, and its own card's."""
+    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return torch.cat([torch.get_rng_state(), *own])
+
+
 class Trainer:
     """One copy of a problem's module that trains one seat at a time. Threads must not share a trainer.
 
@@ -217,11 +225,12 @@ class Trainer:
         One forward pass on a few samples of ``pool`` finds it out; the answer is kept.
         """
         if self._random is None:
-            before = torch.get_rng_state()
+            card = self.device.type == "cuda"
             probe = copy.deepcopy(self.module).train()
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with torch.no_grad(), torch.random.fork_rng(devices=[self.device] if card else []):
+                before = _generators(self.device)
                 probe(self._inputs(pool.x[: max(2, self.smallest)]))
-                self._random = not torch.equal(before, torch.get_rng_state())
+                self._random = not torch.equal(before, _generators(self.device))
         return self._random
 
     def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
@@ -246,20 +255,20 @@ class Trainer:
         counted = int((tail >= 0).sum())
         self._load(job.start)
         if not self.draws(pool):  # then no generator needs to be seeded and put back
-            total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
+            total = self._run(pool, job, recipe, lr, plan, reported)
         else:
             devices = [self.device] if self.device.type == "cuda" else []
             with torch.random.fork_rng(devices=devices):
                 seed = torch_seed(key[0], "dropout", round=key[1], client=key[2], start=key[3])
                 torch.manual_seed(seed)
-                total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
+                total = self._run(pool, job, recipe, lr, plan, reported)
         row = self.row()
         loss = float(total) / counted
         finite = math.isfinite(loss) and math.isfinite(float(row.sum()))  # a sum is finite only if all its terms are
         return row, loss if finite else float("nan"), len(plan)
 
     def _run(
-        self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float, plan: list[list[int]], reported: int
+        self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float, plan: NDArray[np.int64], reported: int
     ) -> Tensor:
         """Take the steps of a plan; return the sum of the reported samples' losses as a float64 scalar."""
         module, index = self.module.train(), job.index.to(pool.x.device)
@@ -270,9 +279,10 @@ class Trainer:
         # AdamW decays weights in its step, the others in the gradient
         take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer != "adamw" else 0.0
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for step, batch in enumerate(plan):
-            positions = [p for p in batch if p >= 0]
-            taken = index[torch.tensor(positions, device=index.device)]
+        valid = plan >= 0
+        # all steps' positions go to the card at once: it would wait for each copy
+        every = torch.split(index[torch.from_numpy(plan[valid]).to(index.device)], valid.sum(1).tolist())
+        for step, taken in enumerate(every):
             x, y = self._inputs(pool.x.index_select(0, taken)), self._targets(pool.y.index_select(0, taken))
             with self._autocast():
                 output = module(x)
@@ -290,7 +300,7 @@ class Trainer:
                     torch._foreach_add_(gradients, tilt)
                 take(parameters, gradients, lr)
                 if step >= reported:
-                    total += loss.detach() * len(positions)
+                    total += loss.detach() * len(taken)
         return total
 
     def _term(self, job: SeatJob) -> Term | None:

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
+from hanse.learning.cards import Resident
 from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import ModelOutputs, Problem, Scores
 from hanse.learning.local import Precision, Trainer
-from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
@@ -47,6 +47,7 @@ _CHUNK = 1 << 22  # activations (numbers) of a chunk, which bounds the memory
 _GATHER = 1 << 20  # numbers of the samples that are gathered for a chunk: so few stay in the cache for the product
 _OUTCOMES = 1 << 24  # losses of samples that are held at once
 _IMAGES = 250  # samples of a chunk for convolutions, and for models that are scored one by one
+_ON_A_CARD = 1 << 24  # numbers of a chunk's samples on a card, where long operators pay
 _WIDE = 24  # the most mixtures that become the channels of one wide convolution
 _KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows are kept, else computed for every chunk
 _BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
@@ -189,10 +190,11 @@ class Scorer:
         dense: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
-        self.specs = read_stack(problem)
+        self.specs = problem.stack
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
         self.crew, self.rights, self.dense = crew or Crew(1), rights, dense
         self._trainers: list[Trainer] = []
+        self._pool = Resident(device)
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``; NaN where there are no samples.
@@ -303,14 +305,16 @@ class Scorer:
             reduce: makes something else of a chunk's losses and right answers, such as weighted sums, while the threads
                 share the work.
         """
-        reduce = reduce or _as_they_are
+        reduce, pool = reduce or _as_they_are, self._pool.of(pool)
         if isinstance(models, Tensor):
             models = self._as_models(models)
         with torch.no_grad():
             if index is None or isinstance(index, Tensor):
                 # a lone row of convolutions is run as the module, a lone mixture is not: its bits must not depend
                 # on how many are asked for at once
-                beside = self.convolutions is not None and (len(models) > 1 or models.shares is not None)
+                # (on a card, whose grouped convolutions are slow, it is run as the module, too)
+                wide = self.convolutions is not None and self.device.type == "cpu"
+                beside = wide and (len(models) > 1 or models.shares is not None)
                 if self.specs is not None or beside:
                     yield from self._together(models, pool, index, reduce)
                 else:
@@ -479,9 +483,16 @@ class Scorer:
             self._trainers.append(Trainer(self.problem, self.device, self.dtype, self.precision))
         for part in _parts(len(models), _TOGETHER if models.shares is not None else max(1, len(models))):
             members = range(len(models))[part]
-            work = [(c, cut) for c in members for cut in _parts(len(pool if index is None else index[c]), _IMAGES)]
+            counts = {c: len(pool if index is None else index[c]) for c in members}
+            work = [(c, cut) for c in members for cut in _parts(counts[c], self._images(pool))]
             one = self._alone(models[part], members, pool, index, reduce)
             yield from self._dealt(work, one)
+
+    def _images(self, pool: Samples) -> int:
+        """Return how many of the pool's samples go through a single model at once."""
+        if self.device.type == "cpu":
+            return _IMAGES
+        return max(_IMAGES, _ON_A_CARD // max(1, pool.x[:1].numel()))
 
     def _alone(
         self, rows: Tensor, members: range, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce

@@ -14,6 +14,7 @@ import torch
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
+from hanse.learning.cards import Resident
 from hanse.learning.job import Problem, SeatJob, TrainedRows
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -67,6 +68,7 @@ class SequentialEngine(ScoringEngine):
         self.problem, self.device, self.dtype = problem, torch.device(device), dtype
         self.threads, self.precision, self.crew = threads, precision, Crew(workers)
         self.scorer = Scorer(problem, self.device, dtype, precision, self.crew)
+        self._pool = Resident(self.device)
         self._trainers = [Trainer(problem, self.device, dtype, precision) for _ in range(workers)]
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
@@ -81,6 +83,7 @@ class SequentialEngine(ScoringEngine):
         Raises:
             ValueError: a seat with too few samples to train on.
         """
+        pool = self._pool.of(pool)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
@@ -101,5 +104,6 @@ class SequentialEngine(ScoringEngine):
         return TrainedRows(rows, losses, steps)
 
     def close(self) -> None:
-        """End the worker threads."""
+        """End the worker threads, and release the samples."""
+        self._pool.clear()
         self.crew.close()

@@ -24,13 +24,13 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, FlatPool, SeatPlan, Segment, deal_seats, group_seats, plan_seats
 from hanse.learning.graphs import Graphs, Steps
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
-from hanse.learning.program import ActiveProgram, Program, read_stack
+from hanse.learning.program import ActiveProgram, Program
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
 
 class StackedEngine(ScoringEngine):
-    """Trains seats stacked, for models that :func:`hanse.learning.program.read_stack` can read.
+    """Trains seats stacked, for models that :func:`hanse.learning.module_layers.read_stack` can read.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
@@ -56,7 +56,7 @@ class StackedEngine(ScoringEngine):
         dtype: torch.dtype = torch.float32,
         graphs: bool = False,
     ) -> None:
-        specs = read_stack(problem)
+        specs = problem.stack
         if specs is None:
             raise ValueError("the model is not a sequence of layers that can be stacked")
         self.problem, self.specs = problem, specs

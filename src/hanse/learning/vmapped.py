@@ -22,6 +22,7 @@ from hanse.base.errors import first_line
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
+from hanse.learning.cards import Resident
 from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.sequences import IGNORED, is_text
@@ -56,6 +57,7 @@ class VmappedEngine(ScoringEngine):
         self.problem, self.device, self.threads, self.dtype = problem, torch.device(device), threads, dtype
         self.module = copy.deepcopy(problem.module).to(device=self.device, dtype=dtype).train()
         self.places = _places(self.module)
+        self._pool = Resident(self.device)
         self.scorer = Scorer(problem, self.device, dtype)
         self._step = vmap(grad(self._loss, has_aux=True))
 
@@ -85,6 +87,7 @@ class VmappedEngine(ScoringEngine):
             ValueError: a job with a payload, or another optimiser.
         """
         refuse_unfit(jobs, recipe, self.name)
+        pool = self._pool.of(pool)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
@@ -143,7 +146,8 @@ class VmappedEngine(ScoringEngine):
         return part.view(seats, width, *source.shape[1:])
 
     def close(self) -> None:
-        """Do nothing: there are no threads or buffers to release."""
+        """Release the samples."""
+        self._pool.clear()
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:

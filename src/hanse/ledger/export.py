@@ -1,39 +1,23 @@
 """The transactions of a book in other formats: a journal for hledger, CSV, and JSON lines.
 
-``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers. The JSON lines can be read back
-with :func:`from_dict`; a run keeps the same lines as its ``transactions.jsonl``.
+``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers. The JSON lines are those of the
+log itself.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable
 from datetime import date, timedelta
-from typing import Any, TextIO
+from typing import TextIO
 
-from hanse.core.entry import MINT, Transaction, tokens
-from hanse.ledger.store import Ledger, Record, as_dict
+from hanse.core.entry import MINT, leaf, tokens
+from hanse.ledger.record import Record
+from hanse.ledger.store import Ledger
 
-__all__ = ["FORMATS", "as_dict", "from_dict", "line_of", "tokens", "write_csv", "write_journal", "write_jsonl"]
+__all__ = ["FORMATS", "tokens", "write_csv", "write_journal", "write_jsonl"]
 
 FIRST_DAY = date(2000, 1, 1)  # the date of round 0 in an hledger journal, which knows days but no rounds
-
-
-def line_of(record: Record) -> str:
-    """Return a record as a line of JSON, with the newline: a line of ``transactions.jsonl`` and of a JSON export."""
-    return json.dumps(as_dict(record)) + "\n"
-
-
-def from_dict(fields: dict[str, Any]) -> Record:
-    """Return the record that :func:`hanse.ledger.store.as_dict` turned into a dict.
-
-    Raises:
-        KeyError, TypeError, ValueError: the fields are not those of a record. Their values are not checked.
-    """
-    postings = tuple((account, units) for account, units in fields["postings"])
-    transaction = Transaction(fields["step"], fields["kind"], postings, fields["memo"])
-    return Record(fields["number"], fields["round"], transaction, fields["previous"], fields["hash"])
 
 
 def write_jsonl(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
@@ -44,7 +28,7 @@ def write_jsonl(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
         records: which transactions, such as ``ledger.history()``.
         out: a text file to write into.
     """
-    out.writelines(map(line_of, records))
+    out.writelines(leaf(r.number, r.round, r.transaction).decode() + "\n" for r in records)
 
 
 def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
@@ -56,13 +40,11 @@ def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
         out: a text file to write into.
     """
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["number", "round", "step", "kind", "account", "units", "tokens", "memo", "hash"])
+    writer.writerow(["number", "round", "step", "kind", "account", "units", "tokens", "memo"])
     for record in records:
         t = record.transaction
         for account, units in t.postings:
-            writer.writerow(
-                [record.number, record.round, t.step, t.kind, account, units, tokens(units), t.memo, record.hash]
-            )
+            writer.writerow([record.number, record.round, t.step, t.kind, account, units, tokens(units), t.memo])
 
 
 def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
@@ -83,7 +65,7 @@ def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> Non
         t = record.transaction
         memo = f" | {_plain(t.memo)}" if t.memo else ""
         out.write(f"{FIRST_DAY + timedelta(days=record.round)} * ({record.number}) {_plain(t.kind)}{memo}\n")
-        out.write(f"    ; step: {_plain(t.step)}\n    ; hash: {record.hash}\n")
+        out.write(f"    ; step: {_plain(t.step)}\n")
         out.writelines(f"    {_journal_account(name)}  {tokens(units)} tok\n" for name, units in t.postings)
         out.write("\n")
 

@@ -1,11 +1,13 @@
 """Receipts: what a participant keeps of each round, so that it can hold the ledger to account later.
 
-The hash chain shows that nothing inside a book was changed. It does not show that the end was not cut off, or that
-whoever keeps the book did not write all of it anew. A receipt names the head of the chain at the end of a round.
-Participants keep theirs where the operator cannot write, and sign them if their node has an Ed25519 key.
+The tree of hashes shows that nothing inside a book was changed. It does not show that the end was not cut off, or that
+whoever keeps the book did not write all of it anew. A receipt has the statement that a round's close
+(:mod:`hanse.ledger.closing`) makes of one client, the hashes that lead from it to a head of the log, and that head with
+the operator's signature. So it proves alone, without the book, what the operator has said of the round; and a book that
+does not have this head is another one. Participants keep theirs where the operator cannot write.
 
-A run makes its receipts with :func:`make_receipts` and stores them with :func:`write_receipts`. Later
-:func:`read_receipts` reads a folder of them, and :class:`Comparison` (used by ``hanse ledger verify`` and ``hanse
+:class:`hanse.ledger.issuer.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
+Later :func:`read_receipts` reads a folder of them, and :class:`Comparison` (used by ``hanse ledger verify`` and ``hanse
 statement``) compares each with the book at the place that it names.
 """
 
@@ -13,140 +15,197 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, NotRequired
 
-from hanse.base.errors import UserError, library
-from hanse.core.book import Book
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from hanse.base.errors import UserError
+from hanse.base.merkle import hashes_of, root_from
 from hanse.core.declared import Declared
-from hanse.core.entry import Transaction, client, escrow
+from hanse.core.entry import Transaction, client, escrow, leaf
+from hanse.ledger.closing import Line, closing_line, moved_in, shortened
+from hanse.ledger.note import fingerprint
+from hanse.ledger.record import Head, Record
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+LONGEST = 4096  # bytes of a receipt; a longer one is none
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Short(TypedDict):
+    """What stands for postings that have no room in a receipt."""
+
+    count: _Count
+    sha256: str
+
+
+class Statement(TypedDict):
+    """What a round's close says of a client: what it holds after the round, in units, and what the round moved of it.
+
+    Postings are (step, account, units) in the book's order, or their number and hash if there are many. ``value`` is
+    what its updates were worth; it is left out if there is no value.
+    """
+
+    round: _Count
+    client: _Count
+    balance: _Whole
+    escrow: _Whole
+    postings: list[tuple[str, str, _Whole]] | _Short
+    value: NotRequired[float]
+
+
+_STATEMENT = Declared[Statement](Statement)
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one client was told about the book at the end of a round.
+    """What one client was told about the book at the end of a round, with its proof.
 
     Attributes:
-        book: the book's name.
-        round: the round.
-        client: the client's number.
-        count: how many transactions the book had.
-        head: the hash of the last of them.
-        balance: units in the client's account.
-        escrow: units in the client's escrow account.
-        postings: the round's postings to these two accounts, as (step, account, units) in the book's order.
-        key: the node's public key (Ed25519, 64 hexadecimal digits); empty if the receipt is not signed.
-        signature: of :meth:`statement`, 128 hexadecimal digits; empty if the receipt is not signed.
+        statement: the client's statement: a line of JSON, with the fields of :class:`Statement`.
+        index: its place among the round's statements.
+        of: how many statements there are.
+        path: the hashes that lead from it to the root of the statements, one after the other in base64.
+        record: the hash of the round's record, in base64.
+        proof: the hashes that lead from the round's close, the last line of the log, to its head; in base64.
+        head: the head of the log, a note that the operator has signed if it has a key.
 
     Examples:
-        >>> from hanse.runs.rehearsal import rehearse
-        >>> small = rehearse("ipfl")
-        >>> receipts = make_receipts("mine", 0, small.played.state.book, small.view.posted)
-        >>> [receipt.client for receipt in receipts], receipts[0].round
-        ([0, 1, 2, 3], 0)
+        >>> from hanse.core.entry import MINT, Transaction
+        >>> from hanse.ledger.issuer import Issuer
+        >>> from hanse.ledger.store import Ledger
+        >>> ledger = Ledger.open("mine.jsonl", book="mine")
+        >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
+        >>> _ = ledger.close_round(0)
+        >>> [receipt] = Issuer(ledger, Path()).new()
+        >>> receipt.client, receipt.balance, receipt.wrong("mine")
+        (0, 5, None)
     """
 
-    book: str
-    round: int
-    client: int
-    count: int
+    statement: str
+    index: int
+    of: int
+    path: str
+    record: str
+    proof: str
     head: str
-    balance: int
-    escrow: int
-    postings: tuple[tuple[str, str, int], ...] = ()
-    key: str = ""
-    signature: str = ""
 
     @staticmethod
     def read(line: bytes) -> Receipt:
-        """Return the receipt on a line of JSON. Raises ValueError if the line is not one."""
-        return _RECEIPT.read(line.decode())
-
-    def unsigned(self) -> Receipt:
-        """Return the receipt without key and signature, as the operator sent it."""
-        return replace(self, key="", signature="")
-
-    def statement(self) -> bytes:
-        """Return the bytes that a signature covers: compact JSON of all fields but the signature, with sorted keys."""
-        fields = asdict(self)
-        del fields["signature"]
-        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-
-    def sign(self, key: Ed25519PrivateKey) -> Receipt:
-        """Return a copy with the key's public half and its signature."""
-        named = replace(self, key=key.public_key().public_bytes_raw().hex(), signature="")
-        return replace(named, signature=key.sign(named.statement()).hex())
-
-    def genuine(self) -> bool:
-        """Say whether the signature matches the receipt and its key. A receipt without a signature passes.
-
-        The key in a receipt is only a claim. Compare it with the key by which the participant is known.
+        """Return the receipt on a line of JSON. Its proof is not looked at.
 
         Raises:
-            UserError: the receipt is signed and the package ``cryptography`` is not installed.
+            ValueError: the line is none.
         """
-        if not self.signature and not self.key:
-            return True
-        _, public = _ed25519()
-        from cryptography.exceptions import InvalidSignature
+        if len(line) > LONGEST:
+            raise ValueError(f"{len(line)} bytes: a receipt has at most {LONGEST}")
+        found = _RECEIPT.read(line.decode())
+        _ = found.said, found.note
+        return found
 
+    @cached_property
+    def said(self) -> Statement:
+        """What the statement says."""
+        return _STATEMENT.read(self.statement)
+
+    @cached_property
+    def note(self) -> Head:
+        """The head of the log, its signature unchecked."""
+        return Head.read(self.head)
+
+    @property
+    def book(self) -> str:
+        """The book's name."""
+        return self.note.book
+
+    @property
+    def round(self) -> int:
+        """The round."""
+        return self.said["round"]
+
+    @property
+    def client(self) -> int:
+        """The client's number."""
+        return self.said["client"]
+
+    @property
+    def count(self) -> int:
+        """How many transactions the book had."""
+        return self.note.count
+
+    @property
+    def root(self) -> str:
+        """The root of the tree over them, 64 hexadecimal digits."""
+        return self.note.root.hex()
+
+    @property
+    def balance(self) -> int:
+        """Units in the client's account."""
+        return self.said["balance"]
+
+    @property
+    def escrow(self) -> int:
+        """Units in the client's escrow account."""
+        return self.said["escrow"]
+
+    @property
+    def postings(self) -> tuple[Line, ...] | Mapping[str, Any]:
+        """The round's postings to these two accounts, or their number and hash."""
+        told = self.said["postings"]
+        return tuple(told) if isinstance(told, list) else {**told}
+
+    def holds(self) -> bool:
+        """Say whether the hashes lead from the statement to the head; its signature is not looked at."""
         try:
-            public.from_public_bytes(bytes.fromhex(self.key)).verify(bytes.fromhex(self.signature), self.statement())
-        except (InvalidSignature, ValueError):
+            record, path, proof = _one(self.record), hashes_of(self.path), hashes_of(self.proof)
+        except ValueError:
             return False
-        return True
+        root = root_from(self.statement.encode(), self.index, self.of, path)
+        if root is None or self.round != self.note.round:
+            return False
+        closing = leaf(self.count, self.round, closing_line(record, root))
+        return root_from(closing, self.count - 1, self.count, proof) == self.note.root
+
+    def wrong(self, book: str, public: bytes | None = None) -> str | None:
+        """Return why this is no receipt of a book; None if it is one.
+
+        Args:
+            book: the book's name.
+            public: the operator's key (32 bytes), which must have signed the head; None: signatures are not looked at.
+
+        Raises:
+            UserError: the package ``cryptography`` is needed and not installed.
+        """
+        if self.book != book:
+            return f"is of another book, '{self.book}'"
+        if not self.holds():
+            return "its proof does not lead to its head"
+        if public is not None and not self.note.by(public):
+            return f"its head is not signed by the operator's key, {fingerprint(public)}"
+        return None
+
+    def as_json(self) -> str:
+        """Return the receipt as a line of JSON, without the newline."""
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
 
 _RECEIPT = Declared[Receipt](Receipt)
 
 
-def make_receipts(
-    run: str, round: int, book: Book, posted: Iterable[Transaction], clients: Iterable[int] | None = ()
-) -> list[Receipt]:
-    """Return the receipts of a finished round, sorted by client.
-
-    Every client gets one whose account or escrow the round touched, and so does every client in ``clients``.
-
-    Args:
-        run: the book's name.
-        round: the round.
-        book: the book as it stands after the round.
-        posted: the round's transactions, in their order.
-        clients: further clients that get a receipt; None means all that have an account.
-    """
-    if clients is None:
-        clients = [int(account.removeprefix("client/")) for account in book.balances if account.startswith("client/")]
-    moved: dict[int, list[tuple[str, str, int]]] = {c: [] for c in clients}
-    for transaction in posted:
-        for account, units in transaction.postings:
-            kind, _, number = account.partition("/")
-            if kind in ("client", "escrow"):
-                moved.setdefault(int(number), []).append((transaction.step, account, units))
-    return [
-        Receipt(
-            book=run,
-            round=round,
-            client=c,
-            count=book.count,
-            head=book.head,
-            balance=book.balance(client(c)),
-            escrow=book.balance(escrow(c)),
-            postings=tuple(lines),
-        )
-        for c, lines in sorted(moved.items())
-    ]
+def _one(text: str) -> bytes:
+    """Return the hash in a text. Raises ValueError if there is not exactly one."""
+    [found] = hashes_of(text)
+    return found
 
 
-def write_receipts(
-    folder: Path, receipts: Iterable[Receipt], keys: Mapping[int, Ed25519PrivateKey] | None = None
-) -> None:
-    """Append each receipt to its client's file, ``client-N.jsonl`` in ``folder``, and sign it if there is a key.
+def write_receipts(folder: Path, receipts: Iterable[Receipt]) -> None:
+    """Append each receipt to its client's file, ``client-N.jsonl`` in ``folder``.
 
     A receipt that is already among the last lines of the file is not written again. This happens when a round is sent
     again after a crash.
@@ -154,19 +213,18 @@ def write_receipts(
     Args:
         folder: created if it is missing.
         receipts: of any clients and rounds, in order.
-        keys: private keys by client number.
     """
     folder.mkdir(parents=True, exist_ok=True)
     by_client: dict[int, list[Receipt]] = {}
     for receipt in receipts:
         by_client.setdefault(receipt.client, []).append(receipt)
     for number, mine in by_client.items():
-        path, key = folder / f"client-{number}.jsonl", (keys or {}).get(number)
+        path = folder / f"client-{number}.jsonl"
         there = _last(path, len(mine))
-        new = [receipt for receipt in mine if receipt.unsigned() not in there]
+        new = [receipt for receipt in mine if receipt not in there]
         _cut(path)
-        with path.open("a") as file:
-            file.writelines(json.dumps(asdict(r if key is None else r.sign(key))) + "\n" for r in new)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(r.as_json() + "\n" for r in new)
 
 
 def _cut(path: Path) -> None:
@@ -179,15 +237,13 @@ def _cut(path: Path) -> None:
 
 
 def _last(path: Path, count: int | None) -> list[Receipt]:
-    """Return the last ``count`` receipts of a file (None: all), without signatures. Lines that are no receipts are
-    skipped.
-    """
+    """Return the last ``count`` receipts of a file (None: all). Lines that are no receipts are skipped."""
     found: list[Receipt] = []
     if path.exists():
         with path.open("rb") as file:
             for line in deque(file, maxlen=count):
                 with suppress(ValueError):  # a crash cut the line short
-                    found.append(Receipt.read(line).unsigned())
+                    found.append(Receipt.read(line))
     return found
 
 
@@ -225,10 +281,31 @@ def _unlike(before: Receipt, after: Receipt) -> str:
         return f"{here} is of another book, '{after.book}'; {there} was of '{before.book}'"
     if after.count < before.count:
         return f"{here} says {after.count} transactions; {there} said {before.count}"
-    if after.count == before.count and after.head != before.head:
-        return f"{here} has another head for {after.count} transactions than {there}: {after.head}, not {before.head}"
+    if after.count == before.count and after.root != before.root:
+        return f"{here} has another head for {after.count} transactions than {there}: {after.root}, not {before.root}"
     if after.round <= before.round:
         return f"{here} differs from {there}, which was the last of its round: {after.count} transactions"
+    return ""
+
+
+def split_view(receipts: Iterable[Receipt]) -> str:
+    """Return why receipts, of any clients, cannot all be of growing books of their names; "" if they can.
+
+    In such a book each number of transactions has one head, each round one close, and later rounds have more.
+
+    Args:
+        receipts: whose proofs hold, in any order.
+    """
+    last: Receipt | None = None
+    for receipt in sorted(receipts, key=lambda r: (r.book, r.count, r.round)):
+        if last is not None and last.book == receipt.book:
+            said = f"client {receipt.client} was told of round {receipt.round} that {receipt.count} transactions"
+            other = f"client {last.client} of round {last.round} that {last.count} have {last.root}"
+            if (receipt.count == last.count) != (receipt.round == last.round) or receipt.round < last.round:
+                return f"{said} have {receipt.root}, and {other}"
+            if receipt.count == last.count and receipt.root != last.root:
+                return f"{said} have {receipt.root}, and {other}"
+        last = receipt
     return ""
 
 
@@ -243,20 +320,33 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
     if not files:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
     for path in files:
-        if not path.is_file():
-            raise UserError(f"--receipts {path}: is not a file")
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n"):
-                    continue  # a crash cut the line short
-                try:
-                    found = Receipt.read(line)
-                except ValueError as wrong:
-                    raise UserError(f"--receipts {path}: line {number}: is not a receipt ({wrong})") from None
-                some = True
-                yield found
+        for found in read_file(path):
+            some = True
+            yield found
     if not some:
         raise UserError(f"--receipts {folder}: its files hold no whole receipt, so there is nothing to compare")
+
+
+def read_file(path: Path) -> Iterator[Receipt]:
+    """Yield the receipts in a file, one on each line. A last line that a crash cut short is skipped.
+
+    Raises:
+        UserError: it is not a file, cannot be read, or a line is not a receipt.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: is not a file of receipts")
+    try:
+        lines = path.open("rb")
+    except OSError as wrong:
+        raise UserError(f"{path}: cannot be read: {wrong.strerror}") from None
+    with lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                continue  # a crash cut the line short
+            try:
+                yield Receipt.read(line)
+            except ValueError as wrong:
+                raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
 
 
 @dataclass(frozen=True)
@@ -265,7 +355,7 @@ class Difference:
 
     Attributes:
         receipt: the receipt.
-        field: the field of the receipt, or "signature".
+        field: the field of the receipt.
         said: its value in the receipt.
         found: its value according to the book.
     """
@@ -276,75 +366,47 @@ class Difference:
     found: Any
 
 
-def foreign(receipt: Receipt, book: str) -> list[Difference]:
-    """Return why a receipt does not belong to this book: another book's name, a wrong signature, or both."""
-    found = [] if receipt.book == book else [Difference(receipt, "book", receipt.book, book)]
-    if not receipt.genuine():
-        found.append(Difference(receipt, "signature", "signed by its key", "the signature is wrong"))
-    return found
-
-
-def _round_of(receipt: Receipt) -> int:
-    return receipt.round
-
-
 class Comparison:
     """Compares receipts with a book while somebody walks along the book.
 
     Call :meth:`reached` for each transaction in order. Each receipt is compared as soon as the walk reaches the number
-    of transactions that it names, so a single pass over the history serves all receipts. A receipt also closes its
-    round: no transaction behind it may be dated in that round or an earlier one. At the end, :meth:`unmet` has those
-    that name more transactions than the book has.
+    of transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` has
+    those that name more transactions than the book has.
     """
 
     def __init__(self, receipts: Iterable[Receipt]) -> None:
         self._waiting: dict[int, list[Receipt]] = {}  # not compared yet, by the number of transactions they saw
         self._held: dict[str, int] = {}  # units by account, only for accounts of clients that have receipts
-        self._lines: dict[int, list[tuple[str, str, int]]] = {}  # postings of the current round, by client
-        self._round = -1
-        self._closing: Receipt | None = None  # of the receipts compared so far the one with the latest round
+        self._round, self._new = -1, list[Transaction]()
         for receipt in receipts:
             self._waiting.setdefault(receipt.count, []).append(receipt)
             self._held |= {client(receipt.client): 0, escrow(receipt.client): 0}
 
-    def reached(
-        self, number: int, round: int, head: str, step: str = "", postings: Iterable[tuple[str, int]] = ()
-    ) -> list[Difference]:
-        """Take in the next transaction and return where it, or the book up to it, differs from the receipts.
+    def reached(self, record: Record, head: Callable[[], str]) -> list[Difference]:
+        """Take in the next transaction and return where the book up to it differs from the receipts.
 
         Args:
-            number: the transaction's number; 0, with nothing else, stands for the empty book.
-            round: its round.
-            head: its hash.
-            step: its step.
-            postings: its postings, (account, units).
+            record: the transaction.
+            head: returns the book's head with this transaction.
         """
-        if round != self._round:
-            self._round, self._lines = round, {}
-        for account, units in postings:
+        if record.round != self._round:
+            self._round, self._new = record.round, []
+        self._new.append(record.transaction)
+        for account, units in record.transaction.postings:
             if account in self._held:
                 self._held[account] += units
-                self._lines.setdefault(int(account.partition("/")[2]), []).append((step, account, units))
-        late = [] if number == 0 else self._late(number, round)
-        ending = self._waiting.pop(number, [])
-        self._closing = max([*([self._closing] if self._closing else []), *ending], key=_round_of, default=None)
-        return late + [difference for r in ending for difference in self._compared(r, head)]
+        ending = self._waiting.pop(record.number, [])
+        moved = moved_in(self._new) if ending else {}
+        return [d for r in ending for d in self._compared(r, head(), moved.get(r.client, ()))]
 
-    def _late(self, number: int, round: int) -> list[Difference]:
-        """Return the difference of a transaction that is dated in a round which a receipt before it has closed."""
-        closing = self._closing
-        if closing is None or round > closing.round:
-            return []
-        return [Difference(closing, "count", closing.count, f"transaction {number}, dated round {round}")]
-
-    def _compared(self, receipt: Receipt, head: str) -> list[Difference]:
+    def _compared(self, receipt: Receipt, head: str, lines: Sequence[Line]) -> list[Difference]:
         """Return where a receipt differs from the book as it stands at this place of the walk."""
+        told = receipt.postings
         there = {
-            "head": head,
+            "root": head,
             "balance": self._held[client(receipt.client)],
             "escrow": self._held[escrow(receipt.client)],
-            # a round that posted nothing leaves the walk at an earlier round, and its receipt has no postings
-            "postings": tuple(self._lines.get(receipt.client, ())) if receipt.round == self._round else (),
+            "postings": tuple(lines) if isinstance(told, tuple) else shortened(lines),
         }
         said = {name: getattr(receipt, name) for name in there}
         return [Difference(receipt, name, said[name], there[name]) for name in there if said[name] != there[name]]
@@ -352,30 +414,3 @@ class Comparison:
     def unmet(self) -> list[Receipt]:
         """Return the receipts that name more transactions than the walk has reached."""
         return [receipt for receipts in self._waiting.values() for receipt in receipts]
-
-
-def load_key(path: Path) -> Ed25519PrivateKey:
-    """Read an Ed25519 private key without a password, in PEM or OpenSSH format.
-
-    Raises:
-        UserError: the file is no such key, or the package ``cryptography`` is not installed.
-    """
-    private, _ = _ed25519()
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-
-    blob = path.read_bytes()
-    try:
-        key = (load_ssh_private_key if b"OPENSSH" in blob else load_pem_private_key)(blob, None)
-    except (ValueError, TypeError) as wrong:
-        raise UserError(f"{path}: is not a private key without a password ({wrong})") from None
-    if not isinstance(key, private):
-        raise UserError(f"{path}: is not an Ed25519 key")
-    found: Ed25519PrivateKey = key
-    return found
-
-
-def _ed25519() -> tuple[Any, Any]:
-    """Return the classes of private and public keys. Raises UserError if ``cryptography`` is not installed."""
-    said = "receipts: signed ones need the package 'cryptography'; 'pip install cryptography'"
-    found = library("cryptography.hazmat.primitives.asymmetric.ed25519", said)
-    return found.Ed25519PrivateKey, found.Ed25519PublicKey

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hanse.core.entry import MINT
-from hanse.ledger.store import Record
+from hanse.ledger.record import Record
 
 MOST_KINDS = 100  # kinds beyond these are not counted: a hostile book must not fill the memory with names
 
@@ -71,7 +71,7 @@ class Totals:
     Examples:
         >>> from hanse.core.entry import MINT, Transaction
         >>> from hanse.ledger.store import Ledger
-        >>> ledger = Ledger.open(":memory:")
+        >>> ledger = Ledger.open("book.jsonl")
         >>> [record] = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
         >>> totals = Totals()
         >>> totals.add(record)
@@ -95,7 +95,7 @@ class Totals:
             self.balances[account] = self.balances.get(account, 0) + units
             self.moved.add(account)
         net = net_of(postings)
-        if MINT in net:
+        if MINT in net or not postings:
             return
         if kind in self.kinds or len(self.kinds) < MOST_KINDS:
             self.kinds[kind] = self.kinds.get(kind, 0) + sum(units for _, units in postings if units > 0)

@@ -112,10 +112,6 @@ class CFL(WeighPart):
 
         Recorded: the number of splits and of clusters, and the largest mean and longest update of any cluster, which
         help to choose ``eps1`` and ``eps2``.
-
-        Args:
-            view: the round; ``round``, ``table``, ``home``, ``trained`` and ``groups`` are read.
-            state: of this part, which keeps none: ``{}``.
         """
         client, home, rows = view.trained.seats.client, view.home.copy(), view.table.size
         replaced: list[Replace] = []

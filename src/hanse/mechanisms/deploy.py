@@ -14,13 +14,10 @@ from hanse.core.part import Deployment, DeployPart, State, View
 class ServerModel(DeployPart):
     """Every client holds the model that it would start from next: its home row. An empty slot does the same."""
 
-    def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the home rows ``[N]`` of the new table.
+    gives = frozenset({"sums"})
 
-        Args:
-            view: the round; ``mixed`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+    def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
+        """Return the home rows ``[N]`` of the new table."""
         return Deployment(view.mixed.home), state
 
 
@@ -31,10 +28,5 @@ class OwnModel(DeployPart):
     reads = frozenset({"own"})
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return each client's row "own", ``[N]``.
-
-        Args:
-            view: the round; ``at`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return each client's row "own", ``[N]``."""
         return Deployment(view.at("own")), state

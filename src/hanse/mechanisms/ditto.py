@@ -39,9 +39,8 @@ class Ditto(TrainPart):
         8
     """
 
-    needs = frozenset({"clients"})
+    needs = frozenset({"clients", "penalty"})
     gives = frozenset({"groups"})
-    pulls = True
     lam: Weight = 1.0
 
     def blocks(self) -> Sequence[Block]:
@@ -53,12 +52,7 @@ class Ditto(TrainPart):
         return np.full(context.num_clients, table.row("server"))
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its shared row, and then one for each at its own row.
-
-        Args:
-            view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return a seat for each chosen client at its shared row, and then one for each at its own row."""
         shared = chosen_seats(view)
         # a client may be chosen for several shared rows, but has one private model
         clients, first = np.unique(shared.client, return_index=True)

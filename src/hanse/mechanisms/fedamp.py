@@ -85,9 +85,8 @@ class TowardsCentres(TrainPart):
             the clients back; iPFL's comparison runs without it (``pull_from = 1``).
     """
 
-    needs = frozenset({"clients"})
+    needs = frozenset({"clients", "penalty"})
     reads = frozenset({"centre"})
-    pulls = True
     mu: Weight = 0.01
     pull_from: Count = 0
 
@@ -96,12 +95,7 @@ class TowardsCentres(TrainPart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own model, pulled towards its centre.
-
-        Args:
-            view: the round; ``round``, ``table``, ``at``, ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return a seat for each chosen client at its own model, pulled towards its centre."""
         client = chosen_seats(view).client
         own = view.at("model", client)
         R = units(view.at("centre", client), view.table.size)
@@ -133,12 +127,7 @@ class FedAMP(WeighPart):
     sigma: Rate | None = None
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new centres; ``weigh/sigma`` and ``weigh/squared_distance`` record the scale.
-
-        Args:
-            view: the round; ``at`` and ``trained`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the new centres; ``weigh/sigma`` and ``weigh/squared_distance`` record the scale."""
         distance = distances(view.trained.rows[:, : view.context.layout.num_parameters])
         m = len(distance)
         mean = float(np.square(distance).sum() / max(1, m * (m - 1)))

@@ -63,7 +63,6 @@ class FedGen(TrainPart):
 
     needs = frozenset({"head"})
     gives = frozenset({"groups"})
-    payload = FromGenerator.name
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0
     generative_beta: Weight = 10.0

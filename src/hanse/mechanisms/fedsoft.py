@@ -76,10 +76,9 @@ class FedSoft(TrainPart, WeighPart):
         (4, 6)
     """
 
-    needs = frozenset({"clients"})
+    needs = by_slot(train={"clients", "penalty"}, weigh={"clients"})
     reads = by_slot(train=CENTRES, weigh=CENTRES | {"model"})
     fills = by_slot(weigh=CENTRES)
-    pulls = True
     clusters: Clusters = 2
     lam: Weight = 0.1
     smoothing: Annotated[float, Field(gt=0, lt=1)] = 1e-4

@@ -15,7 +15,7 @@ mean distance is recorded in either case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
@@ -26,11 +26,11 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Weight
 from hanse.base.streams import stream
-from hanse.core.part import Aggregate, AggregatePart, Choice, Context, Group, Mechanism, SelectPart, State, View
+from hanse.core.part import Aggregate, AggregatePart, Choice, Context, Group, Mechanism, SelectPart, Size, State, View
 from hanse.core.table import Floats
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg, fedprox
-from hanse.mechanisms.select import CLIENTS, count_sat, meet_all, without_replacement
+from hanse.mechanisms.select import CLIENTS, count_sat, meet_all, too_short, without_replacement
 from hanse.mechanisms.weigh import GROUPED
 
 Payoff = Literal["distance", "cosine", "layers"]
@@ -79,10 +79,6 @@ class GTFLAT(AggregatePart):
         """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
 
         Recorded: see :func:`_play`.
-
-        Args:
-            group: the seats of a row; ``parameters`` and ``start`` are read.
-            state: of this part, which keeps none: ``{}``.
         """
         if len(group) == 1:
             return Aggregate(np.ones(1))
@@ -126,12 +122,7 @@ class ValidationGTFLAT(AggregatePart):
     scale: Scale = "paper"
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
-
-        Args:
-            group: the seats of a row; ``old``, ``updates`` and ``view.judge`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights ``[m]`` of the game; a group of one seat has weight 1."""
         k = len(group)
         if k == 1:
             return Aggregate(np.ones(1))
@@ -176,12 +167,15 @@ class GTFLATSelect(SelectPart):
     """
 
     needs = CLIENTS
-    meets_everyone = True
     clients_per_round: Positive = 10
     strength: Weight = 0.8
     generations: Count = 50
     scale: Scale = "paper"
     sketch: Positive = 256
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a warning if the run ends before everyone has sat once."""
+        return too_short(size)
 
     def init(self, context: Context) -> State:
         """Return the state in which nobody has sat and no change is known."""

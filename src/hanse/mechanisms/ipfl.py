@@ -36,6 +36,7 @@ from hanse.core.part import (
     Choice,
     Context,
     Mechanism,
+    Questions,
     SelectPart,
     Settlement,
     SettlePart,
@@ -46,12 +47,13 @@ from hanse.core.part import (
     WeighPart,
     by_slot,
 )
-from hanse.core.port import Ask, Request, Score, Scored
+from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
+from hanse.core.recipe import Recipe
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, Stop, best_imports, gains, prices, utilities_of
+from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
@@ -63,22 +65,25 @@ from hanse.games.market_models import (
     within_reach,
 )
 from hanse.games.market_numbers import gain
+from hanse.games.market_posted import Tariff
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.feedback import gone, news, no_news, with_worth
 from hanse.mechanisms.train import chosen_seats, units
-from hanse.mechanisms.weigh import Centres, Received
+from hanse.mechanisms.weigh import Centres
 
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
-Of = Literal["travel", "models", "updates"]
-Pricing = Literal["marginal", "critical"]
+Of = Literal["travel", "models", "updates", "own"]
+Pricing = Literal["marginal", "critical", "posted"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
 OWN = "own model"  # the question for a model's validation score
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
+APART = 1e9  # the distance of two clients that do not trade
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
+MOST_STEPS = 10_000  # after more, a pulled model is where the pull leads
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
 
@@ -133,6 +138,21 @@ class Trade:
 
 
 @dataclass(frozen=True)
+class Offers:
+    """Hands on what was on offer, from the question to the buyers to their purchases.
+
+    Attributes:
+        market: what clients declared or offer, and the distances between their models.
+        gram: the cosines and lengths that the centres need; None: they need none.
+        out: by place who was left out, with the reason.
+    """
+
+    market: Market
+    gram: CosineGram | None
+    out: Mapping[int, str]
+
+
+@dataclass(frozen=True)
 class Bills:
     """Hands on what became of the bills of one round's market.
 
@@ -161,8 +181,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     whether it stays. Who leaves is gone for good.
 
     TRAIN: each client trains its own model, pulled towards its centre, eq. (7). A client that has not paid trains
-    without the pull. So does one that imports nothing, unless ``pull_alone``: eq. (5) has no such term then, and the
-    sellers in Table 5 train as if alone (papers.md I19).
+    without the pull. So does one that imports nothing: eq. (5) has no such term then, and the sellers in Table 5 train
+    as if alone (papers.md I19).
 
     WEIGH: the graph of imports and the centres, from what clients declare and how far apart their models are. A client
     is left out of a round's market, and neither buys nor sells, if it declares what no market can have (a cost or an
@@ -183,21 +203,26 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
             Centres take the gradient of the same distance.
         of: what distances are taken of: how models have come from the initial one ("travel"), the "models" themselves,
-            or the round's "updates".
+            the round's "updates", or how far each client's "own" gradients took it, without what the pull to its centre
+            added, nor any further way towards it: buying from somebody then does not bring one closer. Centres go by
+            "travel"
+            where distances are of "own".
+        related: clients whose ways have less in common than chance would give do not trade: those with a cosine up to
+            ``related / sqrt(P)``, for P parameters (two random ways have one of about ``1 / sqrt(P)``). The market
+            takes their distance as 1e9. None: all may trade. It needs distances by "cosine".
         bounded: centres stay within reach of the imported models (:func:`hanse.games.market_models.within_reach`).
             Otherwise the step of eq. (6) is taken as printed.
         pricing: "marginal" is iPFL's eq. (10). "critical" is the highest cost at which the seller would still have been
-            imported, which leaves no motive to misreport the cost.
+            imported, which leaves no motive to misreport the cost. "posted": the prices of a tariff
+            (:mod:`hanse.games.market_posted`). Clients then declare neither cost nor eagerness: each is told the price
+            of its model and offers it or not, and each buyer is shown the offers and says which it takes.
         keep_best: whether a private row keeps each client's best model so far, for when it quits.
         adapters: for LoRA adapters: distances between their "factors", as between any parameters, or between the
             "products" B A, which do not depend on how a change is factored (:mod:`hanse.learning.adapters`). Centres
             mix factors in either case, because that is what a row of the table holds.
         mu: strength of the pull of eq. (7); None: ``lam / eta``.
-        stop: "skip": Alg. 2 passes over a seller that does not pay off. "break": it ends there
-            (:func:`hanse.games.market.learn_graph`).
-        pull_alone: whether a client that imports nothing is pulled towards its own last model, as in the authors' code.
-        last_market: whether models are traded after the last training too, when nobody trains with them any more: the
-            authors' T markets instead of T - 1.
+        flat: tokens for any model, at posted prices.
+        per_thousand: tokens for each thousand samples that a model was trained on, at posted prices.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -207,7 +232,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         4
     """
 
-    needs = by_slot(select={"clients", "trade"}, train={"clients"}, weigh={"clients"}, settle={"trade"})
+    needs = by_slot(select={"clients", "trade"}, train={"clients", "penalty"}, weigh={"clients"}, settle={"trade"})
     gives = by_slot(weigh={"trade"})
     reads = by_slot(train={"centre"}, weigh={"model", "centre", "initial"}, settle={"centre"})
     fills = by_slot(weigh={"centre", "best"})
@@ -221,26 +246,35 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     pricing: Pricing = "marginal"
     keep_best: bool = True
     adapters: Literal["factors", "products"] = "factors"
-    pulls = True
     mu: Weight | None = None
-    stop: Stop = "skip"
-    pull_alone: bool = False
-    last_market: bool = False
+    flat: Weight = Tariff.flat
+    per_thousand: Weight = Tariff.per_thousand
+    related: Weight | None = None
 
     def __post_init__(self) -> None:
-        """Fill in the default of ``mu``. Raises UserError for critical prices with ``stop = "break"``."""
+        """Fill in the default of ``mu``. Raises UserError for a tariff without effect."""
         if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
             object.__setattr__(self, "mu", self.lam / self.eta)
-        if self.stop == "break" and self.pricing == "critical":
-            raise UserError("mechanism.weigh.pricing: 'critical': must be 'marginal' with stop = 'break'")
+        if self.related is not None and self.distance != "cosine":
+            raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")
+        if self.tariff is None and Tariff(self.flat, self.per_thousand) != Tariff():
+            raise UserError("flat, per_thousand: of no effect without pricing = 'posted'")
+
+    @property
+    def tariff(self) -> Tariff | None:
+        """The posted prices; None under another rule."""
+        return Tariff(self.flat, self.per_thousand) if self.pricing == "posted" else None
 
     def init(self, context: Context) -> State:
         """Return the state in which everyone is there and nothing has been traded.
 
-        Raises UserError for distances between adapters' products if the model is no adapter.
+        Raises UserError for distances between adapters' products if the model is no adapter, and for distances of
+        "own" gradients if the optimiser is not SGD.
         """
         if self.adapters == "products" and not has_adapters(context.layout):
             raise UserError("mechanism.weigh.adapters: 'products': the model has no adapters (model.name = 'lora' has)")
+        if self.of == "own" and (context.recipe.optimizer != "sgd" or self.adapters == "products"):
+            raise UserError("mechanism.weigh.of: 'own': needs train.optimizer = 'sgd' and adapters = 'factors'")
         n = context.num_clients
         return {
             **no_news(n),
@@ -249,6 +283,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "unpaid": np.zeros(n, np.int64),
             "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
             "best": np.full(n, -np.inf),  # the validation score of each client's best model
+            "own": torch.zeros((n, context.layout.num_parameters if self.of == "own" else 0)),
             **_nothing(n),
         }
 
@@ -266,18 +301,52 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if view.stage == "open" and "select" in here:
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
-            profiles = {c.id: dict(c.profile) for c in view.roster}
-            return [
-                Request(c, (Ask("declare", {"profile": profiles[c], "round": view.round}),))
-                for c in view.choice.clients.tolist()
-            ]
-        if view.stage == "close" and "weigh" in here and "best" in view.table:
-            updates = view.trained
-            return [
+            info = {c.id: c for c in view.roster}
+            return [self._terms_of_sale(view, info[c]) for c in view.choice.clients.tolist()]
+        if view.stage != "close" or "weigh" not in here:
+            return ()
+        updates, asked = view.trained, []
+        if "best" in view.table:
+            asked = [
                 Request(c, (Score(OWN, updates.rows[s : s + 1], "validation"),))
                 for s, c in enumerate(updates.seats.client.tolist())
             ]
-        return ()
+        if self.tariff is None or self._over(view) or len(updates) == 0:
+            return asked
+        offers = self._offers(view, state)
+        return Questions.of([*asked, *self._shop_windows(view, offers.market)], offers)
+
+    def _terms_of_sale(self, view: View, info: ClientInfo) -> Request:
+        """Return the question that a client answers with its training: what it declares, or whether it sells."""
+        told: dict[str, Any] = {"profile": dict(info.profile), "round": view.round}
+        if self.tariff is None:
+            return Request(info.id, (Ask("declare", told),))
+        price = float(self.tariff.price(min(info.num_samples, LARGEST_COUNT)))
+        return Request(info.id, (Ask("offer", told | {"price": price, "cost": self.cost}),))
+
+    def _shop_windows(self, view: View, market: Market) -> list[Request]:
+        """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
+        I13).
+        """
+        info = {c.id: c for c in view.roster}
+        clients, asked = view.trained.seats.client, []
+        for i, c in enumerate(clients.tolist()):
+            if market.sizes[i] == 0:
+                continue
+            on_sale = np.flatnonzero(np.isfinite(market.costs) & (np.arange(market.size) != i))
+            told = {
+                "profile": dict(info[c].profile),
+                "eagerness": self.eagerness,
+                "samples": min(info[c].num_samples, LARGEST_COUNT),
+                "balance": view.book.balance(account(c)),
+                "lam": self.lam,
+                "sellers": clients[on_sale].tolist(),
+                "sizes": market.sizes[on_sale].tolist(),
+                "prices": market.costs[on_sale].tolist(),
+                "distances": market.distance[i, on_sale].tolist(),
+            }
+            asked.append(Request(c, (Ask("buy", told),)))
+        return asked
 
     # SELECT
 
@@ -323,7 +392,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         These are two :class:`hanse.core.table.Replace`: of the rows of clients whose model became better, which may be
         none, and of all centres. The :class:`Trade` that the centres come from is handed on.
 
-        After the last training there is no market, unless ``last_market``.
+        After the last training there is no market (papers.md I21).
 
         Args:
             view: the round; ``round``, ``roster``, ``leaving``, ``answers``, ``said``, ``table``, ``at``, ``home``
@@ -340,33 +409,90 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             best[clients] = np.maximum(best[clients], scores)
             kept = (Replace(view.at("best", clients[better]), np.eye(len(clients))[better]),)
             state = {**state, "best": best}
-        if view.round == view.context.rounds - 1 and not self.last_market:
+        if self._over(view):
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
-        trade, centres, out = self._market(view)
+        trade, centres, out = self._market(view, state)
+        if self.of == "own":
+            own = state["own"].clone()
+            own[clients] = self._went(view, state).cpu()
+            state = {**state, "own": own}
         metrics = {
             "market/edges": float(trade.graph.sum()),
-            "market/mean_distance": _mean_off_diagonal(trade.market.distance),
+            "market/mean_distance": _mean_distance(trade.market.distance),
             "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
         }
         worst = max(local_optimality(trade.market, trade.graph))
-        if math.isfinite(worst):
-            metrics["market/eq9"] = worst  # above 0: an import too many or, as "break" allows, one left out
+        if math.isfinite(worst) and self.tariff is None:  # there, buyers choose for themselves
+            metrics["market/eq9"] = worst  # above 0: an import too many, or one left out
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
         found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))
         return Weighed((*kept, centres), (), home, metrics, refused, found), state
 
-    def _market(self, view: View) -> tuple[Trade, Replace, Mapping[int, str]]:
+    def _over(self, view: View) -> bool:
+        """Whether nobody trains with what this round's market would bring."""
+        return view.round == view.context.rounds - 1
+
+    def _imports(self, market: Market) -> Graph:
+        """Return who imports whose model, by Alg. 2."""
+        return best_imports(market)
+
+    def _market(self, view: View, state: State) -> tuple[Trade, Replace, Mapping[int, str]]:
         """Return the trade, the centres that follow from it, and by place who was left out, with the reason."""
+        offers = view.get(Offers) or self._offers(view, state)
+        market = offers.market
+        clients, wrong = view.trained.seats.client, dict(offers.out)
+        if self.tariff is not None:
+            graph, wrong = _purchases(view, market, offers.out)
+        else:
+            graph = self._imports(market)
+        trade = Trade(clients, market, graph, Traits.true_of(view, clients, self.cost, self.eagerness))
+        return trade, self._centres(view, trade, offers), wrong
+
+    def _offers(self, view: View, state: State) -> Offers:
+        """Return the market of what clients declared or offer and of their models' distances.
+
+        Under a tariff, a market's costs are the prices, infinite for what is not on sale, and nobody's eagerness is
+        known.
+        """
         measured = self._measured(view)
         declared, out = self._declared(view, measured)
-        if out:
-            # a huge or broken model must not enter the products with all others; as zeros its distances are finite
-            measured = measured.clone()
-            measured[list(out)] = 0.0
+        measured = _without_rows(measured, out)
         # one product of the models for the distances and for the centres
         gram = cosine_gram(measured) if self.distance == "cosine" else None
-        trade = self._trade(view, declared, measured, gram)
-        return trade, self._centres(view, trade, measured, gram), out
+        if self.adapters == "products":
+            apart = self._product_distances(view)
+        elif self.of == "own":
+            apart = distances(_without_rows(self._went(view, state), out), self.distance)
+        else:
+            apart = distances(measured, self.distance) if gram is None else cosine_distances(gram[0])
+        if self.related is not None:
+            apart = np.where(apart < 1 - self.related / math.sqrt(measured.shape[1]), apart, APART)
+            np.fill_diagonal(apart, 0.0)
+        if self.distance == "squared_l2":
+            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
+        return Offers(Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam), gram, out)
+
+    def _went(self, view: View, state: State) -> Tensor:
+        """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
+
+        A round of SGD takes a client by ``U - start = s (centre - start) + own``, with the share s of
+        :func:`pull_share`. Who sends a multiple of its update has gone further towards its centre than that, and would
+        come closer to those it bought from. So if a client that was pulled went a larger share of the way to its
+        centre, that share is taken off.
+        """
+        updates, recipe = view.trained, view.context.recipe
+        seats, width = updates.seats, view.context.layout.num_parameters
+        start = view.table.rows[seats.start, :width]
+        mu = np.zeros(len(updates)) if seats.mu is None else seats.mu
+        steps = updates.steps.tolist()
+        pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(mu.tolist(), steps, strict=True)]
+        towards = view.table.rows[view.at("centre", seats.client), :width] - start
+        moved = updates.rows[:, :width] - start
+        along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
+        shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
+        shares = torch.where(shares > 0, torch.maximum(shares, along), shares)
+        went = moved - shares[:, None] * towards
+        return went.add(state["own"][seats.client].to(went.device))
 
     def _scores(self, view: View, state: State) -> Floats:
         """Return each update's score ``[S]`` at its client: accuracy, or minus the loss without classes.
@@ -393,10 +519,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
         sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
+        tariff = self.tariff
         for s, c in enumerate(updates.seats.client.tolist()):
-            said = view.said(c, "declare")
+            said = view.said(c, "offer" if tariff else "declare")
             cost = amount((said or {}).get("cost", self.cost), infinite=True)
             eagerness = amount((said or {}).get("eagerness", self.eagerness))
+            if tariff:
+                sells = (said or {}).get("sell") is True and 0 < sizes[s] <= LARGEST_COUNT
+                cost, eagerness = float(tariff.price(sizes[s])) if sells else math.inf, 0.0
             if said is None:
                 out[s] = "it declares nothing"
             elif cost is None:
@@ -413,21 +543,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         sizes[list(out)] = 0.0
         return Traits(sizes, costs, eager), out
 
-    def _trade(self, view: View, declared: Traits, measured: Tensor, gram: CosineGram | None) -> Trade:
-        """Return the market of the declared traits and the models' distances, with the graph of the best imports."""
-        clients = view.trained.seats.client
-        if self.adapters == "products":
-            apart = self._product_distances(view)
-        elif gram is None:
-            apart = distances(measured, self.distance)
-        else:
-            apart = cosine_distances(gram[0])
-        if self.distance == "squared_l2":
-            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
-        market = Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam)
-        truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        return Trade(clients, market, best_imports(market, self.stop), truth)
-
     def _product_distances(self, view: View) -> Floats:
         """Return the distances ``[m, m]`` between the products of adapters, of whatever ``of`` says."""
         updates, layout = view.trained, view.context.layout
@@ -443,14 +558,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         rows = updates.rows[:, :width]
         if self.of == "models":
             return rows
-        if self.of == "updates":
+        if self.of == "updates":  # centres of "own" distances go by "travel"
             return rows - view.table.rows[updates.seats.start, :width]
         return rows - view.context.initial(0)[:width]
 
-    def _centres(self, view: View, trade: Trade, measured: Tensor, gram: CosineGram | None) -> Replace:
+    def _centres(self, view: View, trade: Trade, offers: Offers) -> Replace:
         """Return the new centres, iPFL eq. (6), as weights on updates and old rows."""
-        rows, S = view.at("centre", trade.clients), len(view.trained)
+        rows, S, gram = view.at("centre", trade.clients), len(view.trained), offers.gram
         if gram is None:
+            measured = _without_rows(self._measured(view), offers.out)
             # eta / 2, because the distance is half of the squared one
             inner = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
             inner = within_reach(inner, inner_products(measured), trade.graph) if self.bounded else inner
@@ -462,7 +578,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if self.bounded:
                 inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
         # with squared L2 the weights sum to 1, so that a reference which all share cancels
-        if self.of == "models" or (self.of == "travel" and gram is None):
+        if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
         # the weights act on theta - reference, so the centre is theta_i + (W - I) (theta - reference)
         reference = view.trained.seats.start if self.of == "updates" else np.full(S, view.table.row("initial"))
@@ -486,24 +602,22 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if trade is None:
             return Settlement(metrics=_metrics(state, None)), state
         market = trade.market
-        due = prices(market, trade.graph) if self.pricing == "marginal" else critical_prices(market, trade.graph)
-        bills = _bills(due, trade.graph)
+        bills = _bills(self._due(market, trade.graph), trade.graph)
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
-        paid, transactions = _clear(view, trade.clients, bills, authorised)
+        memo = "posted price" if self.tariff else "iPFL eq. (10)"
+        paid, transactions = _clear(view, trade.clients, bills, authorised, memo)
         owed = _recorded(bills)
         realised = np.where(paid[:, None], trade.graph, 0).astype(np.int8)
         money = np.where(paid[:, None], owed, 0)
         utility = _utilities(realised, money / TOKEN, trade.truth)
         most = np.array([-1 if limit is None else limit for limit in authorised], np.int64)
         settled = Bills(trade.clients, owed, most, paid, utility)
-        arrays = _arrays(trade, self.pricing) | {
+        arrays = _arrays(trade, self.pricing, self.tariff) | {
             "market_units": owed,
             "market_paid": paid,
             "market_authorised": most,
             "market_utility": utility,
         }
-        if self.stop == "break":
-            arrays["market_stop"] = np.array(self.stop)
         after = _added(state, trade.clients, utility, money)
         metrics = {
             "market/money": float(money.sum() / TOKEN),
@@ -512,6 +626,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
         withheld = frozenset(view.at("centre", trade.clients[~paid]).tolist())
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
+
+    def _due(self, market: Market, graph: Graph) -> Floats:
+        """Return what i pays j, ``[m, m]`` in tokens."""
+        if self.tariff is not None:
+            return self.tariff.due(graph, market.sizes)
+        return prices(market, graph) if self.pricing == "marginal" else critical_prices(market, graph)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember how the market went for each client, and whose centre was delivered.
@@ -529,8 +649,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
         pulled, centres, bills = state["pulled"].copy(), outcome.get(Centres), outcome.get(Bills)
         if centres is not None:
-            # the centre of a client that imports nothing is its own model, to which it is pulled only if asked for
-            pulled[centres.clients] = centres.imports | self.pull_alone
+            pulled[centres.clients] = centres.imports
         after["pulled"] = pulled
         if bills is None:
             return after
@@ -546,19 +665,25 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return what the market's payments are called, if this part settles."""
         return MARKET_TELLING if "settle" in slots else Telling()
 
+    def _markets(self, rounds: int) -> int:
+        """Return how many markets there are in so many rounds."""
+        return max(0, rounds - 1)
+
     def terms(self, joining: Joining) -> Terms:
         """Return what imports may cost and bring a client that thinks of joining, and what its own model may earn."""
         weigh, profile = joining.parts.get("weigh"), joining.profile
-        markets = joining.rounds if self.last_market else max(0, joining.rounds - 1)
+        markets = self._markets(joining.rounds)
         eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
         cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
         agreed = joining.agreed
         caps = [] if agreed is None else [agreed]
-        pays = [
-            f"It pays for the models that it imports, in each of up to {markets} markets: {joining.at_stake_in_words}."
-        ]
+        imports = "models that it imports"
+        if self.tariff is not None:
+            imports = "offers that its own policy takes, each at its posted price"
+        pays = [f"It pays for the {imports}, in each of up to {markets} markets: {joining.at_stake_in_words}."]
         gains = []
-        unknown = ["Whose models will be like its own: the market decides on it round by round."]
+        decides = "the market decides on it" if self.tariff is None else "it is shown the offers and chooses"
+        unknown = [f"Whose models will be like its own: {decides} round by round."]
         if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
             own = float(joining.sizes[joining.client])
             most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
@@ -580,7 +705,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             pays.append("Its policy sets no limit of its own to a round's bill; 'trader' with 'most' does.")
         else:
             pays.append(f"Its policy agrees to at most {tokens(agreed)} tokens a round; above that it gets nothing.")
-        if np.isfinite(cost):
+        if self.tariff is not None:
+            gains.append(
+                f"Each time another client takes its model it is paid the posted price: {self.flat:g} tokens "
+                f"and {self.per_thousand:g} for each thousand of its samples. It offers its model if that "
+                f"covers its cost, {cost:g}; it is not asked for its cost or its eagerness."
+            )
+        elif np.isfinite(cost):
             gains.append(
                 f"Each time another client imports its model it is paid at least its declared cost, {cost:g} tokens."
             )
@@ -589,6 +720,37 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         most_round = min(caps) if caps else None
         least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
         return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+
+
+def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
+    """Return ``rows [m, P]`` with zeros for who is left out: a huge or broken model must not enter the products with
+    all others.
+    """
+    if out:
+        rows = rows.clone()
+        rows[list(out)] = 0.0
+    return rows
+
+
+def pull_share(recipe: Recipe, round: int, mu: float, steps: int) -> float:
+    """Return the share of the way to its centre that the pull alone takes a model in a round of SGD.
+
+    A step with the gradient g of the client's own loss is ``theta -= lr (g + mu (theta - centre))``. It is linear in
+    the place, so what a round brings is the sum of what the gradients and what the pull bring; the latter is the same
+    recursion without gradients.
+
+    Examples:
+        >>> from hanse.core.recipe import Recipe
+        >>> round(pull_share(Recipe(lr=0.1), 0, mu=0.4, steps=10), 6) == round(1 - (1 - 0.1 * 0.4) ** 10, 6)
+        True
+    """
+    if mu == 0:
+        return 0.0
+    lr, share, speed = recipe.lr_at(round), 0.0, 0.0
+    for _ in range(min(steps, MOST_STEPS)):
+        speed = recipe.momentum * speed + mu * (share - 1) + recipe.weight_decay * share
+        share -= lr * speed
+    return share if math.isfinite(share) else 1.0
 
 
 def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
@@ -602,10 +764,10 @@ def _known(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _mean_off_diagonal(values: Floats) -> float:
-    """Return the mean of a matrix without its diagonal, which must be 0."""
-    m = len(values)
-    return float(values.sum() / (m * (m - 1))) if m > 1 else 0.0
+def _mean_distance(distance: Floats) -> float:
+    """Return the mean distance ``[m, m]`` between clients that may trade; 0 if none may."""
+    pairs = (distance < APART) & ~np.eye(len(distance), dtype=bool)
+    return float(distance[pairs].mean()) if pairs.any() else 0.0
 
 
 def _bills(due: Floats, graph: Graph) -> list[Bill]:
@@ -645,7 +807,7 @@ def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
 
 
 def _clear(
-    view: View, clients: Ints, bills: Sequence[Bill], authorised: Sequence[int | None]
+    view: View, clients: Ints, bills: Sequence[Bill], authorised: Sequence[int | None], memo: str
 ) -> tuple[NDArray[np.bool_], tuple[Transaction, ...]]:
     """Return who pays, ``[m]``, and the transactions, in an order in which no account falls below its floor.
 
@@ -666,18 +828,18 @@ def _clear(
         for i in range(len(bills)):
             if paid[i] or not willing[i] or not book.can_pay(account(int(clients[i])), owed[i]):
                 continue
-            entry = _transaction(clients, bills[i], i)
+            entry = _transaction(clients, bills[i], i, memo)
             book = book.post(view.round, [entry])  # a trial of what the loop posts later
             posted.append(entry)
             paid[i] = progress = True
     return np.array(paid, bool), tuple(posted)
 
 
-def _transaction(clients: Ints, bill: Bill, i: int) -> Transaction:
-    """Return the transaction by which buyer ``i`` pays its whole bill."""
+def _transaction(clients: Ints, bill: Bill, i: int, memo: str) -> Transaction:
+    """Return the transaction by which buyer ``i`` pays its whole bill, with ``memo`` saying by which prices."""
     postings = [(account(int(clients[i])), -sum(bill.values()))]
     postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
-    return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), "iPFL eq. (10)")
+    return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), memo)
 
 
 def _utilities(graph: Graph, money: Floats, truth: Traits) -> Floats:
@@ -687,10 +849,31 @@ def _utilities(graph: Graph, money: Floats, truth: Traits) -> Floats:
     return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
 
 
-def _arrays(trade: Trade, pricing: Pricing) -> dict[str, NDArray[Any]]:
+def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Graph, dict[int, str]]:
+    """Return who takes which offer, ``[m, m]``, and by place who was left out, wrong purchases added.
+
+    A purchase that names what is not on sale to that buyer is void as a whole. Who reports no samples buys nothing.
+    """
+    clients, wrong = view.trained.seats.client, dict(out)
+    place = {c: s for s, c in enumerate(clients.tolist())}
+    graph: Graph = np.zeros((market.size, market.size), np.int8)
+    for i, c in enumerate(clients.tolist()):
+        if market.sizes[i] == 0:  # also of those who were left out
+            continue
+        wanted = (view.said(c, "buy") or {}).get("sellers", ())
+        taken = [place.get(j, -1) for j in wanted]
+        if any(j < 0 or j == i or not np.isfinite(market.costs[j]) for j in taken):
+            wrong[i] = "it buys what is not on sale to it"
+            continue
+        graph[i, taken] = 1
+    return graph, wrong
+
+
+def _arrays(trade: Trade, pricing: Pricing, tariff: Tariff | None) -> dict[str, NDArray[Any]]:
     """Return the arrays from which an audit can replay a round's market."""
     market, truth = trade.market, trade.truth
-    return {
+    rule = {} if tariff is None else {"market_tariff": np.array([tariff.flat, tariff.per_thousand])}
+    return rule | {
         "market_client": trade.clients,
         "market_graph": trade.graph,
         "market_distance": market.distance,
@@ -751,9 +934,6 @@ class Utilities(SettlePart):
     Attributes:
         cost: in tokens, for clients whose profile has none.
         eagerness: for clients whose profile has none.
-        count: "mixed" as above. "received": client i imports what it was sent, where the mechanism sends more models
-            than it mixes (FedFomo); so in the authors' code.
-        last_market: whether the last round counts, after which nobody trains.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -766,8 +946,6 @@ class Utilities(SettlePart):
     needs = frozenset({"clients"})
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
-    count: Literal["mixed", "received"] = "mixed"
-    last_market: bool = False
 
     def init(self, context: Context) -> State:
         """Return the state in which nobody has gained anything."""
@@ -777,19 +955,16 @@ class Utilities(SettlePart):
         """Return metrics and arrays, and no transactions.
 
         Args:
-            view: the round; ``stage``, ``round``, ``roster``, ``trained``, ``mixed`` and ``get(Received)`` are
-                read.
+            view: the round; ``stage``, ``round``, ``roster``, ``trained`` and ``mixed`` are read.
             state: as :meth:`init` makes it.
         """
         if view.stage != "close":
             return Settlement(), state
-        over = view.round == view.context.rounds - 1 and not self.last_market
-        if len(view.trained) == 0 or over:
+        if len(view.trained) == 0 or self._over(view):
             return Settlement(metrics=_metrics(state, None)), state
         clients = np.unique(view.trained.seats.client)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        received = view.get(Received) if self.count == "received" else None
-        graph = graph_of(view, clients) if received is None else received.among(clients)
+        graph = self._graph(view, clients)
         utility = _utilities(graph, np.zeros(graph.shape), truth)
         arrays: dict[str, NDArray[Any]] = {
             "market_client": clients,
@@ -802,6 +977,14 @@ class Utilities(SettlePart):
         after = _added(state, clients, utility)
         metrics = {"market/edges": float(graph.sum()), **_metrics(after, utility)}
         return Settlement(metrics=metrics, arrays=arrays), after
+
+    def _over(self, view: View) -> bool:
+        """Whether nobody trains with what this round brought."""
+        return view.round == view.context.rounds - 1
+
+    def _graph(self, view: View, clients: Ints) -> Graph:
+        """Return who imported whose model, ``[m, m]``."""
+        return graph_of(view, clients)
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what utilities are called in reports."""
@@ -868,6 +1051,11 @@ UTILITIES_TELLING = Telling(
 )
 
 
+def market_of(name: str, part: IPFL) -> Mechanism:
+    """Return the mechanism of a market that fills all its slots."""
+    return Mechanism(name, select=part, train=part, weigh=part, settle=part, deploy=ServerModel())
+
+
 def ipfl(
     lam: Weight = 2.0,
     eta: Rate = 5.0,
@@ -879,9 +1067,7 @@ def ipfl(
     pricing: Pricing = "marginal",
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
-    stop: Stop = "skip",
-    pull_alone: bool = False,
-    last_market: bool = False,
+    related: Weight | None = None,
 ) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness.
 
@@ -894,14 +1080,12 @@ def ipfl(
         cost: in tokens, for clients whose profile has none.
         eagerness: for clients whose profile has none.
         distance: "cosine" or "squared_l2".
-        of: "travel", "models" or "updates".
+        of: "travel", "models", "updates" or "own".
         bounded: whether centres stay within reach of the imported models.
-        pricing: "marginal" or "critical".
+        pricing: "marginal" or "critical"; posted prices are :func:`ipfl_posted`'s.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        stop: "skip" or "break".
-        pull_alone: whether a client that imports nothing is pulled towards its own last model.
-        last_market: whether there is a market after the last training.
+        related: how much two ways must have in common for their clients to trade; "none", as published: nothing.
     """
     part = IPFL(
         lam,
@@ -914,8 +1098,59 @@ def ipfl(
         pricing=pricing,
         keep_best=keep_best,
         adapters=adapters,
-        stop=stop,
-        pull_alone=pull_alone,
-        last_market=last_market,
+        related=related,
     )
-    return Mechanism("ipfl", select=part, train=part, weigh=part, settle=part, deploy=ServerModel())
+    return market_of("ipfl", part)
+
+
+def ipfl_posted(
+    flat: Weight = 0.5,
+    per_thousand: Weight = 0.1,
+    lam: Weight = 2.0,
+    eta: Rate = 5.0,
+    cost: Cost = 1.0,
+    eagerness: Eagerness = 5e5,
+    distance: Distance = "cosine",
+    of: Of = "own",
+    bounded: bool = True,
+    keep_best: bool = True,
+    adapters: Literal["factors", "products"] = "factors",
+    related: Weight | None = 3.0,
+) -> Mechanism:
+    """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
+
+    The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
+    chooses from the offers by itself (:mod:`hanse.games.market_posted`). Who sends a model that has nothing in common
+    with others' does not trade with them, and trade brings nobody closer: distances are of what each client's own
+    gradients brought. All else is as in :func:`ipfl`.
+
+    Args:
+        flat: tokens for any model; best the least that sharing a model costs anybody.
+        per_thousand: tokens for each thousand samples of the model's owner.
+        lam: see :class:`IPFL`, as for all further options.
+        eta: the step with which centres are made.
+        cost: in tokens, what is true of clients whose profile has none.
+        eagerness: what is true of clients whose profile has none.
+        distance: "cosine" or "squared_l2".
+        of: "travel", "models", "updates" or "own".
+        bounded: whether centres stay within reach of the imported models.
+        keep_best: whether each client keeps its best model.
+        adapters: "factors" or "products".
+        related: how much two ways must have in common for their clients to trade; "none": nothing.
+    """
+    part = IPFL(
+        lam,
+        eta,
+        cost,
+        eagerness,
+        distance,
+        of,
+        bounded=bounded,
+        pricing="posted",
+        keep_best=keep_best,
+        adapters=adapters,
+        flat=flat,
+        per_thousand=per_thousand,
+        related=related,
+    )
+    return market_of("ipfl_posted", part)

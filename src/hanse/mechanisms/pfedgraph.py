@@ -85,9 +85,8 @@ class FromCentres(TrainPart):
         4
     """
 
-    needs = frozenset({"clients"})
+    needs = frozenset({"clients", "penalty"})
     reads = frozenset({"centre"})
-    pulls = True
     cosine: Weight = 0.01
     sign: Sign = "attract"
     term_from: Count = 0
@@ -101,12 +100,7 @@ class FromCentres(TrainPart):
         return table.at("centre")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client that starts from its centre and whose update becomes its own row.
-
-        Args:
-            view: the round; ``round``, ``table``, ``at``, ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return a seat for each chosen client that starts from its centre and whose update becomes its own row."""
         client = chosen_seats(view).client
         start, own = view.at("centre", client), view.at("own", client)
         width = view.context.layout.num_parameters

@@ -15,7 +15,7 @@ and any other mechanism with values, can take the tokens without the tiers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -40,6 +40,7 @@ from hanse.core.part import (
     SelectPart,
     Settlement,
     SettlePart,
+    Size,
     State,
     TrainPart,
     View,
@@ -132,6 +133,12 @@ class TierModels(TrainPart):
         """Return a row for each tier."""
         return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
 
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line if there are more tiers than clients."""
+        if self.tiers <= size.clients:
+            return ()
+        return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients that there are"]
+
     def home(self, table: Table, context: Context) -> Ints:
         """Return a random tier's row for each client, ``[N]``; all tiers get equally many, as far as possible."""
         places = stream(context.seed, "first homes").permutation(context.num_clients)
@@ -155,15 +162,14 @@ class Tiers(SelectPart):
     """PI-FL's scheduler (Alg. 3): each tier trains the bidders that were worth most to it, and some at random.
 
     Clients that are drawn without a bid are invited and pay nothing (papers.md P7-P9). If a tier has at most as many
-    bidders as seats, all of them train, which is recorded. In round 0 the clients are dealt out to the tiers at random.
+    bidders as seats, all of them train, which is recorded. A tier that nobody bids for keeps its model. In round 0 the
+    clients are dealt out to the tiers at random.
 
     Attributes:
         by_contribution: how many bidders of a tier train by their contribution, N_p.
         at_random: how many of all other present clients train it, N_r.
         contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all. It is 0 before
             the first (the values of PI-FL eq. 2 sum to 0).
-        unbid: what becomes of a tier that nobody bids for: "nobody" trains it, and it keeps its model, or as many
-            "random" clients as it has seats (so in the authors' code, where all tiers are good).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -177,7 +183,6 @@ class Tiers(SelectPart):
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
-    unbid: Literal["nobody", "random"] = "nobody"
 
     def init(self, context: Context) -> State:
         """Return the state in which no client has been worth anything to any tier."""
@@ -207,14 +212,14 @@ class Tiers(SelectPart):
         order = view.draw("first tiers").permutation(view.present)
         place = np.arange(len(order)) % len(rows) if label is None else label[order]
         groups = [order[place == k][: self.by_contribution + self.at_random] for k in range(len(rows))]
-        choice = _choice(rows, groups, {})
+        choice = tier_choice(rows, groups, {})
         return choice if start is None else replace(choice, start=np.full_like(choice.clients, start))
 
     def _scheduled(self, view: View, state: State) -> Choice:
         """Return the choice by bids and contributions."""
         rows, present = view.table.shared, view.present
         worth, seats = _widened(state["worth"], view.table.size), self.by_contribution + self.at_random
-        bids, bidders, orders, strangers = _escrowed(view), [], [], []
+        bids, bidders, orders = _escrowed(view), [], []
         for k in rows.tolist():
             held = present[bids[present, k]].tolist()
             order = view.draw("schedule", start=k).permutation(present).tolist()
@@ -223,15 +228,13 @@ class Tiers(SelectPart):
                 order.sort(key=lambda c, held=set(held): c not in held)
             bidders.append(held)
             orders.append(order if held else [])
-            strangers.append(order[:seats] if self.unbid == "random" and not held else [])
         found = games.schedule(bidders, worth[:, rows].T, self.by_contribution, self.at_random, orders)
-        groups = [[*taken, *drawn] for taken, drawn in zip(found.tiers, strangers, strict=True)]
         metrics: dict[str, float] = {}
-        for k, held, seated in zip(rows.tolist(), bidders, groups, strict=True):
+        for k, held, seated in zip(rows.tolist(), bidders, found.tiers, strict=True):
             metrics[f"select/tier {k}/bidders"] = len(held)
             metrics[f"select/tier {k}/invited"] = len(set(seated) - set(held))
         metrics["select/all_bidders_train"] = sum(0 < len(held) <= seats for held in bidders)
-        return _choice(rows, [np.array(c, np.int64) for c in groups], metrics)
+        return tier_choice(rows, [np.array(c, np.int64) for c in found.tiers], metrics)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember what the seats were worth to the tiers that they trained.
@@ -251,7 +254,7 @@ class Tiers(SelectPart):
         return {"worth": worth, "times": times}
 
 
-def _choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Choice:
+def tier_choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Choice:
     """Return the choice of ``groups`` of clients, one for each of ``rows``, which they start from and train."""
     clients = np.concatenate([*groups, np.zeros(0, np.int64)]).astype(np.int64)
     tier = np.repeat(rows, [len(g) for g in groups])
@@ -273,7 +276,6 @@ class PretrainedTiers(SelectPart):
         by_contribution: see :class:`Tiers`, as for the other options.
         at_random: how many other clients train a tier.
         contribution: "last" or "mean".
-        unbid: "nobody" or "random".
     """
 
     needs = SCHEDULED | frozenset({"validation"})
@@ -282,12 +284,11 @@ class PretrainedTiers(SelectPart):
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
-    unbid: Literal["nobody", "random"] = "nobody"
 
     @property
     def then(self) -> Tiers:
         """The scheduler of all later rounds."""
-        return Tiers(self.by_contribution, self.at_random, self.contribution, self.unbid)
+        return Tiers(self.by_contribution, self.at_random, self.contribution)
 
     def init(self, context: Context) -> State:
         """Return the scheduler's state, and labels of -1, which mean unknown, for all clients."""
@@ -373,6 +374,8 @@ class TokenManager(SettlePart):
         tell: "net": what a client got less the prices it paid. A tier that only ever invited a client, which therefore
             never paid there, then looks better than it is. "rewards": those of eqs (12)-(14) alone (PI-FL sec. 3.1
             speaks of "received rewards").
+        invited: whether clients that train without a bid share in what the bidders paid: "earn" as published, where
+            never bidding then pays best, or "unpaid".
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -391,6 +394,7 @@ class TokenManager(SettlePart):
     first: Count = 1
     score_on: Literal["train", "validation"] = "train"
     tell: Literal["net", "rewards"] = "net"
+    invited: Literal["earn", "unpaid"] = "earn"
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return the present accuracy of each tier of the round before, by its row."""
@@ -400,6 +404,13 @@ class TokenManager(SettlePart):
     def units(self) -> int:
         """The price in units."""
         return round(self.price * TOKEN)
+
+    def providers(self, clients: Sequence[int], worked: Iterable[bool], bidder: Iterable[bool]) -> list[int]:
+        """Return who of the ``clients`` of a tier's seats shares in its pool: who trained and, if the invited go
+        unpaid, bid.
+        """
+        all_earn = self.invited == "earn"
+        return [c for c, did, bid in zip(clients, worked, bidder, strict=True) if did and (bid or all_earn)]
 
     def init(self, context: Context) -> State:
         """Return the state in which there is nothing to settle."""
@@ -468,8 +479,8 @@ class TokenManager(SettlePart):
         transactions: list[Transaction] = []
         for k in np.unique(state["tier"]).tolist():
             here = state["tier"] == k
-            clients, worked = state["client"][here].tolist(), state["worked"][here]
-            providers = [c for c, did in zip(clients, worked, strict=True) if did]
+            clients = state["client"][here].tolist()
+            providers = self.providers(clients, state["worked"][here], state["bidder"][here])
             moved = tokens.settle_tier(
                 payers=[c for c, bid in zip(clients, state["bidder"][here], strict=True) if bid],
                 providers=providers,
@@ -608,7 +619,8 @@ class TokenManager(SettlePart):
             if tiers is not None:
                 top = tiers * auctions * (best - self.units)
                 gains.append(f"So about {say(top)} tokens in all for one that is the best in every auction.")
-        gains.append("Who is invited without a bid trains and earns without paying.")
+        earns = "earns without paying" if self.invited == "earn" else "neither pays nor earns"
+        gains.append(f"Who is invited without a bid trains and {earns}.")
         unknown = ["How many others bid, and how its updates rank among theirs."]
         if getattr(joining.parts.get("value"), "judges", None) == "all":
             unknown.append(SELF_JUDGED)
@@ -823,12 +835,14 @@ def pifl(
     score_samples: Positive | None = 64,
     personal_from: Literal["validation", "train", "test"] = "validation",
     pretraining: Count = 0,
+    invited: Literal["earn", "unpaid"] = "unpaid",
 ) -> Mechanism:
     """PI-FL: tiers with a scheduler, first-order values, tokens, and personal models.
 
     Who judges contributions is an option of the value part. As in the paper, clients judge their own:
     ``value = { judges = "all" }``. By default nobody does: the server's validation samples judge, or without any
-    ``judges = "others"`` (:class:`hanse.mechanisms.value.FirstOrderAtClients`).
+    ``judges = "others"`` (:class:`hanse.mechanisms.value.FirstOrderAtClients`). And only those who paid for their seats
+    are paid, or else it would pay never to bid.
 
     Args:
         tiers: the number of tiers, K.
@@ -840,6 +854,7 @@ def pifl(
         score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
         personal_from: on which share of its data a client weighs the tiers for its personal model.
         pretraining: rounds of pre-training before the first tiers.
+        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid".
     """
     chosen = PretrainedTiers(pretraining, None, by_contribution, at_random) if pretraining else None
     return Mechanism(
@@ -848,7 +863,7 @@ def pifl(
         train=TierModels(tiers),
         weigh=BySamples(),
         value=FirstOrderAtClients(samples=score_samples),
-        settle=Tokens(price, eta, gamma, score_samples, pretraining + 1),
+        settle=Tokens(price, eta, gamma, score_samples, pretraining + 1, invited=invited),
         deploy=OneShot(personal_from),
     )
 

@@ -14,10 +14,12 @@ from typing import Any, get_args
 
 from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
+from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, AggregatePart, Kind, Mechanism, Part, SettlePart, ValuePart, in_slots
+from hanse.core.part import GROUPS, AggregatePart, Kind, Mechanism, Part, SettlePart, Size, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
+from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.ditto import Ditto, ditto
 from hanse.mechanisms.fedamp import FedAMP, HeurFedAMP, TowardsCentres, fedamp, heur_fedamp
@@ -27,7 +29,7 @@ from hanse.mechanisms.fedsoft import FedSoft, fedsoft
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, ValidationGTFLAT, gtfedavg, gtfedprox
 from hanse.mechanisms.ifca import IFCA, ifca
-from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl
+from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl, ipfl_posted
 from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
@@ -38,7 +40,8 @@ from hanse.mechanisms.staleness import ByStaleness
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
     baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, scaffold, ditto, fedamp,
-    heur_fedamp, pfedgraph, fedfomo, cfl, ifca, fedsoft, ipfl, pifl, tiff, baselines.local, baselines.centralised,
+    heur_fedamp, pfedgraph, fedfomo, cfl, ifca, fedsoft, ipfl, ipfl_posted, pifl, tiff, baselines.local,
+    baselines.centralised,
 )  # fmt: skip
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {make.__name__: make for make in PUBLISHED}
 # every part that has a name, by the slots that it can fill
@@ -112,6 +115,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "leave_one_out": value.LeaveOneOut,
         "banzhaf": value.Banzhaf,
         "path": value.Path,
+        "group_path": value.GroupPath,
         "first_order": value.FirstOrder,
         "first_order_clients": value.FirstOrderAtClients,
     },
@@ -120,6 +124,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "server_tokens": ServerTokens,
         "ipfl": IPFL,
         "utilities": Utilities,
+        "by_value": ByValue,
     },
     "deploy": {
         "one_shot": OneShot,
@@ -129,27 +134,6 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     },
 }
 SLOTS = tuple(PARTS)
-# other names of parts, which older experiment files have
-RENAMED: Mapping[str, Mapping[str, str]] = {
-    "select": {"staying": "ipfl"},
-    "train": {
-        "distilled": "fedgen",
-        "controlled": "scaffold",
-        "sent": "fedfomo",
-        "cluster_models": "ifca",
-        "soft_clusters": "fedsoft",
-        "model_and_centre": "ipfl",
-    },
-    "weigh": {"control_variates": "scaffold", "soft_shares": "fedsoft", "imports": "ipfl"},
-    "settle": {"market": "ipfl"},
-    "deploy": {"cluster": "ifca"},
-}
-# options that such a name stands for, unless the file gives them
-FIXED: Mapping[tuple[str, str], Mapping[str, Any]] = {("train", "model_and_centre"): {"mu": 0.4}}
-# options that are gone: by slot, part and option the value that still says what the part does, and what that is
-GONE: Mapping[tuple[str, str, str], tuple[Any, str]] = {
-    ("select", "ucb", "this_round"): (False, "t is the number of finished rounds"),
-}
 
 # what each need is, in words that end a line "... needs"
 REASONS = {
@@ -164,8 +148,12 @@ REASONS = {
     "trade": "a market of models (mechanism.weigh = 'ipfl')",
     "root": "a root set at the server, for itself to train on (data.root > 0)",
     "pooled": "all data at one client (data.partition = 'pooled')",
+    "secure": "sums of groups of updates in the place of single ones (federation.secure)",
     "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell",
 }
+
+# what only a training loop of the user's own, or a plain app, may lack: :mod:`hanse.mechanisms.demands` looks at these
+OF_TRAINING = frozenset({"penalty", "sgd"})
 
 
 def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
@@ -182,35 +170,6 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
     standard = {k: v for k, v in defaults(make).items() if k == "clients_per_round" and v is not None}
     known = standard | dict(options)
     return {k: known[k] for k in defaults(part) if k in known}
-
-
-def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a ``[mechanism]`` table with the names that parts have now and without options that say what a part does
-    anyway, and a note for each.
-    """
-    found, notes = dict(table), []
-    for slot, names in RENAMED.items():
-        given = found.get(slot)
-        said: Mapping[str, Any] = given if isinstance(given, Mapping) else {"name": given}
-        name = said.get("name")
-        if isinstance(name, str) and name in names:
-            options = {**FIXED.get((slot, name), {}), **{k: v for k, v in said.items() if k != "name"}}
-            found[slot] = {"name": names[name], **options} if options else names[name]
-            notes.append(f"note: mechanism.{slot}: '{name}' is called '{names[name]}' now")
-    for slot, option, said_so, (same, why) in _gone(found):
-        if said_so is same:
-            found[slot] = {key: given for key, given in found[slot].items() if key != option}
-            found = {key: given for key, given in found.items() if key != slot or given}
-            notes.append(f"note: mechanism.{slot}.{option}: is no option any more ({why})")
-    return found, notes
-
-
-def _gone(table: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, tuple[Any, str]]]:
-    """Yield the options of :data:`GONE` that a ``[mechanism]`` table has: slot, option, value, and what is known."""
-    for (slot, part, option), known in GONE.items():
-        said = table.get(slot)
-        if isinstance(said, Mapping) and option in said and said.get("name", table.get("name")) == part:
-            yield slot, option, said[option], known
 
 
 @dataclass
@@ -260,16 +219,10 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
         mechanism.mu: -1.0: input should be greater than or equal to 0
         mechanism.weigh.g: no such key; allowed: f
     """
-    table, _ = current_names(table)
     name = table["name"]
     make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
     options = {k: v for k, v in table.items() if k != "name" and k not in SLOTS}
-    lines = [
-        f"mechanism.{slot}.{option}: {given!r}: is no option any more; must be left out ({why})"
-        for slot, option, given, (_, why) in _gone(table)
-    ]
-    if lines:
-        raise UserError(*lines)
+    lines = list[str]()
     mechanism: Mechanism | None = None
     try:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
@@ -296,6 +249,23 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     if lines or mechanism is None:
         raise UserError(*lines)
     return mechanism
+
+
+def built_in_parts(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the built-in parts of an experiment's mechanism, by slot; none if it cannot be built from its table alone.
+
+    Args:
+        config: the run's ``config.toml``.
+    """
+    given = table_in(config, "mechanism")
+    if not isinstance(given.get("name"), str):
+        return {}
+    foreign = [slot for slot in SLOTS if slot in given and ":" in str(table_in(given, slot).get("name", given[slot]))]
+    try:
+        mechanism = build_mechanism({key: value for key, value in given.items() if key not in foreign})
+    except (UserError, TypeError, ValueError):
+        return {}
+    return {slot: part for slot, part in mechanism.slots().items() if slot not in foreign}
 
 
 def _want(
@@ -394,7 +364,7 @@ METHODS = {
 
 
 # methods that any part may have
-OTHER_METHODS = ("init", "home", "asks", "sends", "learn", "figures", "tells", "terms")
+OTHER_METHODS = ("init", "home", "asks", "sends", "learn", "figures", "tells", "terms", "unfit")
 
 
 def _no_part(mechanism: Mechanism) -> list[str]:
@@ -406,14 +376,13 @@ def _no_part(mechanism: Mechanism) -> list[str]:
         if len(there) == len(METHODS[slot]) or (slot == "weigh" and there):
             continue
         missing = "' nor '".join(METHODS[slot]) if slot == "weigh" else next(m for m in METHODS[slot] if m not in there)
-        old = "; its 'decide' is of hanse's first protocol: see CONTRIBUTING.md" if hasattr(part, "decide") else ""
-        lines.append(f"mechanism.{slot}: {type(part).__name__} has no method '{missing}', so it cannot stand here{old}")
+        lines.append(f"mechanism.{slot}: {type(part).__name__} has no method '{missing}', so it cannot stand here")
     return lines
 
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
-    for name in ("needs", "gives", "reads", "fills", "takes"):
+    for name in ("needs", "gives", "reads", "fills"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
@@ -468,7 +437,7 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
         given: the needs that the experiment meets, such as "validation" or "clients" (see ``REASONS``).
     """
     slots = mechanism.slots()
-    there = given.union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
+    there = (given | OF_TRAINING).union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
     found = [
         Unmet(slot, type(part).__name__, _missing(need, slots))
         for slot, part in slots.items()
@@ -499,13 +468,14 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
     weigh, value = mechanism.weigh, mechanism.value
     if value is None or getattr(weigh, "kind", "affine") != "again" or method_of(weigh, "aggregate") is None:
         return []
-    if "again" in in_slots(getattr(value, "takes", frozenset()), ["value"]):
+    gives = in_slots(value.gives, ["value"])
+    if "again" in gives or ("parted" in gives and getattr(weigh, "parted", False)):
         return []
-    rule = type(weigh).__name__
-    assumed = getattr(value, "assumes", ValuePart.assumes)
+    rule, of_game = type(weigh).__name__, " of game 'average'" if getattr(value, "game", "average") != "average" else ""
     reason = (
-        f"{assumed}; {rule} in mechanism.weigh is applied again to the updates of each coalition, and its row is no "
-        "such mean ('exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' go with it)"
+        f"a weighted average of the updates; {rule} in mechanism.weigh is applied again to the updates of each "
+        "coalition, and its row is no such mean "
+        f"('exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf'{of_game} go with it)"
     )
     return [Unmet("value", type(value).__name__, reason)]
 
@@ -514,7 +484,7 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that cannot take updates of earlier rounds.
 
     These are parts that pay for updates, systems that make rows of their own from what they sent in the same round, and
-    weights by the probabilities of this round's draw, in which late clients have none. A part that ``takes`` "late" is
+    weights by the probabilities of this round's draw, in which late clients have none. A part that ``gives`` "late" is
     not refused.
     """
     found = []
@@ -523,10 +493,41 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
         pays = "settle" in standing or SettlePart in type(part).__mro__
         makes = "train" in standing and in_slots(part.fills, standing)
         draws = "weigh" in standing and "probabilities" in in_slots(part.needs, standing)
-        if (pays or makes or draws) and "late" not in in_slots(getattr(part, "takes", frozenset()), standing):
+        if (pays or makes or draws) and "late" not in in_slots(part.gives, standing):
             why = "makes rows from this round's" if makes else "weighs by the probabilities of this round's draw"
             why = "pays for updates in the round in which they were ordered" if pays else why
             found.append(f"mechanism.{slot}: {type(part).__name__} {why}, and does not say that it takes late ones")
+    return found
+
+
+def refuse_sums(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that needs single updates, where the server sees only sums of groups of them.
+
+    A part that can do without ``gives`` "sums".
+    """
+    found = []
+    for slot, part in mechanism.parts().items():
+        if "sums" not in in_slots(part.gives, mechanism.standing(part)):
+            gives: dict[str, Any] = {name: getattr(make, "gives", frozenset()) for name, make in PARTS[slot].items()}
+            fitting = sorted(name for name, given in gives.items() if "sums" in in_slots(given, [slot]))
+            found.append(
+                f"mechanism.{slot}: {type(part).__name__} needs single updates, or does not say that sums of groups "
+                f"are enough; allowed: {', '.join(fitting)}"
+            )
+    return found
+
+
+def unfit(mechanism: Mechanism, size: Size) -> list[str]:
+    """Return what the parts of a mechanism, and the rules that they are made of, say against a run of this size."""
+    found = list[str]()
+    for slot, part in mechanism.parts().items():
+        for one in rules(part):
+            said: Any = () if (method := method_of(one, "unfit")) is None else method(size)
+            if not (isinstance(said, list | tuple) and all(isinstance(line, str) for line in said)):
+                raise UserError(
+                    f"mechanism.{slot}: {type(one).__name__}: its unfit returned {said!r}: must be a list of lines"
+                )
+            found += said
     return found
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Rate
-from hanse.core.part import Aggregate, AggregatePart, Group, State, View
+from hanse.core.part import Aggregate, AggregatePart, Group, Size, State, View
 from hanse.core.port import Request
 from hanse.core.table import Floats
 from hanse.games.gram import distances
@@ -81,12 +81,7 @@ class Median(AggregatePart):
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row of medians.
-
-        Args:
-            group: the seats of a row; ``old`` and ``columns`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the row of medians."""
         low, high = (len(group) - 1) // 2, len(group) // 2
         return Aggregate(row=by_column(group, lambda rows: rows[low : high + 1].mean(dim=0)))
 
@@ -106,12 +101,7 @@ class TrimmedMean(AggregatePart):
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row of trimmed means; ``weigh/trimmed`` records how many updates were cut off at each end.
-
-        Args:
-            group: the seats of a row; ``old`` and ``columns`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the row of trimmed means; ``weigh/trimmed`` records how many updates were cut off at each end."""
         cut = int(self.share * len(group) + 1e-9)  # against rounding: 0.2 of 5 is 1
         row = by_column(group, lambda rows: rows[cut : len(rows) - cut].mean(dim=0, dtype=torch.float64).float())
         return Aggregate(row=row, metrics={"weigh/trimmed": float(cut)})
@@ -136,12 +126,7 @@ class GeometricMedian(AggregatePart):
     steps: Positive = 100
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/effective_seats`` records ``1 / sum w^2``.
-
-        Args:
-            group: the seats of a row; ``parameters`` and ``num_samples`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights ``[m]``; ``weigh/effective_seats`` records ``1 / sum w^2``."""
         shares = sample_shares(group.num_samples) if self.by == "samples" else np.full(len(group), 1 / len(group))
         squared = np.square(distances(group.parameters))
         weights = shares
@@ -201,18 +186,19 @@ class Krum(AggregatePart):
     needs = GROUPED
     f: Count | None = None
 
-    @property
-    def least(self) -> int:
-        """How many members a round's group must have."""
-        return 3 if self.f is None else 2 * self.f + 3
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line if a round may have fewer updates than withstanding ``f`` bad ones takes."""
+        least = 3 if self.f is None else 2 * self.f + 3
+        if size.updates >= least:
+            return ()
+        asked = "" if self.f is None else f" with f = {self.f}"
+        return [
+            f"mechanism.weigh: {type(self).__name__}{asked} needs {least} updates a round, 2f + 3, and a round may "
+            f"have {size.updates}"
+        ]
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for.
-
-        Args:
-            group: the seats of a row; ``parameters`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
         return _nearest(group, tolerated(len(group), self.f), 1)
 
 
@@ -229,13 +215,19 @@ class MultiKrum(Krum):
 
     keep: Positive | None = None
 
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for.
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line if a round may have fewer updates than are needed, or than ``keep`` good ones."""
+        lines, bad = super().unfit(size), tolerated(size.updates, self.f)
+        if lines or self.keep is None or self.keep <= size.updates - bad:
+            return lines
+        asked = "" if self.f is None else f" with f = {self.f}"
+        return [
+            f"mechanism.weigh: {type(self).__name__}{asked} keeps {self.keep} updates, and of the {size.updates} that "
+            f"a round may have {bad} may be bad: keep must be at most {size.updates - bad}"
+        ]
 
-        Args:
-            group: the seats of a row; ``parameters`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
         attackers = tolerated(len(group), self.f)
         return _nearest(group, attackers, self.keep or len(group) - attackers)
 
@@ -288,12 +280,7 @@ class Clipped(AggregatePart):
         borrowed(self, self.of)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask what the other rule wants to know.
-
-        Args:
-            view: the round; nothing of it is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Ask what the other rule wants to know."""
         return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -301,11 +288,6 @@ class Clipped(AggregatePart):
 
         Its weights are restated for the updates as they came: a clipped update is partly the old row, which gets the
         rest. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
-
-        Args:
-            group: the seats of a row; ``old``, ``num_parameters``, ``columns``, ``num_samples`` and ``shrinking``
-                are read.
-            state: of this part, which keeps none: ``{}``.
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
@@ -353,11 +335,6 @@ class FLTrust(AggregatePart):
         """Return the weights on the updates and the old row.
 
         Recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
-
-        Args:
-            group: the seats of a row; ``old``, ``num_parameters``, ``columns``, ``view.judge`` and ``view.round``
-                are read.
-            state: of this part, which keeps none: ``{}``.
         """
         view = group.view
         root = view.judge.trained(group.old, view.round, group.row) - group.old

@@ -56,12 +56,10 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         (4, 6)
     """
 
-    needs = by_slot(train={"clients"}, weigh={"clients", "groups"})
+    needs = by_slot(train={"clients", "penalty", "sgd"}, weigh={"clients", "groups"})
     gives = by_slot(train={"groups"})
     reads = by_slot(train=VARIATES)
     fills = by_slot(train=VARIATES)
-    pulls = True
-    reads_steps = True
     global_lr: Rate = 1.0
 
     def blocks(self) -> Sequence[Block]:

@@ -20,13 +20,14 @@ from pydantic import Field
 
 from hanse.base.factories import Positive, Share, Weight
 from hanse.base.streams import stream
-from hanse.core.part import Choice, Context, SelectPart, State, View
+from hanse.core.part import Choice, Context, SelectPart, Size, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Floats, Ints
 from hanse.games.cumulative import update_cumulative
 
 Seated = Positive | None  # the option clients_per_round of personalised systems; None: everyone
 CLIENTS = frozenset({"clients"})
+SUMS = frozenset({"sums"})  # selectors that read no update, nor what one client says of its training
 
 
 def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
@@ -58,6 +59,17 @@ def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
     return math.ceil(num_clients / clients_per_round)
 
 
+def too_short(size: Size) -> Sequence[str]:
+    """Return a warning if a run ends before a selector that first meets every client has done so."""
+    needed = rounds_to_meet_all(size.clients, size.seats)
+    if size.rounds > needed:
+        return ()
+    return [
+        f"warning: run.rounds: {size.rounds}: to meet all {size.clients} clients, {size.seats} a round, takes {needed} "
+        "rounds; nobody is chosen by value before that"
+    ]
+
+
 def run_order(view: View) -> Ints:
     """Return the present clients ``[n]`` in a random order that is the same in every round of a run."""
     context = view.context
@@ -84,31 +96,18 @@ class Everyone(SelectPart):
     """Every client that is present trains."""
 
     needs = CLIENTS
+    gives = SUMS
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return all present clients.
-
-        Args:
-            view: the round; ``present`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return all present clients."""
         return Choice(view.present), state
 
 
 @dataclass(frozen=True)
-class TheOne(SelectPart):
+class TheOne(Everyone):
     """The only client trains, which holds all data: centralised training."""
 
     needs = frozenset({"pooled"})
-
-    def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the only client.
-
-        Args:
-            view: the round; ``present`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
-        return Choice(view.present), state
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,11 @@ class Uniform(SelectPart):
     """FedAvg's selection: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
 
     needs = CLIENTS
+    gives = SUMS
     clients_per_round: Positive = 10
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the drawn clients in ascending order.
-
-        Args:
-            view: the round; ``present`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the drawn clients in ascending order."""
         m = min(self.clients_per_round, len(view.present))
         return Choice(np.sort(view.draw("select").choice(view.present, m, replace=False))), state
 
@@ -134,6 +129,7 @@ class RoundRobin(SelectPart):
     """Blocks of a random order, over and over, so that all clients sit equally often."""
 
     needs = CLIENTS
+    gives = SUMS
     clients_per_round: Positive = 10
 
     def init(self, context: Context) -> State:
@@ -297,12 +293,16 @@ class ByValue(SelectPart):
     """
 
     needs = VALUES
-    meets_everyone = True
+    gives = SUMS
     clients_per_round: Positive = 10
     averaging: Averaging = "mean"
     start: Start = "first"
     meets: Order = "random"
     ties: Literal["id", "random"] = "id"
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a warning if the run ends before everyone has sat once."""
+        return () if self.meets == "never" else too_short(size)
 
     def ranked(self, view: View, state: State) -> Ints:
         """Return the present clients ``[n]``, the best first."""
@@ -415,7 +415,7 @@ class SFedAvg(SelectPart):
     """
 
     needs = VALUES
-    gives = frozenset({"probabilities"})
+    gives = SUMS | {"probabilities"}
     clients_per_round: Positive = 10
     alpha: Share = 0.75
     beta: Weight = 0.25
@@ -489,8 +489,6 @@ class PowerOfChoice(SelectPart):
         clients_per_round: M, how many clients train in a round.
         decay: factor per round of how many are asked.
         score_samples: on how many training samples a client measures the loss at most; None: on all.
-        pick: "losses" as above. "random": nobody is asked, and a uniform draw decides. That is what the code of
-            GreedyFed's authors comes to, since it lists the losses by id but reads its choice from a shuffled list.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -504,7 +502,6 @@ class PowerOfChoice(SelectPart):
     clients_per_round: Positive = 10
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     score_samples: Positive | None = None
-    pick: Literal["losses", "random"] = "losses"
 
     def init(self, context: Context) -> State:
         """Return the number of all clients, from which the number asked decays."""
@@ -517,7 +514,7 @@ class PowerOfChoice(SelectPart):
             view: the round; ``stage``, ``roster``, ``present``, ``table``, ``home`` and ``draw`` are read.
             state: as :meth:`init` makes it.
         """
-        if view.stage != "open" or self.pick == "random":
+        if view.stage != "open":
             return ()
         return [
             Request(int(c), (Score(QUESTION, view.table.rows[int(view.home[c])][None], limit=self.score_samples),))
@@ -529,12 +526,9 @@ class PowerOfChoice(SelectPart):
 
         Args:
             view: the round, whose ``answers`` have a :class:`hanse.core.port.Scored` by ``(client, QUESTION)`` for each
-                candidate that answered; ``present`` and, for ``pick = "random"``, ``draw`` are read too.
+                candidate that answered; ``present`` is read too.
             state: not read here.
         """
-        if self.pick == "random":
-            m = min(self.clients_per_round, len(view.present))
-            return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state
         found = {c: r for (c, question), r in view.answers.items() if question == QUESTION and isinstance(r, Scored)}
         clients = view.present[np.isin(view.present, list(found))]
         best = greedy(np.array([float(found[c].loss[0]) for c in clients.tolist()]), self.clients_per_round)

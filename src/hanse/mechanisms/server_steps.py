@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.factories import Rate, Weight
-from hanse.core.part import Aggregate, Aggregated, AggregatePart, Context, Group, State, View
+from hanse.core.part import Aggregate, Aggregated, AggregatePart, Along, Context, Group, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
@@ -62,8 +62,11 @@ class ServerStep(AggregatePart):
     of: AggregatePart = BY_SAMPLES
 
     def __post_init__(self) -> None:
-        """Take over the other rule's needs."""
+        """Take over the other rule's needs, and see whether the step has parts that are the updates'."""
         borrowed(self, self.of)
+        object.__setattr__(
+            self, "parted", type(self).scale is not ServerStep.scale and getattr(self.of, "kind", "affine") != "again"
+        )
 
     def first(self, size: int) -> Mapping[str, Tensor]:
         """Return the moments ``[size]`` of a row that has not moved yet, by name; {} if nothing need be remembered."""
@@ -75,6 +78,17 @@ class ServerStep(AggregatePart):
         Args:
             change: the other rule's change of the row's parameters, ``[size]``.
             moments: the row's moments, by the names that :meth:`first` gives them.
+        """
+        raise NotImplementedError
+
+    def scale(self, after: Mapping[str, Tensor]) -> Tensor | float:
+        """Return by how much the step scales the change, ``[size]`` or one number, given the moments after the step.
+
+        The step must be ``scale * change`` plus something that the change has no part in. It tells path values which
+        part of the step is whose (:class:`hanse.mechanisms.value.Path`). A rule without this method has no such parts.
+
+        Args:
+            after: the moments that :meth:`step` returned.
         """
         raise NotImplementedError
 
@@ -111,7 +125,10 @@ class ServerStep(AggregatePart):
         # row is a new tensor, so that its parameters may be written in place
         step, after = self.step(row[:width] - old, moments)
         row[:width] = old + step
-        return Aggregate(row=row, metrics=said.metrics, keeps=after)
+        along = None
+        if self.parted and said.weights is not None:
+            along = Along(said.weights, torch.as_tensor(self.scale(after)).to(old).expand(width))
+        return Aggregate(row=row, metrics=said.metrics, keeps=after, along=along)
 
     def learn(self, outcome: View, state: State) -> State:
         """Keep the moments of rows that stand, and give each new row those of the row that it comes from.
@@ -171,6 +188,10 @@ class FedAvgM(ServerStep):
         velocity = self.momentum * moments["velocity"] + change
         return self.lr * velocity, {"velocity": velocity}
 
+    def scale(self, after: Mapping[str, Tensor]) -> float:
+        """Return ``lr``; the velocity from before the round is in no update."""
+        return self.lr
+
 
 @dataclass(frozen=True)
 class Adaptive(ServerStep):
@@ -202,6 +223,13 @@ class Adaptive(ServerStep):
         m = self.beta1 * moments["m"] + (1 - self.beta1) * change
         v = self.second(moments["v"], change.square())
         return self.lr * m / (v.sqrt() + self.tau), {"m": m, "v": v}
+
+    def scale(self, after: Mapping[str, Tensor]) -> Tensor:
+        """Return ``lr (1 - beta1) / (sqrt(v) + tau)``, ``[size]``, with the ``v`` that the round led to.
+
+        The first moment from before the round is in no update.
+        """
+        return self.lr * (1 - self.beta1) / (after["v"].sqrt() + self.tau)
 
 
 @dataclass(frozen=True)
@@ -258,16 +286,10 @@ class FedNova(AggregatePart):
     (:func:`hanse.mechanisms.scaffold.step_sum`).
     """
 
-    needs = GROUPED
-    reads_steps = True
+    needs = GROUPED | {"sgd"}
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights on the updates and the old row; ``weigh/steps`` records the effective number of steps.
-
-        Args:
-            group: the seats of a row; ``num_samples`` and ``steps`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights on the updates and the old row; ``weigh/steps`` records the effective number of steps."""
         shares = sample_shares(group.num_samples)
         sums = step_sum(np.maximum(group.steps, 1), group.view.context.recipe.momentum)
         effective = float(shares @ sums)
@@ -288,18 +310,12 @@ class QFedAvg(AggregatePart):
         lipschitz: L; None: one over the clients' learning rate.
     """
 
-    needs = GROUPED
-    reads_steps = True
+    needs = GROUPED | {"sgd"}
     q: Weight = 1.0
     lipschitz: Rate | None = None
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the clients that train a group's row for the loss of the model that they start from.
-
-        Args:
-            view: the round; ``stage``, ``table`` and ``seats`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Ask the clients that train a group's row for the loss of the model that they start from."""
         if view.stage != "train" or view.seats is None:
             return ()
         seats = view.seats
@@ -312,13 +328,7 @@ class QFedAvg(AggregatePart):
         ]
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights on the updates and the old row; ``weigh/start_loss`` records the mean of ``F``.
-
-        Args:
-            group: the seats of a row; ``old``, ``num_parameters``, ``columns``, ``loss``, ``view.answers``,
-                ``view.round`` and ``view.trained`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights on the updates and the old row; ``weigh/start_loss`` records the mean of ``F``."""
         view, loss = group.view, group.loss.copy()
         for k, client in enumerate(view.trained.seats.client[group.at].tolist()):
             if isinstance(said := view.answers.get((client, _question(group.row))), Scored):

@@ -17,7 +17,7 @@ anything. :func:`best_set` makes the choice, and :class:`SetAware` is the part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,9 +26,9 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.factories import Positive, Weight
-from hanse.core.part import Choice, Context, SelectPart, State, View
+from hanse.core.part import Choice, Context, SelectPart, Size, State, View
 from hanse.core.table import Floats, Ints
-from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values
+from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values, too_short
 
 _STILL = 0.01  # a client that went less than this share of the median client's way has done nothing
 _PASSES = 10  # at most this many passes over the seats, in each of which every seat may be given to another client
@@ -174,7 +174,6 @@ class SetAware(SelectPart):
     """
 
     needs = VALUES | {"validation"}
-    meets_everyone = True
     clients_per_round: Positive = 10
     emphasis: Weight = 1.0
     rest: Weight = 0.02
@@ -182,6 +181,10 @@ class SetAware(SelectPart):
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.5
     caution: Weight = 1.0
     class_samples: Positive = 100
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a warning if the run ends before everyone has sat once."""
+        return too_short(size)
 
     def init(self, context: Context) -> State:
         """Return the state in which nothing is known of any client.

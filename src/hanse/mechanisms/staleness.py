@@ -40,19 +40,14 @@ class ByStaleness(AggregatePart):
     """
 
     needs = GROUPED
-    takes = frozenset({"late"})
+    gives = frozenset({"late"})
     rule: Literal["fedbuff", "constant", "polynomial", "hinge"] = "fedbuff"
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
     b: Annotated[int, Field(ge=0)] = 4
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights on the updates and on the old row; ``weigh/staleness`` records the mean staleness.
-
-        Args:
-            group: the seats of a row; ``staleness`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights on the updates and on the old row; ``weigh/staleness`` records the mean staleness."""
         weights = self.rate * self.scale(group.staleness) / len(group)
         old = 1.0 - float(weights.sum())
         old = 0.0 if abs(old) < 1e-12 else old  # rounding of the sum; 0 lets the old row be left out

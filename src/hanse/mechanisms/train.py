@@ -50,19 +50,14 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: one row "server", from which every client starts, minimising its own loss."""
 
-    gives = frozenset({"groups"})
+    gives = frozenset({"groups", "sums"})
 
     def blocks(self) -> Sequence[Block]:
         """Return the single row "server"."""
         return (Block("server"),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row.
-
-        Args:
-            view: the round; ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return a seat for each chosen client at its home row."""
         return chosen_seats(view), state
 
 
@@ -74,16 +69,11 @@ class Proximal(SharedModel):
         mu: strength of the pull.
     """
 
-    pulls = True
+    needs = frozenset({"penalty"})
     mu: Weight = 0.1
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row, pulled towards that row.
-
-        Args:
-            view: the round; ``table``, ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return a seat for each chosen client at its home row, pulled towards that row."""
         seats = chosen_seats(view)
         mu = np.full(len(seats), self.mu)
         return Seats(seats.client, seats.start, seats.target, R=units(seats.start, view.table.size), mu=mu), state
@@ -100,10 +90,5 @@ class OwnModels(TrainPart):
         return (Block("own", PER_CLIENT, private=True),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row.
-
-        Args:
-            view: the round; ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return a seat for each chosen client at its own row."""
         return chosen_seats(view), state

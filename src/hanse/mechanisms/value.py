@@ -9,7 +9,8 @@ the round.
 :class:`GameValue` sets up these games. Its subclasses solve them: :class:`GTG`, :class:`Mixture` and
 :class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute their
 values exactly. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they follow a gradient, at the server
-or at the clients. :class:`Path` follows the gradient along the whole step that the row made.
+or at the clients. :class:`Path` follows the gradient along the whole step that the row made,
+:class:`GroupPath` where only sums of groups of updates are seen.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import PartError, UserError, nearest
 from hanse.base.factories import Positive, Rate, Weight
-from hanse.core.part import Aggregated, Context, State, ValuePart, Values, View
+from hanse.core.judge import Coalitions
+from hanse.core.part import Aggregated, Context, Size, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
-from hanse.games import mixture, path, shapley
+from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
-from hanse.learning.blocks import sample_blocks
-from hanse.learning.coalitions import WEIGHED, WORSE, WORST, Coalitions
+from hanse.learning.coalitions import WEIGHED, WORSE, WORST
 from hanse.learning.metrics import METRICS
 from hanse.mechanisms.weigh import sample_shares
 
@@ -52,8 +53,7 @@ Utility = Annotated[str, AfterValidator(_utility)]
 MOST_CHECKED = 8  # seats of a group for which exact values are computed as a check, which takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
-STEPS = "a weighted average of the updates, whose step is the sum of theirs"
-ALONG = "weights on the updates, along which it goes down the gradient"
+OF_ANY = GIVES | {"again"}  # values under any rule, since coalitions' aggregates are made again
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,20 @@ PLACE = Measure(
 PATH = Measure(
     "path value",
     "A path value is how much of what the round gained came along the update's own step, measured on the way that the "
-    "model really went. The values of a round sum to what the round gained, and those of a run to what the run gained.",
+    "model really went. The values of a round sum to what the round gained, and those of a run to what the run gained, "
+    "but for what came through no client's update.",
+    share_out=True,
+)
+NOVEL = Measure(
+    "novel path value",
+    "A novel path value is how much of what the round gained came along what was new in the update's step, in no "
+    "update of the round before. The values sum to less than what was gained.",
+)
+
+GROUP_PATH = Measure(
+    "path value from sums",
+    "A path value is how much of what the round gained came along the update's own step. Here only sums of groups of "
+    "updates are seen, and a member's part of its group's value is estimated over the rounds, in which groups change.",
     share_out=True,
 )
 
@@ -140,16 +153,14 @@ class GameValue(ValuePart):
     """
 
     needs = VALIDATION
-    gives = GIVES
-    takes = frozenset({"again"})
+    gives = OF_ANY
     utility: Utility = field(default="loss", kw_only=True)
     game: mixture.Game = field(default="average", kw_only=True)
 
     def __post_init__(self) -> None:
         """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is no sum."""
         if self.game == "increment":
-            object.__setattr__(self, "takes", frozenset())
-            object.__setattr__(self, "assumes", STEPS)
+            object.__setattr__(self, "gives", GIVES)
 
     def measure(self) -> Measure:
         """Return what a value of this part is called and means, for reports."""
@@ -224,9 +235,23 @@ def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -
     if again is not None:
         return view.judge.coalitions(updates, old, weights, utility, again=again)
     if kind == "increment":
-        return view.judge.coalitions(updates, old, weights, utility, game=kind)
+        elsewhere = bool((view.trained.seats.start[group] != row).any())
+        return view.judge.coalitions(
+            old + _steps(view, group) if elsewhere else updates, old, weights, utility, game=kind
+        )
     affine = _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)
     return view.judge.coalitions(updates, old, weights, utility, affine=affine)
+
+
+def _steps(view: View, group: Ints) -> Tensor:
+    """Return how far the updates at positions ``group [m]`` are from the rows that they started from, ``[m, P]``.
+
+    That is mostly the row that they train. pFedGraph's clients start from another, and what takes the trained row there
+    is in no update.
+    """
+    start = view.trained.seats.start[group]
+    one = len(group) > 0 and bool((start == start[0]).all())
+    return view.trained.rows[group] - view.table.rows[int(start[0]) if one else torch.from_numpy(start)]
 
 
 def _affine(mixed: Mix, row: int, group: Ints, seats: int) -> tuple[float, float] | None:
@@ -239,6 +264,12 @@ def _affine(mixed: Mix, row: int, group: Ints, seats: int) -> tuple[float, float
         return None
     total, old = float(mixed.W[row, group].sum()), float(mixed.W[row, seats + row :][:1].sum())
     return (1.0, 0.0) if abs(total - 1) < 1e-6 and abs(old) < 1e-6 else (total, old)
+
+
+def _new_row(view: View, row: int) -> Tensor:
+    """Return a row of the table as the round makes it, ``[P]``."""
+    made = view.mixed.made.get(row)
+    return made.row if made is not None else mix(view.mixed.W[row][None], view.trained.rows, view.table.rows)[0]
 
 
 def _only_these(mixed: Mix, row: int, group: Ints, seats: int, game: mixture.Game) -> bool:
@@ -328,6 +359,9 @@ class _Among:
         return self.game.many(self.named(coalitions))
 
 
+_SURE = 40  # models for each seat at most, where the ranking is to be sure and no budget is given
+
+
 @dataclass(frozen=True)
 class Mixture(GameValue):
     """Semivalues from a surrogate of the utility in the mixture of the updates (:mod:`hanse.games.mixture`).
@@ -336,8 +370,9 @@ class Mixture(GameValue):
     model has no finite loss leave the game first, and each is worth what such a model is to the whole.
 
     Attributes:
-        budget: how many models of a group are evaluated at most; None: 10 for each seat. If all coalitions fit, the
-            values are exact. A budget that is too small for the number of seats is raised to the least that works.
+        budget: how many models of a group are evaluated at most; None: 10 for each seat, 40 with ``sure``. If all
+            coalitions fit, the values are exact. A budget that is too small for the number of seats is raised to the
+            least that works.
         semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
         alpha: of the beta-Shapley value; None: 4.
         beta: of the beta-Shapley value; None: 1.
@@ -345,13 +380,14 @@ class Mixture(GameValue):
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
         top: how many best seats for "top"; None: 1.
         precision: for "payout"; None: 0.01.
+        sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: go by
+            ``stop``. Seats that differ by less than a hundredth of the sum of the positive values need no ranking.
         interactions: record which seats complement each other and which duplicate each other.
         also: smaller budgets. The values that they would have given are recorded as well, and cost no further model.
         check: compute the exact values beside the estimate, for groups of at most 8 seats.
     """
 
-    takes = frozenset()  # the surrogate is one of mixtures
-    assumes = "models that are mixtures of the updates, between which its surrogate goes"
+    gives = GIVES  # the surrogate is one of mixtures
     budget: Positive | None = None
     semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
     alpha: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -359,6 +395,7 @@ class Mixture(GameValue):
     stop: Literal["budget", "top", "payout"] = "budget"
     top: Positive | None = None
     precision: Rate | None = None
+    sure: Annotated[float, Field(gt=0.5, lt=1)] | None = None
     interactions: bool = False
     also: Sequence[Positive] = ()
     check: bool = False
@@ -372,6 +409,7 @@ class Mixture(GameValue):
             ("beta", "semivalue", "beta"),
             ("top", "stop", "top"),
             ("precision", "stop", "payout"),
+            ("sure", "stop", "budget"),
         ):
             if getattr(self, name) is not None and getattr(self, of) != wanted:
                 raise UserError(
@@ -437,7 +475,8 @@ class Mixture(GameValue):
             return [gram[np.ix_(sound, sound)] for gram in both if gram is not None]
 
         m = len(sound)
-        budget = None if self.budget is None else max(self.budget, min(2**m, 2 * m + 2))
+        most = self.budget if self.budget is not None or self.sure is None else _SURE * m
+        budget = None if most is None else max(most, min(2**m, 2 * m + 2))
         among, seed = _Among(memo, sound), _seed(view)
         return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough(), game=self.game)
 
@@ -453,6 +492,8 @@ class Mixture(GameValue):
 
     def _enough(self) -> Callable[[Floats, Floats], bool] | None:
         """Return the rule that ends the evaluation early, if one was chosen: it gets values and errors ``[n]``."""
+        if self.sure is not None:
+            return mixture.ranking_settled(self.sure)
         if self.stop == "top":
             return mixture.top_settled(self.top or 1)
         return mixture.shares_settled(self.precision or 0.01) if self.stop == "payout" else None
@@ -549,7 +590,6 @@ class FirstOrder(ValuePart):
 
     needs = VALIDATION
     gives = GIVES
-    assumes = ALONG
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
@@ -606,7 +646,6 @@ class FirstOrderAtClients(ValuePart):
 
     needs = frozenset({"groups"})
     gives = frozenset({"values"})
-    assumes = ALONG
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
@@ -751,10 +790,16 @@ class Path(ValuePart):
     """Path values: the fall of the validation loss along the step that each row made, shared out among the updates.
 
     The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
-    loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w)``. It takes
-    ``points`` gradients for any number of updates. What else moves the loss (rows that are mixed in besides, buffers,
-    the error of the integral) is nobody's, and is recorded as ``value/residual``: the round's gain, ``value/gain``,
-    minus the sum of the values, ``value/sum``.
+    loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w_i)``, where w_i
+    is the row that it started from: w, but in pFedGraph. It takes ``points`` gradients for any number of updates. Along
+    the step of a server optimiser, an update's part is its weighted step as the optimiser scales it, with the scales
+    that the round led to.
+
+    What else moves the loss is nobody's, and is recorded as ``value/residual``: the round's gain, ``value/gain``, minus
+    the sum of the values, ``value/sum``, all over ``value/rows`` rows. Of this ``value/carried`` is what came along the
+    part of the step that is in no update (momentum, rows that are mixed in besides) or, with ``novel``, is not new; the
+    rest is the error of the integral, and what buffers moved that have no gradient (all but the statistics of PyTorch's
+    batch norms).
 
     Attributes:
         points: Gauss-Legendre points on the path, 1 to 24; they are doubled while the integral is further than 1 % from
@@ -765,15 +810,14 @@ class Path(ValuePart):
     """
 
     needs = VALIDATION
-    gives = GIVES
-    assumes = STEPS
+    gives = GIVES | {"parted"}
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     novel: bool = False
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the telling with what a path value is."""
-        return Telling(measures=replace(PATH, share_out=not self.novel))
+        return Telling(measures=NOVEL if self.novel else PATH)
 
     def init(self, context: Context) -> State:
         """Return the state before any round: with ``novel``, the steps ``[S, parameters]`` of the round before, and the
@@ -786,40 +830,57 @@ class Path(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return path values ``[S]``.
 
-        A group whose path has no finite gradient is worth 0, and is counted in ``value/not_finite``.
+        A group whose path has no finite gradient, or ends at no finite loss, is worth 0, and is counted in
+        ``value/not_finite``.
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed`` and ``context`` are read.
             state: as :meth:`init` makes it.
         """
-        updates, blocks = view.trained, len(sample_blocks(len(view.judge.validation or ())))
-        worth = np.zeros((len(updates), 1 + blocks))
-        metrics = dict.fromkeys(("value/gain", "value/gradients", "value/not_finite"), 0.0)
+        updates, shares = view.trained, view.judge.block_shares
+        per_seat, by_block = np.zeros(len(updates)), np.zeros((len(updates), len(shares)))
+        metrics, by_row = {"value/gradients": 0.0, "value/not_finite": 0.0}, dict[int, dict[str, float]]()
         for row, group in updates.seats.groups().items():
-            ends = torch.stack([view.table.rows[row], mix(view.mixed.W[row][None], updates.rows, view.table.rows)[0]])
-            before, after = view.judge.score(ends).loss
-            metrics["value/gain"] += before - after
+            ends = torch.stack([view.table.rows[row], _new_row(view, row)])
+            before, after = view.judge.score(ends).loss.tolist()
+            gain, carried = before - after, 0.0
             found = path.integrate(
-                lambda w: -view.judge.gradients(w[None]), ends[0], ends[1] - ends[0], self.points, gain=before - after
+                view.judge.block_gradients, ends[0], ends[1] - ends[0], self.points, gain=-gain, shares=shares
             )
             metrics["value/gradients"] += found.evaluated
-            if not found.finite:
+            mine = -self._along(found, view, row, group, state)
+            if math.isfinite(gain) and np.isfinite(mine).all():
+                by_block[group], per_seat[group] = mine, mine @ shares
+                carried = -found.total - float(per_seat[group].sum())
+            else:
                 metrics["value/not_finite"] += 1
-                continue
-            worth[group] = self._along(found, view, row, group, state)
-        per_seat = worth[:, 0]
-        metrics["value/sum"] = float(per_seat.sum())
-        metrics["value/residual"] = metrics["value/gain"] - metrics["value/sum"]
-        return Values(per_seat, metrics=metrics, without_block=worth[:, 1:]), state
+            residual = gain - float(per_seat[group].sum())
+            by_row[row] = {"value/gain": gain, "value/carried": carried, "value/residual": residual}
+        for name in ("value/gain", "value/carried", "value/residual"):
+            metrics[name] = float(sum(parts[name] for parts in by_row.values()))
+        metrics["value/sum"], metrics["value/rows"] = float(per_seat.sum()), float(len(by_row))
+        without = by_block[:, :0]
+        if len(shares) > 1:
+            without = (per_seat[:, None] - by_block * shares) / (1 - shares)
+        return Values(per_seat, metrics=metrics, without_block=without, by_row=by_row), state
 
     def _along(self, found: path.PathIntegral, view: View, row: int, group: Ints, state: State) -> Floats:
-        """Return what each seat of a group is worth by each gradient, ``[m, 1 + B]``."""
-        width, old = view.context.layout.num_parameters, view.table.rows[row]
-        found = replace(found, gradients=found.gradients[:, :width])  # buffers have no gradient
-        steps = view.trained.rows[group, :width] - old[:width]
+        """Return how much the loss rises along each seat's part of the step by each block of samples, ``[m, B]``."""
+        width = view.context.layout.num_parameters
+        gradients, weights = found.gradients, view.mixed.W[row, group]
+        if row in view.mixed.made:
+            told = view.get(Aggregated)
+            along = None if told is None else told.said[row].along
+            if along is None:
+                raise PartError(f"mechanism.weigh: row {row}: says 'parted', but its Aggregate has no 'along'")
+            # a server's step scales the parameters; buffers are averaged
+            gradients, weights = gradients.clone(), along.weights
+            gradients[:, :width] *= along.scale
+        steps = _steps(view, group)
         if self.novel:
-            steps = path.beyond(steps, state["steps"][torch.from_numpy(state["targets"] == row)])
-        return np.asarray(view.mixed.W[row, group][:, None] * found.along(steps))
+            new = path.beyond(steps[:, :width], state["steps"][torch.from_numpy(state["targets"] == row)])
+            steps, gradients = new, gradients[:, :width]
+        return np.asarray(weights[:, None] * replace(found, gradients=gradients).along(steps))
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the state with this round's steps, for ``novel``.
@@ -831,6 +892,85 @@ class Path(ValuePart):
         updates = outcome.trained
         if not self.novel or not len(updates):
             return state
-        width, targets = outcome.context.layout.num_parameters, updates.seats.target
-        old = outcome.table.rows[torch.from_numpy(targets), :width]
-        return {"steps": updates.rows[:, :width] - old, "targets": targets.copy()}
+        steps = _steps(outcome, np.arange(len(updates)))[:, : outcome.context.layout.num_parameters]
+        return {"steps": steps, "targets": updates.seats.target.copy()}
+
+
+@dataclass(frozen=True)
+class GroupPath(ValuePart):
+    """Path values of members whose updates the server sees only in sums (``[federation] secure``).
+
+    A path value is linear in the update, so each group's sum has the sum of its members' values; those follow by least
+    squares over the rounds so far, in which groups change (:mod:`hanse.games.group_sums`). In every round the values of
+    a group's members sum to the group's. The standard errors are made to be added in squares over rounds
+    (:func:`hanse.games.group_sums.shares`).
+
+    Recorded besides what :class:`Path` records: ``value/sums``, how many sums were seen so far, and ``value/noise``,
+    how much a member's value changes from round to round (a standard deviation).
+
+    Attributes:
+        points: as for :class:`Path`.
+        prior: how many rounds the mean of all clients counts as in each client's mean value.
+        utility: "loss".
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> federation = {"secure": {"group": 3}}
+        >>> small = rehearse({"name": "fedavg", "value": "group_path"}, federation=federation)
+        >>> part, view, state = small.before("value")
+        >>> values, state = part.value(view, state)
+        >>> values.per_seat.shape, state["count"]
+        ((4,), 1)
+    """
+
+    needs = VALIDATION | {"secure"}
+    gives = GIVES | {"sums"}
+    points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
+    prior: Annotated[float, Field(ge=1e-6, le=1e6)] = group_sums.PRIOR
+    utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
+
+    def tells(self, standing: frozenset[str]) -> Telling:
+        """Return the telling with what a path value is."""
+        return Telling(measures=GROUP_PATH)
+
+    def init(self, context: Context) -> State:
+        """Return the state before any round: the normal equations of no sums."""
+        none = group_sums.Sums.none(context.num_clients)
+        return {**vars(none)}
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line if there are too many clients for equations of all pairs."""
+        if size.clients <= group_sums.MOST_MEMBERS:
+            return ()
+        allowed = f"allowed: at most {group_sums.MOST_MEMBERS}"
+        return [f"mechanism.value: 'group_path' with {size.clients} clients; {allowed}"]
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        """Return the values of the members whose groups were summed, ``[S]``.
+
+        Args:
+            view: the round; ``context.sums``, ``seats`` and what :meth:`Path.value` reads are read.
+            state: as :meth:`init` makes it.
+        """
+        seen, _ = Path(self.points).value(view, {})
+        assert view.context.sums is not None  # guaranteed by the need "secure"
+        assert view.seats is not None
+        clients = view.trained.seats.client
+        groups = [np.flatnonzero(np.isin(clients, one)) for one in view.context.sums(view.seats.client, view.round)]
+        groups = [at for at in groups if len(at)]
+        if not groups:
+            return seen, state
+        sums = np.array([seen.per_seat[at].sum() for at in groups])
+        known = group_sums.Sums(**state).and_these([clients[at] for at in groups], sums)
+        members = group_sums.members(known, self.prior)
+        per_seat, errors = seen.per_seat.copy(), np.full(len(clients), np.nan)
+        without = None if seen.without_block is None else seen.without_block.copy()
+        for at, amount in zip(groups, sums.tolist(), strict=True):
+            per_seat[at], errors[at] = group_sums.shares(members, clients[at], amount)
+            if without is not None:  # another draw of the samples moves the group's sum, and each member by its share
+                without[at] = per_seat[at, None] + (without[at].sum(0) - amount) / len(at)
+        metrics = {**seen.metrics, "value/sums": float(known.count)}
+        if math.isfinite(members.noise):
+            metrics["value/noise"] = members.noise
+        found = replace(seen, per_seat=per_seat, standard_errors=errors, without_block=without, metrics=metrics)
+        return found, {**vars(known)}

@@ -53,14 +53,10 @@ class BySamples(AggregatePart):
     """FedAvg's average: weights in proportion to the reported numbers of samples (McMahan et al. 2017)."""
 
     kind = "average"
+    gives = frozenset({"sums"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the sample shares ``[m]``.
-
-        Args:
-            group: the seats of a row; ``num_samples`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the sample shares ``[m]``."""
         return Aggregate(sample_shares(group.num_samples))
 
 
@@ -76,12 +72,7 @@ class SamplesOverProbability(AggregatePart):
     needs = frozenset({"probabilities"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the shares of samples over probability, ``[m]``.
-
-        Args:
-            group: the seats of a row; ``num_samples``, ``view.get`` and ``view.trained`` are read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the shares of samples over probability, ``[m]``."""
         drawn = group.view.get(Probabilities)
         assert drawn is not None  # guaranteed by the need "probabilities"
         clients = group.view.trained.seats.client[group.at]
@@ -96,12 +87,7 @@ class UniformWeights(AggregatePart):
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return equal weights ``[m]``.
-
-        Args:
-            group: the seats of a row; nothing of it is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return equal weights ``[m]``."""
         return Aggregate(np.full(len(group), 1.0 / len(group)))
 
 
@@ -185,12 +171,7 @@ class InverseDistance(AggregatePart):
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean.
-
-        Args:
-            group: the seats of a row; ``parameters`` is read.
-            state: of this part, which keeps none: ``{}``.
-        """
+        """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean."""
         if len(group) == 1:
             return Aggregate(np.ones(1))
         found = distances_to_mean(group.parameters, 1 if self.norm == "l1" else 2)

@@ -18,8 +18,8 @@ from hanse.learning.metrics import ACCURACY, LOSS, Reading
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
 from hanse.reports.groups import SeedGroup, honest_of, roles_of
 from hanse.reports.market import MOST
-from hanse.reports.money import Books
-from hanse.runs.record import RunRecord
+from hanse.reports.money import Books, granted
+from hanse.runs.run_record import RunRecord
 
 _SECTION = "How well it learned"
 MOST_ON_CURVE = 400  # points of a curve
@@ -291,7 +291,7 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
         told = "its utility, which is what the market brought it less what sharing and its net payments cost,"
     elif books is not None:
         worth, what, axis = (
-            books.held[-1] - run.grant,
+            books.held[-1] - granted(run),
             f"Tokens earned against {run.main.title}",
             "tokens earned or lost",
         )

@@ -11,7 +11,7 @@ holds the rows of the last checkpoint against them, in any run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,16 +21,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_arrays, run_folder
-from hanse.core.entry import TOKEN, Transaction, escrow
+from hanse.base.factories import named_choice
+from hanse.base.files import read_arrays, read_toml, run_folder, table
+from hanse.core.entry import LOG, TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
-from hanse.ledger.place import is_settled, reading, rounds_written, verify_run
+from hanse.ledger.run_ledger import is_settled, movements, reading, rounds_written, verify_run
+from hanse.mechanisms.ipfl import IPFL
+from hanse.mechanisms.registry import built_in_parts
 from hanse.runs.reading import last_state
-from hanse.runs.record import MarketRound, RunRecord, has_hashes, load_run, lost_rounds, recorded_markets, rounds_of
-from hanse.runs.replay import against_rules, unlike_books, unlike_rows, wrong_delivery, wrong_payments
+from hanse.runs.recorded_market import MarketRound, recorded_markets
+from hanse.runs.replay import (
+    against_rules,
+    unlike_books,
+    unlike_rows,
+    unlike_settings,
+    wrong_delivery,
+    wrong_payments,
+)
+from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.replay_tokens import replay_tokens
+from hanse.runs.round_record import lost_rounds, rounds_of
+from hanse.runs.run_record import RunRecord, load_run
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
@@ -134,20 +147,19 @@ def load_market(folder: Path) -> list[MarketRound]:
     return found
 
 
-def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
+def audit_run(folder: Path) -> Audit:
     """Replay a run's markets and check them against its books, and check models that are recorded by their hashes.
 
-    The checks are: the graph is the one that iPFL's Algorithm 2 gives for what was declared; no import is too many and,
-    unless the algorithm stops at the first seller that does not pay, none was left out (eq. 9), by the same figures as
-    ``market/eq9`` of the run; payments are the prices; nobody loses, by what was declared and by what is true; who did
-    not pay got nothing; and the ledger has exactly these payments. Of PI-FL's and TIFF's auctions every posting is
-    computed anew. In any run with books, grants and kinds of payments are checked, and whether the files of the rounds
-    are those that were written. The facts are by how much imports were left out where the algorithm stops, who traded
-    nothing, and how known cheats fared.
+    The checks are: the market's rules are those of the settings; the graph is the one that iPFL's Algorithm 2 gives
+    for what was declared; no import is too many and, unless the algorithm stops at the first seller that does not
+    pay, none was left out (eq. 9), by the same figures as ``market/eq9`` of the run; payments are the prices;
+    nobody loses, by what was declared and by what is true; who did not pay got nothing; and the ledger has exactly
+    these payments. Of PI-FL's and TIFF's auctions every posting is computed anew. In any run with books, grants and
+    kinds of payments are checked, and whether the files of the rounds are those that were written. The facts are by
+    how much imports were left out where the algorithm stops, who traded nothing, and how known cheats fared.
 
     Args:
         folder: the run directory.
-        ledger_url: where the books are, if not in the folder.
 
     Raises:
         UserError: there is no run, it has neither a market nor such models, or it cannot be read.
@@ -156,23 +168,15 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     made = _made_rows(folder)
     records, models = _records(folder), () if made is None else (made,)
     if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
-        return _audit_of(0, (records, *_books(folder, (), ledger_url), *models, _cheats_hold(folder, ledger_url)), ())
+        return _audit_of(0, (records, *_books(folder, ()), *models, _cheats_hold(folder)), ())
     rounds = load_market(folder)
     run, clients = load_run(folder), client_sums(rounds)
     lines = {int(line["round"]): line for line in run.metrics}
     found: list[Check | Fact | None] = [
         records,
-        _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
+        _settings(folder, rounds),
+        *([_offers(rounds)] if any(r.tariff for r in rounds) else _by_algorithm(rounds, lines)),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
-        _all("no import too many", "every import is worth at least its price (iPFL eq. 9)", rounds, _too_many),
-        _left_out(rounds),
-        _all("market/eq9", "the run's own metric is what its record gives", rounds, partial(_unlike_eq9, lines)),
-        _rationality(
-            "individual rationality",
-            rounds,
-            "nobody lost in any round, by what clients declared of themselves",
-            _declared,
-        ),
         _rationality(
             "true rationality",
             rounds,
@@ -180,7 +184,7 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
             lambda r: r.utility,
         ),
         _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
-        *_books(folder, rounds, ledger_url),
+        *_books(folder, rounds),
         *models,
         *who_traded(run, clients),
     ]
@@ -193,7 +197,52 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     return _audit_of(len(rounds), found, clients)
 
 
-def _cheats_hold(folder: Path, ledger_url: str | None) -> Fact | None:
+def _by_algorithm(rounds: Sequence[MarketRound], lines: Mapping[int, Mapping[str, Any]]) -> list[Check | Fact]:
+    """Return what holds of a market whose graph and prices follow from what clients declare."""
+    return [
+        _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
+        _all("no import too many", "every import is worth at least its price (iPFL eq. 9)", rounds, _too_many),
+        _left_out(rounds),
+        _all("market/eq9", "the run's own metric is what its record gives", rounds, partial(_unlike_eq9, lines)),
+        _rationality(
+            "individual rationality",
+            rounds,
+            "nobody lost in any round, by what clients declared of themselves",
+            _declared,
+        ),
+    ]
+
+
+def _settings(folder: Path, rounds: Sequence[MarketRound]) -> Check | Fact:
+    """Return whether every market had the rules of the run's settings; a fact if its parts are not built in."""
+    parts = built_in_parts(read_toml(folder / "config.toml"))
+    if not all(isinstance(parts.get(slot), IPFL) for slot in ("weigh", "settle")):
+        return Fact("settings", "not known: not all parts of the market are built in")
+    what = "every market had the pricing, the tariff and the weight of distances that the run's settings name"
+    return _all("settings", what, rounds, unlike_settings(parts))
+
+
+def _offers(rounds: Sequence[MarketRound]) -> Check:
+    """Return whether only offers were bought in a market at posted prices, whose buyers choose for themselves."""
+    return _all("offers", "only models that were on sale were bought, each at the posted price", rounds, _not_on_sale)
+
+
+def _not_on_sale(r: MarketRound) -> str:
+    """Return who bought what was not offered, or what was offered at another price than the tariff's; "" if nobody."""
+    if r.tariff is None:
+        return "it has no tariff, and other rounds have one"
+    offered = np.isfinite(r.market.costs)
+    wrong = np.flatnonzero(offered & ~np.isclose(r.market.costs, r.tariff.price(r.market.sizes), rtol=1e-12))
+    if len(wrong):
+        return f"the model of client {r.clients[wrong[0]]} was on sale at another price than the tariff's"
+    bad = np.argwhere((r.graph != 0) & (~offered[None, :] | np.eye(len(offered), dtype=bool)))
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+
+
+def _cheats_hold(folder: Path) -> Fact | None:
     """Return what those hold at the end whom the experiment's file makes cheat, beside the others' mean; None for a run
     without books.
     """
@@ -201,15 +250,20 @@ def _cheats_hold(folder: Path, ledger_url: str | None) -> Fact | None:
         return None
     run = load_run(folder)
     cheats = {c: conduct.label or "cheats" for conduct in run.about.conducts if conduct.cheats for c in conduct.clients}
-    with reading(folder, ledger_url) as ledger:
-        balances = ledger.balances()
+    if not cheats:
+        return Fact("known cheats", _no_cheats(run))
+    try:
+        with reading(folder) as ledger:
+            balances = ledger.balances()
+    except UserError:  # books that do not hold: the check of conservation says it
+        return None
     held = [
         (balances.get(account(c), 0) + balances.get(escrow(c), 0)) / TOKEN
         for c in range(run.num_clients)
         if account(c) in balances
     ]
-    if len(held) != run.num_clients or not cheats:
-        return Fact("known cheats", "none of these clients, by the experiment's file") if not cheats else None
+    if len(held) != run.num_clients:
+        return None
     honest = [tokens for c, tokens in enumerate(held) if c not in cheats]
     beside = f"; the others have {np.mean(honest):.3f} on average" if honest else ""
     each = (f"client {run.client_label(c)} (of the {cheats[c]}) has {held[c]:.3f} tokens" for c in sorted(cheats))
@@ -360,41 +414,41 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
 
 
-def _records(folder: Path) -> Check | Fact:
-    """Return whether the file of every round is there and is the one that was written; a fact if no hash can tell."""
+def _records(folder: Path) -> Check:
+    """Return whether the file of every round is there and is the one that was written."""
     lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
     more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-    if not lost and not has_hashes(folder):
-        return Fact("records", "an older hanse wrote the run: its lines have no hashes of the rounds' files")
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
 
-def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> list[Check]:
-    """Return whether the ledger's chain of hashes is whole and its sum 0, and whether its postings are those that the
+def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
+    """Return whether the ledger holds and its sum is 0, and whether its postings are those that the
     run's settings and records give: grants, kinds, a market's payments, an auction's. Nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
-        return []
-    with reading(folder, ledger_url) as ledger:
-
-        def history() -> Iterator[tuple[int, Transaction]]:
-            return ((record.round, record.transaction) for record in ledger.history())
-
-        verdict, through = verify_run(folder, ledger), rounds_written(folder, ledger)
+        return [Check("conservation", False, "ledger.json is gone")] if (folder / LOG).exists() else []
+    with reading(folder) as ledger:
+        verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        unlike, odd = unlike_books(rounds, history(), through), against_rules(folder, history())
+        through = rounds_written(folder, ledger)
+        unlike, odd = unlike_books(rounds, movements(ledger), through), against_rules(folder, movements(ledger))
         lost = bool(lost_rounds(folder))
         settled = is_settled(folder, ledger)
-        auctions, differs = (0, "") if lost else replay_tokens(folder, history(), through, settled)
-    said = f"{verdict.transactions} transactions; the books and the records agree to the unit"
+        auctions, differs = (0, "") if lost else replay_tokens(folder, movements(ledger), through, settled)
+        valued, otherwise = (0, "") if lost else replay_by_value(folder, movements(ledger), through)
+    known = bool(rounds) or (not lost and (auctions is not None or valued is not None))
+    compared = "the books and the records agree to the unit" if known else "no record says which they should be"
+    said = f"{verdict.transactions} transactions; {compared}"
     grants = "one grant a client, of the size that was set, and only kinds of payments that the rule posts"
     found = [Check("conservation", not unlike, unlike or said), Check("grants and kinds", not odd, odd or grants)]
+    if lost and not rounds:
+        return [*found, Check("auctions", False, "not computed anew: a round's file is lost")]
+    if valued is not None:
+        said = f"what {valued} rounds paid by value follows from records"
+        found.append(Check("by value", not otherwise, otherwise or said))
     if auctions is None or rounds:
         return found
-    if auctions == 0 and not differs:
-        why = "a round's file is lost" if lost else "the records hold too little, as those of an older hanse do"
-        return [*found, Check("auctions", False, f"not computed anew: {why}")]
     return [*found, Check("auctions", not differs, differs or f"all postings of {auctions} rounds follow from records")]
 
 
@@ -421,5 +475,16 @@ def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fac
     ]
     return (
         Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round"),
-        Fact("known cheats", "; ".join(earned) or "none of these clients, by the experiment's file"),
+        Fact("known cheats", "; ".join(earned) or _no_cheats(run)),
     )
+
+
+def _no_cheats(run: RunRecord) -> str:
+    """Return in words that no client is said to cheat; or that this is not known, since of something in the
+    experiment's file nothing is said: a behaviour or policy of a user's own, or an ``about.json`` that has lost it.
+    """
+    policy = named_choice(table(run.config, "clients").get("policy"), "")
+    acting = [*table(run.config, "behaviour"), *([policy] if ":" in policy else [])]
+    if len(acting) > len(run.about.conducts):
+        return f"not known: the run does not say of all that act in it whether they cheat ({', '.join(acting)})"
+    return "none of these clients, by the experiment's file"

@@ -54,7 +54,8 @@ class Lines:
     """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
     axis counts (rounds), so that its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
     are; these lines have no legend of their own. ``places``: the names of x = 0, 1, 2, ...; none if x is a number.
-    ``named``: a single curve is named, too.
+    ``rows``: the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
+    logarithmic beyond 1. ``named``: a single curve is named, too.
     """
 
     lines: tuple[Line, ...]
@@ -63,6 +64,7 @@ class Lines:
     whole: bool = True
     hollow: str = ""
     places: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
     named: bool = False
 
 
@@ -271,7 +273,9 @@ def _rows(chart: Chart) -> Iterator[list[Any]]:
         yield ["series", label or "label", value or "value", "error"]
         for series in marks.series:
             errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
-            yield from ([series.name, *row] for row in zip(marks.labels, series.values, errors, strict=True))
+            rows = zip(marks.labels, series.values, errors, strict=True)
+            # of stacked series a place without a number belongs to another one
+            yield from ([series.name, *row] for row in rows if not (marks.stacked and np.isnan(row[1])))
     elif isinstance(marks, Graph):
         yield ["from", "to", marks.unit]
         for i, j in np.argwhere(marks.weight > 0):
@@ -290,8 +294,9 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
         none = np.full(len(line.x), np.nan)
         bands = [line.low, line.high, *([line.left, line.right] if sideways else [])]
         x = [marks.places[round(place)] for place in line.x] if marks.places else line.x
+        y = [marks.rows[round(place)] for place in line.y] if marks.rows else line.y
         known = [none if band is None else band for band in bands]
-        yield from ([line.name, *row] for row in zip(x, line.y, *known, strict=True))
+        yield from ([line.name, *row] for row in zip(x, y, *known, strict=True))
 
 
 def _cell(value: Any, digits: int) -> Any:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.looking import is_looking
+from hanse.base.factories import named_choice
+from hanse.base.import_trust import is_looking
 from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import SeedGroup
-from hanse.runs.record import RunRecord
+from hanse.runs.run_record import RunRecord
 
 MOST_CLIENTS = 500  # columns of a map
 MOST_MAPS = 3  # splits that are built for one report
@@ -50,7 +51,7 @@ def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
     """Return what can be said of the splits of some experiments, each split once.
 
     At most three are built, and nothing is downloaded. What cannot be built has the reason in ``skipped``. So has a
-    source given by import path, where those are refused (:mod:`hanse.base.looking`).
+    source given by import path, where those are refused (:mod:`hanse.base.import_trust`).
 
     Args:
         groups: the experiments.
@@ -70,7 +71,7 @@ def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
 def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts:
     """Return what can be said of one run's split; unless ``build``, only what the experiment's file says."""
     table = dict(run.config.get("data", {}))
-    name = f"{table.get('source', 'digits')}, {table.get('partition', 'dirichlet')}"
+    name = f"{named_choice(table.get('source'), 'digits')}, {named_choice(table.get('partition'), 'dirichlet')}"
     name += f", split seed {table.get('seed', 0)}"
     if not build:
         return DataFacts(name, groups, skipped=f"only the first {MOST_MAPS} splits are shown")

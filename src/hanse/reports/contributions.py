@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hanse.core.telling import Measure
-from hanse.games.jackknife import jackknife_errors
+from hanse.games.jackknife import interval_errors
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
 from hanse.reports.groups import SeedGroup
-from hanse.runs.record import RunRecord
+from hanse.runs.run_record import RunRecord
 
 # ---- how sure sums of values are
 
@@ -86,7 +86,7 @@ def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
     for g, clients in enumerate(groups):
         group_of[clients] = g
     whose = (run, group_of, len(groups), ends)
-    return Errors(_sampling(*whose), jackknife_errors(_without_block(*whose)))
+    return Errors(_sampling(*whose), interval_errors(_without_block(*whose)))
 
 
 def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
@@ -167,6 +167,33 @@ def lost_files(run: RunRecord) -> list[str]:
     ]
     more = len(run.lost) - len(told)
     return [*told, f"The same holds for {more} more rounds."] if more > 0 else told
+
+
+def fall(run: RunRecord) -> Floats | None:
+    """Return by how much the validation loss fell in each round, ``[R]``, if the values are parts of this fall.
+
+    Only path values are. None for other values, and for a run in which a round with values has not recorded it, or a
+    round has lost its line.
+    """
+    if [line["round"] for line in run.metrics] != list(range(len(run.metrics))):
+        return None
+    valued = [line for line in run.metrics if "value/sum" in line]
+    known = [line.get("value/gain") for line in valued]
+    if not valued or not all(isinstance(one, int | float) and np.isfinite(one) for one in known):
+        return None
+    return np.array([line.get("value/gain", 0.0) for line in run.metrics], np.float64)
+
+
+def gained(run: RunRecord) -> float | None:
+    """Return by how much the validation loss fell over the whole run (see :func:`fall`)."""
+    by_round = fall(run)
+    return None if by_round is None else float(by_round.sum())
+
+
+def fallen(run: RunRecord) -> str:
+    """Return the name of what :func:`fall` is the fall of: one model's validation loss, or those of several."""
+    several = any(isinstance(n := line.get("value/rows"), int | float) and n > 1 for line in run.metrics)
+    return "the validation losses of all models together" if several else "the validation loss"
 
 
 def without_values(run: RunRecord) -> list[str]:
@@ -272,7 +299,7 @@ class Standings:
             The differences ``[n]`` and their standard errors ``[n]`` (NaN: not known); at the client itself both are 0.
         """
         at = self._at(client)
-        drawn = jackknife_errors(self.without - self.without[at])
+        drawn = interval_errors(self.without - self.without[at])
         own = self.sampling[at]
         unknown = np.isnan(drawn) & (np.isnan(self.sampling) | np.isnan(own)) | np.isinf(self.sampling) | np.isinf(own)
         sampling = sum(np.nan_to_num(one, posinf=0.0) ** 2 for one in (self.sampling, own))
@@ -310,6 +337,25 @@ class Standings:
         tied = self.clients[~apart & (self.clients != client)]
         return np.flatnonzero(np.isin(self._ordered(client), tied))
 
+    def groups(self) -> list[Ints]:
+        """Return the clients in groups, the highest sums first. Any two clients of different groups can be told apart.
+
+        Inside a group not all pairs can. Every pair is compared, so that of more than 300 clients there is one group.
+
+        Example:
+            >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
+            >>> Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan)).groups()
+            [array([0, 2]), array([1])]
+        """
+        order = self.clients[np.argsort(-self.totals, kind="stable")]
+        if not len(order) or len(order) > MOST_CLIENTS:
+            return [order] if len(order) else []
+        place = {client: at for at, client in enumerate(order.tolist())}
+        # the last place, from the highest sum down to each, that cannot be told apart from one so far
+        reach = np.maximum.accumulate([max([at, *(place[c] for c in self.tied(client).tolist())])
+                                       for client, at in place.items()])  # fmt: skip
+        return np.split(order, np.flatnonzero(reach == np.arange(len(order)))[:-1] + 1)
+
     def parts(self) -> tuple[Floats, Floats]:
         """Return each sum as a part of all sums above zero, and how sure that is.
 
@@ -333,7 +379,7 @@ class Standings:
         if not self._recorded:
             return part, np.sqrt(sampling)
         wholes = np.maximum(self.without, 0.0).sum(axis=0)
-        drawn = jackknife_errors(self.without / wholes) if (wholes > 0).all() else unknown
+        drawn = interval_errors(self.without / wholes) if (wholes > 0).all() else unknown
         return part, np.sqrt(sampling + drawn**2)
 
 
@@ -405,6 +451,7 @@ MOST_CLIENTS = 300  # rows of the heat map
 MOST_CELLS = 60_000  # of the heat map, which is written into the page
 MOST_COLUMNS = 400  # of the heat map, and points of a line
 _TOP = 5  # clients whose order a smaller budget is asked about
+MOST_STACKED = 8  # bands, that of all other clients included
 MOST_PAIRED = 40  # clients of the map of interactions
 ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest and of the lowest sums by budget
 _SECTION = "Who contributed"
@@ -535,11 +582,51 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
             continue
         name, many = slug(group.label), group.seeds_text
         charts += [_ranking(group, found, name, many), _best_and_worst(group, found, name, many)]
+        charts += _stack(group, found, name)
         charts += [_map(group, found, name, many)] if len(found.clients) > 2 and len(found.rounds) > 1 else []
         charts += _interactions(group, name)
         charts += _budgets(group, name)
         charts += _scores(group, name)
     return charts
+
+
+def _stack(group: SeedGroup, found: Contribution, name: str) -> list[Chart]:
+    """Return the chart that stacks the clients' sums up to the fall of the loss, if values are parts of that fall."""
+    falls = [fall(run) for run in group.same_clients if np.isfinite(run.seats.value).any()]
+    known = [one for one in falls if one is not None]
+    if len(known) < len(falls) or len(found.rounds) < 2:
+        return []
+    rounds = np.append(0.0, found.rounds)
+    whole = np.mean([np.append(0.0, one.cumsum()[found.rounds - 1]) for one in known], axis=0)
+    most = len(found.clients) if len(found.clients) <= MOST_STACKED else MOST_STACKED - 1
+    kept = sorted(np.argsort(-np.abs(found.totals), kind="stable")[:most].tolist())
+    rest = np.setdiff1d(np.arange(len(found.clients)), kept)
+    sums = [(f"client {found.labels[i]}", found.running[i]) for i in kept]
+    sums += [(f"{len(rest)} others", found.running[rest].sum(axis=0))] if len(rest) else []
+    besides = whole[1:] - found.running.sum(axis=0)
+    shown_besides = bool(np.abs(besides).max() > 0.01 * np.abs(whole).max())
+    sums += [("no client", besides)] if shown_besides else []
+    edges, lines = {True: np.zeros(len(rounds)), False: np.zeros(len(rounds))}, []
+    for label, running in sums:
+        side = bool(running[-1] >= 0)  # one side throughout, so that a band does not jump where its sum changes sign
+        edge = edges[side]
+        edges[side] = outer = edge + np.append(0.0, running)
+        lines.append(Line(label, rounds, outer, np.minimum(edge, outer), np.maximum(edge, outer), bare=True))
+    what = fallen(group.same_clients[0])
+    lines.append(Line(f"fall of {what}", rounds, whole))
+    new, other = "", "a server's momentum, other rows that are mixed in, buffers without a gradient, rounding"
+    if not found.measure.share_out:
+        new, other = "what was new in ", f"what was not new, {other}"
+    caption = (
+        f"Each band is how much of the fall of {what} came through {new}a client's updates until then; bands whose sum "
+        "is negative at the end lie below zero. The bands above zero less those below it are the fall"
+        f"{'' if shown_besides else ', but for what came through no client'}. Through no client ({other}) came "
+        f"{besides[-1]:.2g} of {whole[-1]:.3g} at the end."
+    )
+    title = f"Through whom the loss went down: {group.label}{group.seeds_text}"
+    marks = Lines(tuple(lines), zero=True)
+    y = f"fall of {what}"
+    return [Chart(f"contribution-stack-{name}", _SECTION, title, caption, marks, x="rounds played", y=y)]
 
 
 def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -617,7 +704,7 @@ def _ties_told(ranked: Standings) -> str:
 
 def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     """Return the sums of a few clients as they grow over the rounds."""
-    kept = _ends(len(found.clients), 4, 3)
+    kept = ends(len(found.clients), 4, 3)
     x = found.rounds.astype(np.float64)
     spread = found.spread.total
     lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
@@ -641,7 +728,7 @@ def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
 def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     """Return the sums of all clients over the rounds as a heat map."""
     half = MOST_CLIENTS // 2
-    kept = _ends(len(found.clients), half, half)
+    kept = ends(len(found.clients), half, half)
     caption = (
         "Each row is a client, the most valuable on top; the lighter the shade, the higher its value so far. "
         "A row that turns light early is a client whose first updates counted."
@@ -782,7 +869,7 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     if run is None or found is None:
         return []
     highest, lowest = ENDS_OF_BUDGETS
-    kept = _ends(len(found.clients), highest, lowest)
+    kept = ends(len(found.clients), highest, lowest)
     clients = found.clients[kept]
     smaller = smaller_budgets(run, found)
     series = [Series(f"{less.budget} models", less.sums[clients], less.errors[clients]) for less in smaller]
@@ -821,7 +908,7 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
     last = dict(zip(seats.client[some].tolist(), seats.score[some].tolist(), strict=True))
     ranked = sorted(last, key=lambda client: (-last[client], client))
     lines = []
-    for i in _ends(len(ranked), 4, 3):
+    for i in ends(len(ranked), 4, 3):
         mine = some & (seats.client == ranked[i])
         # drawn until the end: a score stays as it is while the client is not selected
         x = np.append(seats.round[mine] + 1.0, run.metrics[-1]["round"] + 1.0)
@@ -848,7 +935,7 @@ def _score_error(run: RunRecord) -> str:
     return how_sure(Errors(seats.error, seats.drawn), "The values behind it have")
 
 
-def _ends(count: int, first: int, last: int) -> list[int]:
+def ends(count: int, first: int, last: int) -> list[int]:
     """Return the first and the last of ``count`` positions; all of them if they are not more than that."""
     if count <= first + last:
         return list(range(count))

@@ -17,8 +17,10 @@ from typing import Any
 from hanse.base.errors import UserError, library
 from hanse.base.files import read_json, table
 from hanse.base.toml import flat
-from hanse.core.entry import JOURNAL
-from hanse.runs.record import METRICS, SEATS, RunRecord, is_number, load_run
+from hanse.core.entry import LOG
+from hanse.runs.recorded_seats import is_number
+from hanse.runs.round_record import METRICS, SEATS
+from hanse.runs.run_record import RunRecord, load_run
 
 PROFILE = "https://esciencelab.org.uk/federated-learning-ro-crate-profile/federated-learning-profile.html"
 # files of a run directory that are listed as results, if they are there: what is in them, and their media type
@@ -27,7 +29,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     SEATS: ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
     "config.toml": ("the experiment with every default", "application/toml"),
     "environment.json": ("the machine and the packages", "application/json"),
-    JOURNAL: ("every posting of the books", "application/json-lines"),
+    LOG: ("every posting of the books", "application/json-lines"),
     "report.html": ("hanse's report", "text/html"),
 }
 SECTIONS = ("mechanism", "clients", "ledger", "run")  # of the experiment, which are listed as parameters

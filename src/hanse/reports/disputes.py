@@ -1,25 +1,27 @@
 """A participant's dispute: its receipts and the records of the rounds, held against the books one by one.
 
-:func:`replay` is what ``hanse statement --check-receipts`` does. A book whose chain of hashes is whole may still be a
+:func:`replay` is what ``hanse statement --check-receipts`` does. A book whose hashes are right may still be a
 rewritten one; a receipt that the participant has kept shows what the book was at its time. Every difference is a
 :class:`Dispute` with both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
-from hanse.core.entry import GENESIS
+from hanse.core.book import DamagedError, Tally
 from hanse.core.entry import client as account_of
-from hanse.ledger.place import place_of, reading, verify_run
-from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read_receipts
-from hanse.ledger.store import Ledger, Record
-from hanse.runs.record import MARKET, lost_rounds, market_of, rounds_of
+from hanse.ledger.receipts import Comparison, Difference, Receipt, read_receipts
+from hanse.ledger.record import Record
+from hanse.ledger.run_ledger import open_ledger, reading, verify_run
+from hanse.ledger.store import Ledger
+from hanse.runs.recorded_market import NEEDED, market_of
+from hanse.runs.round_record import lost_rounds, rounds_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Replay:
 
     Attributes:
         receipts: how many receipts of the client were compared.
-        signed: how many of them have the ledger's signature.
+        signed: how many of them have a head that the operator has signed.
         records: how many figures of the rounds' records were compared.
         book: what is wrong with the book itself; "" if it verifies.
         disputes: every difference.
@@ -67,7 +69,7 @@ class Replay:
         return {"holds": self.holds, **asdict(self)}
 
 
-def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = None) -> Replay:
+def replay(folder: Path, client: int, receipts: Path) -> Replay:
     """Compare what a run's books say of a client with its receipts and with the records of the rounds.
 
     The mechanism's decisions are not computed anew; for a market, :mod:`hanse.reports.audit` does that.
@@ -77,27 +79,29 @@ def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = N
         client: the client's number.
         receipts: the folder that has its receipts. The participant's own copies prove more than those in the run
             directory, which the operator can change.
-        ledger_url: where the books are, if not in the folder.
 
     Raises:
         UserError: there is no run, there are no books, or no receipt of this client.
     """
-    place_of(folder, ledger_url)  # says so if there are no books
+    open_ledger(folder)  # says so if there are no books
     if not receipts.is_dir():
         raise UserError(f"--receipts {receipts}: there is no such folder")
     mine = [r for r in read_receipts(receipts) if r.client == client]
     if not mine:
         raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
-    with reading(folder, ledger_url) as ledger:
+    with reading(folder) as ledger:
         wrong = verify_run(folder, ledger).wrong or ""
-        disputes = list(_walked(ledger, mine))
-        records, against = _records(folder, ledger, client)
-    return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
+        try:
+            disputes = list(_walked(ledger, mine))
+            records, against = _records(folder, ledger, client)
+        except DamagedError:  # as ``wrong`` says; there is nothing to compare with
+            disputes, records, against = [], 0, []
+    return Replay(len(mine), sum(bool(r.note.signatures) for r in mine), records, wrong, (*disputes, *against))
 
 
 _NAMES = {
     "count": "number of transactions until its round ended",
-    "head": "head of the chain",
+    "root": "head of the book",
     "balance": "balance (units)",
     "escrow": "escrow (units)",
 }
@@ -105,13 +109,16 @@ _NAMES = {
 
 def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
     """Yield where the book differs from what each receipt saw when the book had as many transactions as it names."""
-    for d in (d for receipt in receipts for d in foreign(receipt, ledger.book)):
-        yield Dispute(_named(d.receipt), d.field, d.said, d.found)
-    comparison, number = Comparison(r for r in receipts if r.book == ledger.book), 0
-    found = comparison.reached(0, -1, GENESIS)
+    strange = [(r, r.wrong(ledger.book, ledger.public)) for r in receipts]
+    for r, why in strange:
+        if why is not None:
+            yield Dispute(_named(r), "receipt", "of this book", why)
+    comparison, number = Comparison(r for r, why in strange if why is None), 0
+    tally, found = Tally(floor=ledger.floor), list[Difference]()
     for record in ledger.history():
-        number, transaction = record.number, record.transaction
-        found += comparison.reached(number, record.round, record.hash, transaction.step, transaction.postings)
+        number = record.number
+        tally.add(record.round, record.transaction)
+        found += comparison.reached(record, lambda: tally.head)
     for d in found:
         yield from _disputed(d)
     for r in comparison.unmet():
@@ -124,6 +131,9 @@ def _disputed(d: Difference) -> Iterator[Dispute]:
     if d.field in _NAMES:
         yield Dispute(who, _NAMES[d.field], str(d.said), str(d.found))
         return
+    if not isinstance(d.said, tuple):
+        yield Dispute(who, "postings", _short(d.said), _short(d.found))
+        return
     for line in (line for line in d.said if line not in d.found):
         yield Dispute(who, "posting", _told(line), "not in the book")
     for line in (line for line in d.found if line not in d.said):
@@ -133,6 +143,10 @@ def _disputed(d: Difference) -> Iterator[Dispute]:
 def _told(line: tuple[str, str, int]) -> str:
     step, account, units = line
     return f"{step}: {account} {units:+d} units"
+
+
+def _short(told: Mapping[str, Any]) -> str:
+    return f"{told['count']}, SHA-256 {told['sha256']}"
 
 
 def _named(receipt: Receipt) -> str:
@@ -152,7 +166,7 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
         if number in lost:
             continue
         latest = balance.get(number, latest)  # a round that moved nothing leaves the balance of the one before
-        record = read_arrays(file, (*MARKET, "balances"))
+        record = read_arrays(file, (*NEEDED, "balances"))
         market = market_of(number, file, record)
         noted = record.get("balances")
         who = f"record of round {number}"

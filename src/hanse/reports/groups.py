@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError
-from hanse.base.files import table
 from hanse.base.toml import flat
 from hanse.core.telling import HONEST
-from hanse.federation.profiles import build_profiles
 from hanse.reports.chart import Floats, Ints, Line, even
-from hanse.runs.record import SEEDS, RunRecord
+from hanse.runs.run_record import SEEDS, RunRecord
 
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
@@ -69,7 +66,7 @@ class SeedGroup:
         A group of one small run:
 
         >>> import hanse
-        >>> from hanse.runs.record import load_run
+        >>> from hanse.runs.run_record import load_run
         >>> from hanse.runs.rehearsal import rehearse
         >>> run = hanse.run(rehearse("greedyfed").experiment, out="small", overwrite=True)
         >>> group = SeedGroup("GreedyFed", (load_run("small"),))
@@ -234,36 +231,6 @@ def honest_of(run: RunRecord) -> Ints | None:
 
 
 def roles_of(run: RunRecord) -> Mapping[int, str]:
-    """Return each client's role, as the run's profiles name it; "client" where they name none.
-
-    Roles that cannot be read are "client" as well. :func:`unknown_roles` says why.
-    """
-    try:
-        return _roles(run)
-    except UserError:  # roles only colour a chart, so that a report can do without; it says why they are missing
-        return dict.fromkeys(range(run.num_clients), "client")
-
-
-def unknown_roles(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return a line for each experiment whose clients' roles cannot be read, with the reason.
-
-    Args:
-        groups: the experiments.
-    """
-    found = []
-    for run in (group.runs[0] for group in groups):
-        try:
-            _roles(run)
-        except UserError as wrong:
-            found.append(f"{run.name}: {wrong.lines[0]}")
-    return found
-
-
-def _roles(run: RunRecord) -> dict[int, str]:
-    """Return each client's role, as the run recorded it or else from its profiles, which may raise UserError."""
-    n, said = run.num_clients, run.about.roles
-    if said is not None:
-        return dict.fromkeys(range(n), "client") | {c: role.name for role in said for c in role.clients if c < n}
-    given = table(run.config, "clients").get("profiles")
-    profiles = build_profiles(given, n, table(run.config, "run").get("seed", 0))
-    return {i: str(p.get("role", "client")) for i, p in enumerate(profiles)}
+    """Return each client's role, as the run recorded it; "client" where it recorded none."""
+    n, said = run.num_clients, run.about.roles or ()
+    return dict.fromkeys(range(n), "client") | {c: role.name for role in said for c in role.clients if c < n}

@@ -16,9 +16,9 @@ from hanse.reports.chart import Bars, Chart, Floats, Series, slug
 from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
 from hanse.reports.groups import SeedGroup, kinds_of
-from hanse.reports.money import balances
+from hanse.reports.money import balances, granted
 from hanse.reports.participation import times_selected
-from hanse.runs.record import RunRecord
+from hanse.runs.run_record import RunRecord
 
 _SECTION = "Honest and dishonest"
 MOST_SEEDS = 20  # with bars of their own; the mean is over all
@@ -54,7 +54,7 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
         found["utility"] = worth
     held = balances(run)
     if held is not None:
-        found["tokens"] = held[1][-1] - run.grant
+        found["tokens"] = held[1][-1] - granted(run)
     if len(seats.client):
         selected = 100.0 * times_selected(run, n) / len(run.metrics)
         if (selected < 100).any():

@@ -14,7 +14,8 @@ from hanse.reports.audit import client_sums, load_market, who_traded
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
-from hanse.runs.record import MarketRound, RunRecord
+from hanse.runs.recorded_market import MarketRound
+from hanse.runs.run_record import RunRecord
 
 SECTION = "The market"
 MOST = 40  # clients of a chart that shows them all

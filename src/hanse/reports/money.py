@@ -13,12 +13,13 @@ from itertools import groupby
 import numpy as np
 
 from hanse.base.errors import UserError
+from hanse.base.files import table
 from hanse.core.entry import TOKEN, is_account
 from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
-from hanse.runs.record import RunRecord
+from hanse.runs.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Books:
 
     Examples:
         >>> import hanse
-        >>> from hanse.runs.record import load_run
+        >>> from hanse.runs.run_record import load_run
         >>> from hanse.runs.rehearsal import rehearse
         >>> run = hanse.run(rehearse("ipfl").experiment, out="paid", overwrite=True)
         >>> books = read_books(load_run("paid"))
@@ -86,14 +87,14 @@ def read_books(run: RunRecord) -> Books | None:
     """
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.ledger.place import reading, wrong_in
+    from hanse.ledger.run_ledger import reading, wrong_in
     from hanse.ledger.totals import Totals
 
-    if wrong := wrong_in(run.path, run.ledger_url):
+    if wrong := wrong_in(run.path):
         raise UserError(f"they do not hold: {wrong} ('hanse ledger verify' checks them)")
     totals, rounds, rows = Totals(), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
-    with reading(run.path, run.ledger_url) as ledger:
+    with reading(run.path) as ledger:
         for round, records in groupby(ledger.history(), key=lambda record: record.round):
             for record in records:
                 totals.add(record)
@@ -185,6 +186,22 @@ def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
     found = [(r, run.arrays(int(r), only=("balances",)).get("balances")) for r in played]
     kept = [(r, held) for r, held in found if held is not None]
     return np.array([r for r, _ in kept], np.int64), np.stack([held for _, held in kept]) / TOKEN
+
+
+def granted(run: RunRecord) -> Floats:
+    """Return what the mint gave each client, ``[N]`` in tokens."""
+    if table(run.config, "clients").get("vests", 1) == 1 or not (run.path / "ledger.json").exists():
+        return np.full(run.num_clients, run.grant)
+    from hanse.ledger.run_ledger import reading
+
+    found = np.zeros(run.num_clients)
+    with reading(run.path) as ledger:
+        for record in ledger.history():
+            if record.transaction.kind == "grant":
+                for account, units in record.transaction.postings:
+                    if (owner := _client_of(account)) is not None and owner < len(found):
+                        found[owner] += units / TOKEN
+    return found
 
 
 def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:

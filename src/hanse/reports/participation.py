@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
 from hanse.reports.groups import SeedGroup
-from hanse.runs.record import RunRecord
+from hanse.runs.run_record import RunRecord
 
 MOST_NAMED = 60  # clients with a place of their own on the axis; of more, a sorted curve is drawn
 MOST_REASONS = 12  # bars of the chart of refusals

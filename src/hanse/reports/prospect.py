@@ -8,7 +8,7 @@ nothing, the bound is what any account can lose: its grant, and the debt that th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from hanse.base.errors import UserError, named
 from hanse.base.factories import call
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, tokens
 from hanse.core.part import Mechanism
 from hanse.core.telling import FREE, Joining, Terms
 from hanse.data import FederatedData
@@ -110,7 +110,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
         agreed=_agreed(experiment, client, clients, profile),
         parts=mechanism.slots(),
     )
-    terms = _terms(mechanism, joining)
+    terms = _with_bond(experiment, _terms(mechanism, joining))
     most = joining.at_stake if terms.most is None else min(joining.at_stake, terms.most)
     amounts = {"grant": grant, "debt": debt, "most": most, "most_round": terms.most_round}
     return Prospect(
@@ -145,6 +145,25 @@ def _terms(mechanism: Mechanism, joining: Joining) -> Terms:
         raise UserError(f"mechanism.settle: {name}: {wrong}") from None
 
 
+def _with_bond(experiment: Experiment, terms: Terms) -> Terms:
+    """Return the terms with what it takes to prove a size, if the experiment asks for that."""
+    said, bond = experiment.sizes, round(experiment.sizes.bond * TOKEN)
+    if not said.proved:
+        return terms
+    sentence = (
+        f"Before it trains it commits to its distinct samples, with a bond of {tokens(bond)} tokens. An auditor looks "
+        f"at {said.leaves} of them, which are drawn at random; the bond comes back if all are there, and is lost if "
+        f"one is not or if {said.repeats + 1} questions are not answered. What is not proved counts as no samples."
+    )
+    return replace(
+        terms,
+        pays=(sentence, *(terms.pays if terms.money else ())),
+        most=bond if not terms.money else None if terms.most is None else terms.most + bond,
+        most_round=None if terms.most_round is None else terms.most_round + bond,
+        money=True,
+    )
+
+
 def _data(experiment: Experiment) -> tuple[FederatedData | None, str]:
     """Return the experiment's data and ""; None and the reason if they are not here."""
     try:
@@ -157,7 +176,7 @@ def _number_of_clients(experiment: Experiment, data: FederatedData | None) -> in
     """Return how many clients there are, by the data if they are here (natural clients may be fewer), or the file."""
     if data is not None:
         return data.num_clients
-    return 1 if experiment.data.partition == "pooled" else experiment.data.clients
+    return 1 if experiment.data.partition.name == "pooled" else experiment.data.clients
 
 
 def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[str, Any]) -> int | None:

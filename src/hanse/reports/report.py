@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,8 +18,9 @@ from markupsafe import Markup
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.base.looking import looking
+from hanse.base.import_trust import looking
 from hanse.reports.accuracy import curve_charts, own_charts
+from hanse.reports.answers import answers
 from hanse.reports.chart import Chart, numbers, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
@@ -33,15 +34,16 @@ from hanse.reports.contributions import (
     lost_files,
     without_values,
 )
-from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
+from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
 from hanse.reports.vega import DrawingError, save, script, to_vegalite
-from hanse.runs.record import RunRecord, load_runs
+from hanse.runs.run_record import RunRecord, load_runs
 
+TOP = "In short"  # the section of the one picture that stands above everything else
 MOST_ROWS = 200  # of a chart's numbers as a table in the page
 
 # ---- all charts of a report, in reading order
@@ -325,6 +327,19 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
     return told
 
 
+def _doubts(groups: Sequence[SeedGroup]) -> list[str]:
+    """Return the doubts about each experiment: those of its first doubtful seed, and how many more there are."""
+    told = []
+    for group in groups:
+        doubtful = [run for run in group.runs if run.doubts]
+        for line in doubtful[0].doubts if doubtful else []:
+            named = group.label if len(group.runs) > 1 or len(groups) > 1 else ""
+            more = len(doubtful) - 1
+            seeds = f" (seed {doubtful[0].seeds[0]}; {more} other{'s' * (more > 1)} alike)" if more else ""
+            told.append(f"{named}{seeds}: {line}" if named else line)
+    return told
+
+
 def _list(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
@@ -352,30 +367,34 @@ def write_report(
     title: str | None = None,
     lead: str | None = None,
     trust: bool = False,
-    ledger_url: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write ``out/report.html``, and in ``out/figures`` each figure as PNG, SVG and its numbers as CSV, for the runs in
     ``dirs``, and return the page's path.
 
     Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
     top) replace the default words. Each run's split is built once more for the map of classes, never downloaded; what
-    an import path of the runs would have to be imported for is left out and named, unless ``trust``. ``ledger_url``:
-    where the runs' books are, if not in their directories.
+    an import path of the runs would have to be imported for is left out and named, unless ``trust``. ``progress`` is
+    called with how many figures are drawn, and of how many.
     Raises UserError: not a run directory, no finished round, or ``out`` cannot be written.
     """
-    runs = load_runs(dirs, ledger_url)
+    runs = load_runs(dirs)
     groups = group_runs(runs)
     with looking(trust=trust):
         data = data_facts(groups)
         books, unread = books_of(groups)
         charts = figures(groups, data, books)
-        roles = unknown_roles(groups)
+    first = answers(groups, books)
+    # the picture on top: who contributed, or else the first of the others, which then does not stand below again
+    charts = charts if first.picture is None else [first.picture, *charts]
+    charts = [replace(chart, section=TOP) if i == 0 else chart for i, chart in enumerate(charts)]
     notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
-    missing = _write_figures(Path(out), charts)
+    missing = _write_figures(Path(out), charts, progress)
     page = _page(
         title=title or _title(groups),
         lead=lead or "",
-        doubts=[f"{run.name}: {line}" if len(runs) > 1 else line for run in runs for line in run.doubts],
+        doubts=_doubts(groups),
+        answers=first,
         summary=summary(groups),
         warnings=[*warnings(groups, runs), *unread, *notes, *missing],
         experiments=experiments_table(groups),
@@ -386,7 +405,6 @@ def write_report(
         run_count=len(runs),
         charts=charts,
         skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
-        roles=roles,
         told=[(g.label, said) for g in groups if (said := g.runs[0].about.sentences)],
         configs=[(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     )
@@ -395,7 +413,7 @@ def write_report(
     return Path(out) / "report.html"
 
 
-def _write_figures(out: Path, charts: Sequence[Chart]) -> list[str]:
+def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
     """Write each chart's files in the place of those of an earlier report; return lines that say which could not be
     drawn and why. The numbers of these are written all the same.
     """
@@ -403,7 +421,9 @@ def _write_figures(out: Path, charts: Sequence[Chart]) -> list[str]:
     with _written_to(out):
         (out / "figures").mkdir(parents=True, exist_ok=True)
         _remove_earlier(out)
-        for chart in charts:
+        for done, chart in enumerate(charts):
+            if progress is not None:
+                progress(done, len(charts))
             write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
             try:
                 save(chart, out / "figures")
@@ -443,8 +463,9 @@ def _page(*, charts: Sequence[Chart], **words: Any) -> str:
         spec = json.dumps(to_vegalite(chart, page=True), separators=(",", ":"), allow_nan=False)
         figure = _Figure(chart, number, Markup(spec.replace("<", "\\u003c")), _numbers(chart))
         sections.setdefault(chart.section, []).append(figure)
+    top = sections.pop(TOP, [])
     return environment.get_template("report.html.j2").render(
-        policy=_POLICY, vega=Markup(script()), sections=sections, version=version("hanse"), **words
+        policy=_POLICY, vega=Markup(script()), top=top, sections=sections, version=version("hanse"), **words
     )
 
 

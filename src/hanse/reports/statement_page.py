@@ -12,10 +12,12 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hanse.learning.intervals import wilson
 from hanse.ledger.export import tokens
 from hanse.reports.chart import Bars, Chart, Line, Lines, Series
 from hanse.reports.contributions import EXACT
-from hanse.reports.statement import MainFit, Statement
+from hanse.reports.statement import Statement
+from hanse.reports.statement_fit import MainFit
 from hanse.reports.vega import small_svg
 
 _TEMPLATE = "statement.html.j2"
@@ -69,7 +71,7 @@ def _value_chart(statement: Statement) -> Chart | None:
     found = [(r.round, r.value) for r in statement.contributed.rounds if r.value is not None]
     if not found:
         return None
-    last = statement.rounds
+    last = max(statement.rounds, 1 + max(number for number, _ in found))  # a line of the metrics may be lost
     step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if last <= s * 10**e * MOST_BARS)
     sums = [0.0] * (-(-last // step))
     for round_, value in found:
@@ -92,7 +94,7 @@ def _accuracy_chart(statement: Statement) -> Chart | None:
     alone = None if fit.alone_accuracy is None else 100 * fit.alone_accuracy
     caption = f"Accuracy on its own test data from {points[0][1]:.1f} % to {points[-1][1]:.1f} %."
     caption += "" if alone is None else f" The dashed line is the accuracy alone, {alone:.1f} %."
-    return _chart("accuracy", caption, _curve(points, statement.rounds, alone), y="accuracy, %")
+    return _chart("accuracy", caption, _curve(points, statement.rounds, alone, samples=fit.samples), y="accuracy, %")
 
 
 def _main_chart(rounds: Sequence[int], main: MainFit, played: int) -> Chart | None:
@@ -123,11 +125,23 @@ def _chart(key: str, caption: str, marks: Lines | Bars, y: str = "value") -> Cha
     return Chart(key, "Statement", caption, caption, marks, x="round", y=y)
 
 
-def _curve(points: Sequence[tuple[int, float]], rounds: int, alone: float | None, *, steps: bool = False) -> Lines:
-    """Return a curve through ``points``, and, dashed, the level of the client ``alone`` over all rounds."""
+def _curve(
+    points: Sequence[tuple[int, float]],
+    rounds: int,
+    alone: float | None,
+    *,
+    steps: bool = False,
+    samples: int | None = None,
+) -> Lines:
+    """Return a curve through ``points``, and, dashed, the level of the client ``alone`` over all rounds.
+
+    With ``samples`` the curve is of shares in percent of so many samples, and has bands of 95 % (Wilson's intervals).
+    """
     x, y = np.array(points, dtype=np.float64).T
-    lines = [Line("in the federation", x, y, bare=True)]
+    low, high = (100 * np.array([wilson(a / 100, samples) for a in y.tolist()]).T) if samples else (None, None)
+    lines = [Line("in the federation", x, y, low, high, bare=True)]
     if alone is not None:
         ends = np.array([0.0, max(1.0, rounds - 1.0)])
-        lines.append(Line("alone, at the end", ends, np.full(2, alone), bare=True))
+        low, high = (np.full(2, 100 * end) for end in wilson(alone / 100, samples)) if samples else (None, None)
+        lines.append(Line("alone, at the end", ends, np.full(2, alone), low, high, bare=True))
     return Lines(tuple(lines), steps=steps)

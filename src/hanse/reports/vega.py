@@ -226,6 +226,10 @@ def script() -> str:
 _WHOLE_TICKS: Spec = {"tickMinStep": 1, "format": ",d", "labelExpr": "datum.value % 1 === 0 ? datum.label : ''"}
 
 
+_WIDE_TICKS = [sign * tick for tick in (0, 1, 3, 10, 30, 100, 300) for sign in (1, -1)]
+_ROW = 24  # pixels of a named row
+
+
 def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     names = distinct([line.name for line in marks.lines])
     x, y = _digits(line.x for line in marks.lines), _digits(line.y for line in marks.lines)
@@ -237,17 +241,23 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     if marks.places:
         axis = {"values": list(range(len(marks.places))), "labelExpr": "places[datum.value]", "grid": False}
         axis |= _turned(marks.places)
+    scale: Spec = {"zero": False, "nice": False}
+    if marks.rows:
+        axis, scale = {"values": _WIDE_TICKS}, {"type": "symlog", "constant": 1, "nice": False}
     apart = bool(marks.places) or all(line.dots for line in marks.lines)  # no point on the frame
     spec: Spec = {
-        "height": 270,
+        "height": _ROW * len(marks.rows) or 270,
         "usermeta": {"column": _column(names)},
         "datasets": {"rows": rows},
         "data": {"name": "rows"},
-        "params": [{"name": "places", "value": [_short(place) for place in marks.places]}],
+        "params": [
+            {"name": "places", "value": [_short(place) for place in marks.places]},
+            *([{"name": "rows_of", "value": [_short(name) for name in marks.rows]}] if marks.rows else []),
+        ],
         "encoding": {
             "x": {
                 "field": "x", "type": "quantitative", "title": chart.x or None,
-                "scale": {"zero": False, "nice": False, "padding": 12 if apart else 4}, "axis": axis,
+                "scale": {**scale, "padding": 12 if apart else 4}, "axis": axis,
             },
             "color": _by_look("s", names, [colour(i) for i in look], legend),
         },
@@ -290,8 +300,11 @@ def _line_layers(
     """Return bands, whiskers, curves and markers, in the order in which they lie on each other."""
     bent = "step-after" if marks.steps else "linear"
     # a curve that does not change has one tick, which the usual format would round to a whole number
-    y = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
+    y: Spec = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
          "axis": {"format": ",.12~r", "labelExpr": _SHORT_TICK}}  # fmt: skip
+    if marks.rows:
+        y |= {"scale": {"domain": [-0.7, len(marks.rows) - 0.3], "nice": False, "reverse": True}}
+        y |= {"axis": {"values": list(range(len(marks.rows))), "labelExpr": "rows_of[datum.value]", "grid": False}}
     between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
     along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
     dash = _by_look("s", names, [DASHES[i % len(DASHES)] for i in look], legend)
@@ -321,7 +334,7 @@ def _line_layers(
         any(not line.hollow for line in lines), any(line.hollow for line in lines),
     )  # fmt: skip
     layers = [layer for layer, is_wanted in zip(layers, wanted, strict=True) if is_wanted]
-    zero = {"x": None, "color": None, "y": {"datum": 0}}
+    zero = {"color": None} | ({"x": {"datum": 0}} if marks.rows else {"x": None, "y": {"datum": 0}})
     rule: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": "#888888"}, "encoding": zero}
     return [*([rule] if marks.zero else []), *layers, *([_under_pointer(chart, lines, y)] if page else [])]
 
@@ -412,6 +425,8 @@ def _bar_rows(name: str, series: Series, marks: Bars) -> list[Spec]:
     order = next(i for i, other in enumerate(marks.series) if other is series)
     found = []
     for i, (label, value) in enumerate(zip(marks.labels, series.values.tolist(), strict=True)):
+        if math.isnan(value) and marks.stacked:  # the place of another series
+            continue
         row: Spec = {"s": name, "o": order, "i": i, "t": label, "v": _number(value)}
         error = math.nan if series.errors is None else float(series.errors[i])
         if math.isfinite(error):

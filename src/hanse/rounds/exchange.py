@@ -23,7 +23,7 @@ from hanse.core.payload import Payload
 from hanse.core.port import Closing, Federation, Reply, Request, Result, Task, Train, Trained
 from hanse.core.table import Seats, Table, Updates, copies, mix
 from hanse.federation.check import heard
-from hanse.learning.halves import unsound
+from hanse.learning.client_payloads import unsound
 from hanse.rounds.arrivals import Landed, Training, Underway, Waiting, updates_of
 
 
@@ -211,13 +211,11 @@ def sent(part: TrainPart, view: View, state: State) -> Payload | None:
         state: the part's state.
 
     Raises:
-        PartError: it is not the payload that the part announces, or not what the client's half declares.
+        PartError: no client's half has this name, or it is not what the half declares.
     """
     payload = call("train", part.sends, view, view, state)
     if payload is None:
         return None
-    announced = payload.name == part.payload
-    wrong = unsound(payload, view.context.layout) if announced else f"payload {payload.name!r}: not {part.payload!r}"
-    if wrong is not None:
+    if (wrong := unsound(payload, view.context.layout)) is not None:
         raise PartError(f"{name_of('train', part.sends, view)}, cannot send its {wrong}")
     return payload

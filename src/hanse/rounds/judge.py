@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.coalitions import Coalitions, Rule
 from hanse.learning.job import Engine, Problem, Scores, SeatJob
+from hanse.learning.slopes import Slopes
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Judge:
         workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
         num_classes: of the targets; None: regression.
         root: what the server trains on itself; None: nothing.
+        device: where the rows lie.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -91,6 +94,7 @@ class Judge:
     workers: int
     num_classes: int | None = None
     root: Root | None = None
+    device: torch.device | str = "cpu"
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
         """Return ``row [P]``, number ``number`` of the table, trained on the root set as clients train in this
@@ -110,28 +114,37 @@ class Judge:
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
-        turn.
+        turn, for jackknife standard errors (:func:`hanse.learning.blocks.sample_blocks`).
 
-        They are for jackknife standard errors: see :func:`hanse.learning.blocks.sample_blocks`. Buffers have gradient
-        zero.
+        Entries of frozen parameters are zero.
         """
-        return self.gradients(rows)[1:]
+        shares = torch.from_numpy(self.block_shares).to(rows)[:, None]
+        if len(shares) < 2:
+            return rows[:0]
+        parts = self.block_gradients(rows[0]) * shares
+        found = (parts.sum(0) - parts) / (1 - shares)
+        for name, column in self.problem.layout.unflatten(found).items():
+            if name in self.problem.frozen:
+                column.zero_()
+        return found
 
-    def gradients(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradient of one row ``[1, P]`` on the whole validation set, and then without each block
-        of it in turn, ``[1 + B, P]``.
-
-        Every sample is looked at once. See :meth:`gradients_without_block`.
+    def block_gradients(self, row: Tensor) -> Tensor:
+        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, in all that
+        a row holds, frozen parameters and batch norms' statistics too (:class:`hanse.learning.slopes.Slopes`).
         """
-        count = len(self._samples())
-        blocks = sample_blocks(count)
-        if not blocks:
-            return self.gradient(rows)
-        # the sum over all blocks less one of them: each block's gradient is computed once, not B - 1 times
-        sizes = torch.tensor([len(block) for block in blocks], dtype=rows.dtype, device=rows.device)[:, None]
-        sums = torch.cat([self._gradient(rows, block) for block in blocks]) * sizes
-        whole = sums.sum(0)
-        return torch.cat([whole[None] / count, (whole - sums) / (count - sizes)])
+        return self._slopes(row)
+
+    @property
+    def block_shares(self) -> Floats:
+        """The share of the validation samples that each block has, ``[B]``."""
+        sizes = np.array([len(block) for block in self._slopes.blocks], float)
+        return np.asarray(sizes / sizes.sum())
+
+    @cached_property
+    def _slopes(self) -> Slopes:
+        """The slope of the loss by blocks; of fewer than two samples there is one block."""
+        samples = self._samples().to(torch.device(self.device))
+        return Slopes(self.problem, samples, sample_blocks(len(samples)) or [torch.arange(len(samples))])
 
     def confusion(self, rows: Tensor) -> Tensor:
         """Return the confusion counts of ``rows [C, P]`` on the validation set.

@@ -20,11 +20,12 @@ import torch
 from hanse.base.errors import PartError
 from hanse.core.book import Book
 from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
-from hanse.core.entry import MINT, Transaction
+from hanse.core.entry import Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.history import NEVER, History
+from hanse.core.judge import Judge
 from hanse.core.mixing import proposed_mix
-from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
+from hanse.core.part import Context, Mechanism, Part, Questions, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.core.telling import About
@@ -33,7 +34,8 @@ from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.arrivals import Underway, Waiting, joined
 from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training
-from hanse.rounds.judge import Judge
+from hanse.rounds.grants import Vesting, grant
+from hanse.rounds.sizes import ProvedSizes
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Setup:
         min_replies: the fewest sound updates with which a round counts; with fewer, every row stays.
         waiting: when TRAIN ends, and what becomes of late updates.
         feedback: tells clients what their updates were worth; None: they are not told.
+        sizes: asks clients to prove their numbers of samples; None: what they say counts.
         grant: what the mint gives each new client, in units (a millionth of a token).
+        vesting: gives grants in parts instead; None: at once.
         floor: the lowest balance that an account may reach, in units.
         about: what parts, behaviours and the policy say of themselves, for reports.
 
@@ -73,7 +77,7 @@ class Setup:
         >>> import hanse
         >>> from hanse.runs.setup import build, settle_engine
         >>> experiment = hanse.Experiment(data={"source": "digits", "clients": 4}, mechanism="fedavg")
-        >>> experiment, setup, said = settle_engine(experiment, build(experiment))
+        >>> setup = settle_engine(build(experiment)).setup
         >>> setup.context.num_clients
         4
     """
@@ -92,7 +96,9 @@ class Setup:
     min_replies: int = 0
     waiting: Waiting = field(default_factory=Waiting)
     feedback: Feedback | None = None
+    sizes: ProvedSizes | None = None
     grant: int = 0
+    vesting: Vesting | None = None
     floor: int = 0
     about: About = field(default_factory=About)
 
@@ -102,10 +108,15 @@ class Setup:
     def parts(self) -> dict[str, Part]:
         """Return everything that asks and learns, by the key under which its state is kept.
 
-        These are the mechanism's parts, each once however many slots it fills, and the feedback if there is any.
+        These are the mechanism's parts, each once however many slots it fills, and what runs beside them.
         """
-        parts = self.mechanism.parts()
-        return parts if self.feedback is None else parts | {"feedback": self.feedback}
+        beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
+        return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
+
+    @property
+    def books(self) -> bool:
+        """Whether anything is posted: payments, or the bonds of proved sizes."""
+        return self.mechanism.settle is not None or self.sizes is not None
 
     def key(self, slot: str) -> str:
         """Return the key under which the state of the part in this slot is kept: the first slot that the part fills."""
@@ -381,15 +392,35 @@ def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
 def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
     """Give newcomers their grant, leave out who has left, and ask what parts want to know before SELECT."""
     # grants come first: a bid that is asked for below may already be paid from one
-    now = replace(now, view=_post(now.view, _grants(setup, now.view)))
-    now = _without_leavers(setup, now)
+    now = _granted(setup, now)
+    now = _proved(setup, _without_leavers(setup, now))
     return _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
+
+
+def _proved(setup: Setup, now: _Now) -> _Now:
+    """Let members prove their sizes, and return the round in which nobody has more samples than it has proved."""
+    sizes = setup.sizes
+    if sizes is None:
+        return now
+    view, state = now.view, now.states["sizes"]
+    steps = ((sizes.ask_commitments, sizes.hear_commitments), (sizes.ask_audits, sizes.hear_audits))
+    with now.port.clock("ask"):
+        for ask, hear in steps:
+            asked, state = ask(view, state)
+            view = now.port.send(asked, view)
+            heard = hear(view, state)
+            view = _post(replace(view, refusals=(*view.refusals, *heard.refused)), heard.transactions)
+            state = heard.state
+    return replace(
+        now, view=replace(view, roster=sizes.roster(view.roster, state)), states={**now.states, "sizes": state}
+    )
 
 
 def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
     """Send the parts' questions of a stage and add the answers to the view."""
     with now.port.clock("ask"):
-        return replace(now, view=now.port.send(_questions(setup, now, stage), now.view))
+        questions, found = _questions(setup, now, stage)
+        return replace(now, view=now.port.send(questions, now.view)).handing_on(found)
 
 
 def _select(setup: Setup, now: _Now) -> _Now:
@@ -410,12 +441,16 @@ def _train(setup: Setup, now: _Now) -> _Now:
     train, seats = setup.mechanism.train, now.view.seats
     assert seats is not None
     with now.port.clock("train"):
-        questions = _questions(setup, now, "train")
+        questions, found = _questions(setup, now, "train")
+        now = now.handing_on(found)
         payload = sent(train, now.view, now.states[setup.key("train")])
         asked = training(seats, now.view.table, payload)
         asked = asked if now.history is None else continued(asked, now.history)
         view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, setup.waiting)
         updates = joined(accepted(seats, view), landed.late, view.round, view.table)
+        if setup.sizes is not None:
+            proved = setup.sizes.proved(now.states["sizes"])[updates.seats.client]
+            updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
         view = _enough(replace(view, updates=updates, stage="close"), setup.min_replies)
     return replace(now, view=view, underway=landed.underway)
 
@@ -444,7 +479,7 @@ def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
     """Settle the round and apply the mix.
 
     A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled again
-    from before, without that row.
+    from before, without that row. Updates to rows that stay, by this or by a payment, were worth nothing.
     """
     settled = _settled(setup, now)
     with now.port.clock("mix"):
@@ -452,6 +487,12 @@ def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
     if broken:
         settled = _settled(setup, replace(now, view=_without(now.view, broken)))
         table, _ = _mixed(settled.view)
+    values, settlement, targets = settled.view.values, settled.view.settlement, settled.view.trained.seats.target
+    # if a row that is new in this round is broken, all rows stay
+    stay = set(targets.tolist()) if max(broken, default=-1) >= now.view.table.size else set(broken)
+    stay |= frozenset() if settlement is None else settlement.withheld
+    if values is not None and stay:
+        settled = settled.knowing(values=values.without(stay, targets))
     return settled, table
 
 
@@ -501,19 +542,20 @@ def _post(view: View, transactions: Iterable[Transaction]) -> View:
     return replace(view, book=view.book.post(view.round, new), posted=view.posted + new) if new else view
 
 
-def _grants(setup: Setup, view: View) -> list[Transaction]:
-    """Return the grants of clients that are here for the first time: those without an account yet.
+def _granted(setup: Setup, now: _Now) -> _Now:
+    """Return the round with the grants of clients that are here for the first time, or the parts that are due.
 
     The account belongs to the client's number, which on a network belongs to its key. A member that comes back under
     another name gets no second grant.
     """
-    if setup.mechanism.settle is None or setup.grant == 0:
-        return []
-    return [
-        Transaction(f"grant/{c.id}", "grant", ((MINT, -setup.grant), (account_of(c.id), setup.grant)))
-        for c in view.roster
-        if account_of(c.id) not in view.book.balances
-    ]
+    view = now.view
+    if not setup.books or setup.grant == 0:
+        return now
+    if setup.vesting is not None:
+        posted, state = setup.vesting.due(view, now.states["vesting"])
+        return replace(now, view=_post(view, posted), states={**now.states, "vesting": state})
+    new = [c.id for c in view.roster if account_of(c.id) not in view.book.balances]
+    return replace(now, view=_post(view, [grant(c, setup.grant) for c in new]))
 
 
 def _without_leavers(setup: Setup, now: _Now) -> _Now:
@@ -526,11 +568,12 @@ def _without_leavers(setup: Setup, now: _Now) -> _Now:
     return now.knowing(roster=Roster(c for c in now.view.roster if not left[c.id])) if left.any() else now
 
 
-def _questions(setup: Setup, now: _Now, stage: Stage) -> list[Request]:
-    """Gather what all parts want to know at a stage, one request a client."""
+def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
+    """Gather what all parts want to know at a stage, one request a client, and what they hand on with it."""
     view = replace(now.view, stage=stage)
-    parts = setup.parts().items()
-    return merge([r for key, part in parts for r in call(key, part.asks, view, view, now.states[key])])
+    asked = [call(key, part.asks, view, view, now.states[key]) for key, part in setup.parts().items()]
+    found = [one for questions in asked if isinstance(questions, Questions) for one in questions.found]
+    return merge([request for questions in asked for request in questions]), found
 
 
 def _enough(view: View, least: int) -> View:

@@ -16,15 +16,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hanse.base.errors import UserError
+from hanse.core.entry import Transaction
 from hanse.core.history import NEVER
 from hanse.core.part import Deployment
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
 from hanse.core.table import Floats, Seats
 from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP
-from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
+from hanse.ledger.closing import NOTHING, close, moved_in
+from hanse.rounds.round import LoopState, Played, Setup, failed_round, finish, play_round
 from hanse.runs.config import Experiment
-from hanse.runs.record import RoundRecord
+from hanse.runs.round_record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class RecordedRound:
 
 
 def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
-    """Play a round, test what clients hold then, and return it with its record.
+    """Play a round, test what clients hold then, close its books, and return it with its record.
 
     On a network a round in which a part raises is undone and recorded as failed; the log has the traceback. What the
     network itself or a mistake of the user raises is raised on.
@@ -57,6 +59,15 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedR
         experiment: says which rounds are tested and how.
         state: where the round begins.
     """
+    done = _attempted(setup, experiment, state)
+    if not setup.books:
+        return done
+    record = done.record.closed()
+    return RecordedRound(replace(done.state, book=record.played.state.book), record)
+
+
+def _attempted(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
+    """Play a round, or undo it if it fails on a network. Its books are not closed yet."""
     if not setup.remote:
         return _round(setup, experiment, state)
     begun, watched = time.perf_counter(), Watched(setup.federation)
@@ -125,6 +136,14 @@ def telling(setup: Setup, state: LoopState) -> Setup:
     if not setup.remote:
         return setup
     return replace(setup, federation=TellsOwners.of(setup.federation, state.table.owner, state.moved))
+
+
+def settled(setup: Setup, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...]]:
+    """Settle what the last round left open and close the books; return the state after it, and what was posted."""
+    last = finish(setup, state)
+    view, posted = last.view, last.view.posted
+    closing = close(view.round, view.book.balances, len(view.book.peaks), moved_in(posted), NOTHING)
+    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing)
 
 
 def tell_owners(setup: Setup, state: LoopState) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import own_copy
-from hanse.runs.record import RoundRecord
+from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir
 
 # a round that took longer is told before the next is played: who watches would wait for long, and writing is a small
@@ -30,7 +30,7 @@ class BackgroundWriter:
         tell: called with each round once it is on the disk, in the thread that calls :meth:`settle`.
 
     Examples:
-        >>> from hanse.runs.record import RoundRecord
+        >>> from hanse.runs.round_record import RoundRecord
         >>> from hanse.runs.rehearsal import rehearse
         >>> from hanse.runs.testing import Figures
         >>> writer = BackgroundWriter(None, lambda record: print("told of round", record.metrics["round"]))

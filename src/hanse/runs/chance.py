@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import WORSE
 
-GUESS = "guess"  # its key in shape.json
 MARGIN = 1.645
 """Standard errors of an accuracy: the one-sided 95 % quantile of the normal distribution."""
 LEAST_R2 = 0.01
@@ -38,9 +38,9 @@ class Guess:
         0.75
     """
 
-    samples: int
-    most: float
-    entropy: float
+    samples: Annotated[int, Field(ge=1)]
+    most: Annotated[float, Field(gt=0, le=1)]
+    entropy: Annotated[float, Field(ge=0, le=50)]
 
     @staticmethod
     def of(samples: Samples | None) -> Guess | None:
@@ -52,16 +52,6 @@ class Guess:
             return None
         shares = counts[counts > 0].double() / counts.sum()
         return Guess(int(counts.sum()), float(shares.max()), float(-(shares * shares.log()).sum()))
-
-    @staticmethod
-    def read(said: object) -> Guess | None:
-        """Return what ``shape.json`` says under :data:`GUESS`; None if it says nothing, or nothing that can be."""
-        if not isinstance(said, Mapping):
-            return None
-        n, most, entropy = (said.get(name) for name in ("samples", "most", "entropy"))
-        if not (type(n) is int and n > 0 and isinstance(most, float) and isinstance(entropy, float)):
-            return None
-        return Guess(n, most, entropy) if 0 < most <= 1 and 0 <= entropy < 50 else None
 
     @property
     def bar(self) -> float:

@@ -30,7 +30,7 @@ from hanse.core.table import Block, Seats, Table, Updates
 from hanse.rounds.arrivals import Flight, Underway
 from hanse.rounds.round import LoopState
 
-VERSION = 3  # 2: rows without names, a state for each slot
+VERSION = 4  # of the format; a checkpoint of any other is refused
 # what safetensors calls the types of numbers, in the order in which it lays them out: the widest first
 KINDS = {
     "uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32",
@@ -212,7 +212,10 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "blocks": [asdict(block) for block in state.table.blocks],
         "plain": plain,
         "lengths": dict(snapshot.lengths),
-        "book": {name: getattr(book, name) for name in ("head", "count", "floor", "round", "balances")},
+        "book": {
+            "peaks": [peak.hex() for peak in book.peaks],
+            **{name: getattr(book, name) for name in ("count", "floor", "round", "balances")},
+        },
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
     }
     if underway or state.underway.clock:
@@ -267,7 +270,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
     if "history/steps" in tensors:
         steps, last = (tensors[f"history/{name}"].numpy() for name in ("steps", "last"))
         history = History(steps, last, tensors["history/statistics"].to(device))
-    book, home = Book(**known["book"]), tensors["table/home"].numpy()
+    book = Book(**known["book"] | {"peaks": tuple(map(bytes.fromhex, known["book"]["peaks"]))})
+    home = tensors["table/home"].numpy()
     moved = tensors["table/moved"].numpy()
     underway = Underway(known.get("clock", 0.0), _flights(tensors, known.get("flights", ()), device))
     state = LoopState(

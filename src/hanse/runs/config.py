@@ -29,13 +29,15 @@ from pydantic import (
 
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest, path_of
-from hanse.base.factories import Count, Positive, Rate, Weight, defaults
+from hanse.base.factories import Count, Positive, Rate, Weight, defaults, named_choice
+from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
-from hanse.data.spec import OBJECT, DataSpec
+from hanse.data.choices import OBJECT
+from hanse.data.spec import DataSpec, mistakes
 from hanse.learning.models import Send
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names, is_rule
-from hanse.mechanisms.written import part_table, table_of
+from hanse.mechanisms.mechanism_table import part_table, table_of
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 from hanse.runs.overrides import apply
 
 
@@ -82,15 +84,15 @@ class MechanismSection(BaseModel):
 
     @cached_property
     def table(self) -> dict[str, Any]:
-        """All keys as one dictionary, with parts under their present names where the file uses earlier ones."""
-        return current_names({"name": self.name} | dict(self.model_extra or {}))[0]
+        """All keys as one dictionary."""
+        return {"name": self.name} | dict(self.model_extra or {})
 
     @property
     def notes(self) -> list[str]:
         """Lines to tell the user before the run.
 
-        There is one for each part that the file calls by an earlier name, each option that overrides left out, and each
-        part that only this process can find because it is defined in a script or notebook.
+        There is one for each option that overrides left out, and each part that only this process can find because it
+        is defined in a script or notebook.
         """
         named = {slot: part.get("name", "") for slot in SLOTS if isinstance(part := self.table.get(slot), Mapping)}
         here = [
@@ -99,7 +101,7 @@ class MechanismSection(BaseModel):
             for slot, name in named.items()
             if str(name).startswith("__main__:")
         ]
-        return [*self._said, *here, *current_names({"name": self.name} | dict(self.model_extra or {}))[1]]
+        return [*self._said, *here]
 
     @cached_property
     def built(self) -> Mechanism:
@@ -243,6 +245,8 @@ class ClientsSection(Section):
             it.
         profiles: what each client is like in a market (role, costs, eagerness), by name or as a table with options.
         grant: what a new client gets from the mint, in tokens, if the mechanism pays.
+        vests: in how many parts it gets that: the first when it joins, one after each round in which its update
+            counted. Who leaves and comes back under another key then has no more than who stays.
         named: whether a client's statement names the others that got its models and that it traded with.
     """
 
@@ -250,6 +254,7 @@ class ClientsSection(Section):
     told: bool = False
     profiles: str | dict[str, Any] | None = None
     grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
+    vests: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     named: bool = False
 
 
@@ -275,6 +280,8 @@ class FederationSection(Section):
         min_replies: a round with fewer sound updates is empty, and all models stay as they were.
         half_precision: whether models travel as 16-bit numbers on a network.
         refuse: a rule that refuses updates which stand out ("norm_bound", see :mod:`hanse.federation.norm_bound`).
+        secure: the server sees sums over groups of at least ``group`` clients (from 3; 3 if it is not given) in the
+            place of single updates (:mod:`hanse.federation.secure_sums`), in a simulation; None: it sees every update.
         enough: training ends once this many sound replies are in: a whole number, or a share of the round's seats.
         late: "drop" forgets what comes later; "next" mixes it into the next round.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.
@@ -286,6 +293,7 @@ class FederationSection(Section):
     min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
+    secure: dict[str, Any] | None = None
     enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
@@ -297,6 +305,27 @@ class FederationSection(Section):
         if self.max_staleness is not None and self.late == "drop":
             raise ValueError("give max_staleness with late = 'next': with 'drop' no late update is mixed")
         return self
+
+
+class SizesSection(Section):
+    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.rounds.sizes`).
+
+    Attributes:
+        proved: members commit to their distinct samples before they train and are audited; who has proved nothing
+            counts as a member without samples. Otherwise sizes are what members say.
+        leaves: how many samples an audit opens. A claim of x times the samples passes with a chance of at most
+            x^-leaves.
+        bond: tokens of a member's grant that lie in escrow until it has passed; who fails loses them.
+        repeats: how often an audit that is not answered is asked again, once a round, before it counts as failed.
+        auditors: public keys (Ed25519, 64 hexadecimal digits) of the auditors that the members name. On a network there
+            must be one; a simulation needs none.
+    """
+
+    proved: bool = False
+    leaves: Annotated[int, Field(ge=1, le=10_000)] = 30
+    bond: Annotated[float, Field(ge=1e-6, le=1e12)] = 10.0
+    repeats: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    auditors: list[Digest] = []
 
 
 class LedgerSection(Section):
@@ -318,8 +347,7 @@ class EngineSection(Section):
     """``[engine]``: how clients of this process are trained.
 
     The choice that "auto" makes is written into the run's ``config.toml``, since numbers are bit-equal only for equal
-    engine settings. "processes", the worker processes of earlier versions, is read as "sequential" with one thread,
-    which trains the same models bit for bit.
+    engine settings.
 
     Attributes:
         train: which engine; "auto" goes by the rule of ``docs/engines.md``.
@@ -328,7 +356,7 @@ class EngineSection(Section):
         device: "auto", "cpu", "cuda" or "cuda:1".
         precision: "bf16" pays for CNNs on processors with bfloat16 instructions: there the accuracy stayed within the
             seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
-        graphs: on a CUDA device, let the stacked engine record its steps and replay them.
+        graphs: on a CUDA device, let the stacked engine record its steps and replay them; None: it does.
     """
 
     train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
@@ -337,14 +365,6 @@ class EngineSection(Section):
     device: str = "auto"
     precision: Literal["float32", "bf16"] = "float32"
     graphs: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier(cls, given: Any) -> Any:
-        """Read the engine of an earlier version as the one that makes the same bits."""
-        if isinstance(given, Mapping) and given.get("train") == "processes":
-            return {**given, "train": "sequential", "threads": 1}
-        return given
 
 
 class EvalSection(Section):
@@ -404,6 +424,7 @@ class Experiment(BaseModel):
         clients: what clients decide, and what they are told.
         behaviour: what some clients do otherwise, by name, such as ``{"noisy": {"sigma": 0.1}}``.
         federation: where the clients are, and how long a round waits.
+        sizes: whether members prove how many samples they have.
         ledger: where the books are.
         engine: how clients of this process are trained.
         eval: when and how models are tested.
@@ -435,6 +456,7 @@ class Experiment(BaseModel):
     clients: ClientsSection = ClientsSection()
     behaviour: dict[str, dict[str, Any]] = {}
     federation: FederationSection = FederationSection()
+    sizes: SizesSection = SizesSection()
     ledger: LedgerSection = LedgerSection()
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
@@ -451,7 +473,10 @@ class Experiment(BaseModel):
         try:
             super().__init__(**sections)
         except ValidationError as wrong:
-            lines += [_line(error, self) for error in wrong.errors()]
+            for error in wrong.errors():
+                below, loc = sections.get("data"), error["loc"]
+                inside = loc[0] == "data" and isinstance(below, Mapping)
+                lines += mistakes(error, loc[1:], below) if inside else [_line(error, self)]
         lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
         if lines:
             raise UserError(*dict.fromkeys(lines))
@@ -529,8 +554,11 @@ def _of_texts(sections: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(sections)
     data, train = found.get("data"), found.get("train", {})
-    source = data.source if isinstance(data, DataSpec) else data.get("source") if isinstance(data, Mapping) else None
-    if "model" not in found and isinstance(source, str) and source in _READERS:
+    given = (
+        data.source.name if isinstance(data, DataSpec) else data.get("source") if isinstance(data, Mapping) else None
+    )
+    source = named_choice(given, OBJECT)
+    if "model" not in found and source in _READERS:
         found["model"] = _READERS[source]
     model = found.get("model")
     name = model.name if isinstance(model, ModelSection) else model.get("name") if isinstance(model, Mapping) else None

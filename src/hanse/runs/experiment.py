@@ -11,11 +11,12 @@ imports none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -24,21 +25,25 @@ from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.stopping import Stop, interruptible
 from hanse.core.port import Federation
+from hanse.data.choices import OBJECT
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
-from hanse.data.spec import OBJECT
 from hanse.learning.models import Factory
 from hanse.learning.threads import intra_op
-from hanse.rounds.round import LoopState, Setup, finish, first_state
-from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, tell_owners, telling
+from hanse.rounds.round import LoopState, Setup, first_state
+from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.record import METRICS, SEATS, RoundRecord, played_lines
+from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
+from hanse.runs.run_record import played_lines
 from hanse.runs.rundir import RunDir, claim
-from hanse.runs.setup import Own, build, settle_engine
-from hanse.runs.shape import model_made_for, same_frozen
+from hanse.runs.setup import Own, Ready, build, settle_engine
+from hanse.runs.shape import guess_of, model_made_for, same_frozen
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = ["Observer", "Run", "play_setup", "resume", "run", "run_remote"]
 
@@ -67,6 +72,7 @@ def run(
     data: Any = None,
     model: nn.Module | Factory | None = None,
     out: str | Path | None = None,
+    value: bool | str | Mapping[str, Any] = False,
     observers: Sequence[Any] = (),
     overwrite: bool = False,
     progress: bool = False,
@@ -82,6 +88,8 @@ def run(
             ``(input_shape, num_classes, **options)`` that returns one.
         out: the run directory, which is made. With it the run can be resumed, reported on and read again; without it,
             nothing is written.
+        value: whether updates are valued. True: by path values (``mechanism.value = "path"``), unless the mechanism
+            values them already. A name or a table stands in the place of ``mechanism.value``.
         observers: objects that see every round (:class:`Observer`).
         overwrite: whether an earlier run in ``out`` may be deleted.
         progress: show a bar on standard error with the round, the accuracy and the time left.
@@ -120,6 +128,7 @@ def run(
     _check(observers)
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
+    experiment = _valued(experiment, value)
     if out is not None and experiment.run.rounds == 0:
         raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
     observers = _watching(observers, progress, experiment.mechanism.name)
@@ -128,11 +137,25 @@ def run(
         _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
-        return play_setup(*settle_engine(experiment, build(experiment, own=own)), observers)
+        return play_setup(settle_engine(build(experiment, own=own)), observers)
     with Hold(Path(out)) as hold:
         claim(hold, overwrite=overwrite)
-        ready = settle_engine(experiment, build(experiment, own=own))
-        return play_setup(*ready, observers, hold, overwrite)
+        ready = settle_engine(build(experiment, own=own))
+        return play_setup(ready, observers, hold, overwrite)
+
+
+def _valued(experiment: Experiment, value: bool | str | Mapping[str, Any]) -> Experiment:
+    """Return the experiment with updates valued as :func:`run` was told. Raises UserError for anything else."""
+    if not isinstance(value, bool | str | Mapping):
+        raise UserError(f"value: {value!r}: must be True, False, or a part's name or table, as for mechanism.value")
+    if value is False or (value is True and experiment.mechanism.built.value is not None):
+        return experiment
+    section = experiment.mechanism
+    part = "path" if value is True else value
+    mechanism = type(section)(**{**section.table, "value": part})
+    mechanism._said = section._said
+    _ = mechanism.built  # raises for a part that does not exist
+    return experiment.model_copy(update={"mechanism": mechanism})
 
 
 def resume(
@@ -206,8 +229,8 @@ def resume(
         _same_objects(path, experiment, own)
         blueprint = build(experiment, own=own)
         _same_model(path, experiment, blueprint.experiment)
-        ready = settle_engine(experiment, blueprint)
-        return _from_a_checkpoint(*ready, observers, hold, other_data)
+        ready = settle_engine(blueprint)
+        return _from_a_checkpoint(ready, observers, hold, other_data)
 
 
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
@@ -248,11 +271,9 @@ def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[
     """Return the observers, with a progress bar on standard error before them if that is asked for."""
     if not progress:
         return observers
-    from rich.console import Console  # here: most runs from Python show nothing
+    from hanse.runs.observers import ProgressBar, errors  # here: most runs from Python show nothing
 
-    from hanse.runs.observers import ProgressBar
-
-    return [ProgressBar(Console(stderr=True), label), *observers]
+    return [ProgressBar(errors(), label), *observers]
 
 
 def _refuse_objects(experiment: Experiment, own: Own) -> None:
@@ -268,7 +289,7 @@ def _refuse_objects(experiment: Experiment, own: Own) -> None:
 def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
     """Raise UserError for an object that is given on resume though the run was played without it."""
     for key, given, name in (
-        ("data.source", own.data, experiment.data.source),
+        ("data.source", own.data, experiment.data.source.name),
         ("model.name", own.model, experiment.model.name),
     ):
         if given is not None and name != OBJECT:
@@ -309,6 +330,7 @@ def run_remote(
     hold: Hold,
     observers: Sequence[Any] = (),
     other_data: bool = False,
+    key: Ed25519PrivateKey | None = None,
 ) -> Run:
     """Run an experiment with clients behind another federation, or go on with it if its directory has it already.
 
@@ -322,50 +344,51 @@ def run_remote(
         hold: the right to write into the run directory; it is taken here.
         observers: objects that see every round.
         other_data: allow sets of the server that are not those of the rounds before.
+        key: the operator's, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
         MachineError: the machine or the network failed; a RunFailedError after several failed rounds in a row.
     """
-    ready = settle_engine(experiment, build(experiment, data), federation=federation)
+    ready = settle_engine(build(experiment, data), federation=federation)
     if (hold.folder / "config.toml").exists():
-        return _from_a_checkpoint(*ready, observers, hold, other_data)
-    return play_setup(*ready, observers, hold)
+        return _from_a_checkpoint(ready, observers, hold, other_data, key)
+    return play_setup(ready, observers, hold, key=key)
 
 
 def play_setup(
-    experiment: Experiment,
-    setup: Setup,
-    said: Sequence[str],
+    ready: Ready,
     observers: Sequence[Observer],
     hold: Hold | None = None,
     overwrite: bool = False,
+    key: Ed25519PrivateKey | None = None,
 ) -> Run:
     """Play all rounds of a setup.
 
     Args:
-        experiment: what is written down as ``config.toml``.
-        setup: what is played. Its engine is closed at the end.
-        said: lines that observers are told at the start.
+        ready: what is played. Its engine is closed at the end.
         observers: objects that see every round.
         hold: the right to write into the run directory that is to be made; None: nothing is written.
         overwrite: whether an earlier run there may be deleted.
+        key: the operator's, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.
     """
+    experiment, setup = ready.experiment, ready.setup
     with closing(setup.engine):
         state = first_state(setup)
         if hold is None:
-            return _play(experiment, setup, state, None, observers, said)
-        books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
+            return _play(ready, state, None, observers)
+        books, data = setup.books, fingerprint(setup.data)
         shape = model_made_for(setup.data, setup.problem)
         folder = RunDir.create(
-            hold.folder, experiment, hold, data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books
-        )
+            hold.folder, experiment, hold,
+            data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books, key=key,
+        )  # fmt: skip
         with closing(folder):
             try:
-                return _play(experiment, setup, state, folder, observers, said)
+                return _play(ready, state, folder, observers)
             except MachineError:
                 raise
             except Exception:
@@ -377,20 +400,16 @@ def play_setup(
 
 
 def _from_a_checkpoint(
-    experiment: Experiment,
-    setup: Setup,
-    said: Sequence[str],
-    observers: Sequence[Observer],
-    hold: Hold,
-    other_data: bool,
+    ready: Ready, observers: Sequence[Observer], hold: Hold, other_data: bool, key: Ed25519PrivateKey | None = None
 ) -> Run:
     """Play the rounds that are left of the run in a directory, from its last sound checkpoint (or from the start)."""
+    experiment, setup, said = ready.experiment, ready.setup, ready.said
     hold.take()
     same_frozen(hold.folder, setup.problem)
     with closing(setup.engine):
         folder, snapshot, warnings = RunDir.reopen(
             hold.folder, experiment, setup.device,
-            data=fingerprint(setup.data), names=setup.data.names, other_data=other_data,
+            data=fingerprint(setup.data), names=setup.data.names, other_data=other_data, key=key,
         )  # fmt: skip
         with closing(folder):
             # the file changes only once the directory has proved sound
@@ -400,7 +419,7 @@ def _from_a_checkpoint(
                 _same_parts(hold.folder, state, snapshot.state)
                 state = snapshot.state
             told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
-            return _play(experiment, setup, state, folder, observers, [*said, *told])
+            return _play(replace(ready, said=[*said, *told]), state, folder, observers)
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
@@ -434,37 +453,34 @@ def _next(
 
 def _ended(setup: Setup, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
-    if setup.mechanism.settle is not None:
+    if setup.books:
         if not state.finished:
-            last_word = finish(telling(setup, state), state)
-            state = last_word.state
+            state, posted = settled(telling(setup, state), state)
             if folder is not None:
-                folder.owe(state.round, last_word.view.posted)
+                folder.owe(state.round, posted)
                 folder.checkpoint(state)
         if folder is not None:  # also after a restart between these two
-            folder.receipts(state.round, state.book)
+            folder.receipts()
     tell_owners(setup, state)
     return state
 
 
-def _play(
-    experiment: Experiment,
-    setup: Setup,
-    state: LoopState,
-    folder: RunDir | None,
-    observers: Sequence[Observer],
-    said: Sequence[str],
-) -> Run:
+def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequence[Observer]) -> Run:
     """Play the rounds that are left, and return the run with everything that it leaves.
 
     A round is written by a thread while the next one is played, so ``writer.settle`` marks the points at which a round
     is on the disk and observers hear of it.
     """
-    result = Run(experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names)
+    experiment, setup, said = ready.experiment, ready.setup, ready.said
+    result = Run(
+        experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names, about=setup.about
+    )
+    result.guess = guess_of(setup.data, setup.problem)
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
     lines = [*said, *(f"warning: {line}" for line in setup.data.warnings)]
+    result.said = tuple(lines)
     _tell(observers, "on_start", experiment, state.round, lines)
     limits, budget, failures = experiment.run, Budget(experiment.run), 0
     budget.spend(result.metrics)  # a resumed run has used up some of its limits already
@@ -488,6 +504,8 @@ def _play(
                 result.tested = record.tested.arrays
             if record.tested.arrays and folder is None:  # else it lies there, and long runs keep nothing twice
                 result.tests[metrics["round"]] = record.tested.arrays
+            if folder is None and (worths := record.worths):
+                result.worths[metrics["round"]] = worths
             budget.spend([metrics])
             result.over = budget.over()
             last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED

@@ -7,11 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import MEMBERS, is_count, read_json
+from hanse.base.files import CLIENTS, MEMBERS, read_json
+from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import read_about
+
+
+class Registered(TypedDict):
+    """What is read of a line of the register of a federation on a network.
+
+    Attributes:
+        id: the client's number.
+        name: what it is called.
+        tests: on how many samples of its own it tests.
+    """
+
+    id: Annotated[int, Field(ge=0, lt=CLIENTS)]
+    name: NotRequired[str]
+    tests: NotRequired[Count]
+
+
+_REGISTER = Declared[list[Registered]](list[Registered])
 
 
 def client_names(path: Path) -> dict[int, str]:
@@ -24,15 +45,12 @@ def client_names(path: Path) -> dict[int, str]:
         UserError: the register of members is damaged.
     """
     try:
-        said = read_about(path)
+        told = read_about(path).names
     except UserError:  # numbers do instead; what reads more of it says what is wrong
-        said = None
-    told = () if said is None else said.names
-    named = {
-        i: "".join(c for c in name if c.isprintable()) for i, name in enumerate(told)
-    }  # it may be a stranger's run
+        told = ()
     members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
-    return named | {i: str(member["name"]) for i, member in members.items() if member.get("name")}
+    named = dict(enumerate(told)) | {i: name for i, member in members.items() if (name := member.get("name"))}
+    return {i: "".join(c for c in name if c.isprintable()) for i, name in named.items()}
 
 
 def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
@@ -65,10 +83,10 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
     return called[0]
 
 
-def read_members(file: Path) -> dict[int, Mapping[str, Any]]:
+def read_members(file: Path) -> Mapping[int, Registered]:
     """Return the register of a federation on a network, by client number. Raises UserError if it is damaged."""
-    listed = read_json(file)
-    whole = isinstance(listed, list) and all(isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed)
-    if not whole:
-        raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
+    try:
+        listed = _REGISTER.check(read_json(file))
+    except UnsoundError as wrong:
+        raise UserError(f"{file}: cannot be read: {wrong}; it must be a list of members, each with its 'id'") from None
     return {member["id"]: member for member in listed}

@@ -14,7 +14,9 @@ import os
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
-from hanse.runs.record import figure_of
+from hanse.runs.round_record import figure_of
 from hanse.runs.run import Observer, Run
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
@@ -80,6 +82,68 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def errors() -> Console:
+    """Return the console on standard error, where bars are drawn.
+
+    In a notebook without ipywidgets, which rich asks for there, bars are drawn as in a terminal.
+    """
+    console = Console(stderr=True)
+    if console.is_jupyter and find_spec("ipywidgets") is None:
+        return Console(stderr=True, force_jupyter=False, force_terminal=True, width=80)
+    return console
+
+
+PATIENCE = 2.0
+"""Seconds without a sign of life after which :func:`counting` shows its bar."""
+
+
+def bar(console: Console, *, transient: bool = False) -> Progress:
+    """Return a progress bar with a text "figure" and the time left; it is not started. A ``transient`` one goes away at
+    the end.
+    """
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figure]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=transient,
+    )
+
+
+@contextmanager
+def counting(
+    label: str, console: Console, *, at_once: bool = False, transient: bool = True
+) -> Iterator[Callable[[int, float | None], None]]:
+    """Yield what to call with how much is done, and of how much at most (None: not known).
+
+    From two seconds on a bar shows it and the time left, in a terminal or a notebook.
+
+    Args:
+        label: what stands before the bar.
+        console: where it is drawn.
+        at_once: draw it from the first call on, wherever that is.
+        transient: whether it goes away at the end.
+    """
+    begun, shown = time.monotonic(), bar(console, transient=transient)
+    task = shown.add_task(label, total=None, figure="")
+
+    def told(done: int, most: float | None) -> None:
+        late = (console.is_terminal or console.is_jupyter) and done != most and time.monotonic() - begun > PATIENCE
+        if (at_once or late) and not shown.live.is_started:
+            shown.start()
+        shown.update(task, completed=done, total=most)
+
+    try:
+        yield told
+        if not transient:  # it stays, and what was expected at most may be more
+            shown.update(task, total=shown.tasks[0].completed)
+    finally:
+        if shown.live.is_started:  # one that never began would still end its line
+            shown.stop()
+
+
 class ProgressBar:
     """A bar in the terminal with the round, the last accuracy and the time left.
 
@@ -92,15 +156,7 @@ class ProgressBar:
 
     def __init__(self, console: Console, label: str, *, explain: bool = False, figure: bool = True) -> None:
         self._console, self._label, self._explain, self._figure = console, label, explain, figure
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figure]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=False,
-        )
+        self._progress = bar(console)
         self._task, self._main = TaskID(0), ACCURACY
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:

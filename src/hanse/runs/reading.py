@@ -1,7 +1,7 @@
 """Reads a run from its directory, without training, without its data, and without running code that its files name.
 
 :func:`load` (``hanse.load``) is for Python; :func:`last_state` is for code that needs the state of the loop itself.
-Come to :mod:`hanse.runs.record` for the lines and arrays of a run without its models, which is what reports use.
+Come to :mod:`hanse.runs.run_record` for the lines and arrays of a run without its models, which is what reports use.
 
 A run directory may come from a stranger. So nothing that its files name is imported unless the caller trusts them, and
 sizes that they claim are held against what is really there before memory is taken.
@@ -17,10 +17,9 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError, first_line
-from hanse.base.looking import is_looking, looking
-from hanse.data import build as build_data
+from hanse.base.import_trust import is_looking, looking
+from hanse.data.choices import OBJECT
 from hanse.data.samples import Inputs
-from hanse.data.spec import OBJECT
 from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
@@ -31,8 +30,10 @@ from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
-from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
+from hanse.runs.recorded_seats import OWN_TESTS
+from hanse.runs.round_record import METRICS, SEATS, SHAPE
 from hanse.runs.run import Run
+from hanse.runs.run_record import RunRecord, load_run, played_lines
 from hanse.runs.shape import read_shape, same_frozen
 
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
@@ -133,7 +134,7 @@ def _problem(
         return problem
 
     if isinstance(model, nn.Module):
-        shape = read_shape(path / SHAPE)[0] if (path / SHAPE).exists() else ()
+        shape, _ = read_shape(path / SHAPE)
         return made(ByName(model, shape) if isinstance(shape, Inputs) else model), ""
     if model is not None:
         return made(build_module(model, *_made_for(path, experiment), experiment.run.seed, **_options(experiment))), ""
@@ -180,21 +181,8 @@ def _made_for(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
 
     That is the number of classes, but 1 if the loss takes one output; None for regression.
     """
-    shape, classes = _shape(path, experiment)
+    shape, classes = read_shape(path / SHAPE)
     return shape, 1 if classes is not None and takes_one_output(experiment.train.loss) else classes
-
-
-def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
-    """Return the shape of a sample and the number of classes.
-
-    Runs of an older hanse did not write them down: then the data are built to look, if the run is trusted.
-    """
-    if (path / SHAPE).exists():
-        return read_shape(path / SHAPE)
-    if is_looking():
-        raise UserError(f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it")
-    data = build_data(experiment.data)
-    return data.sample_shape, data.num_classes
 
 
 def last_state(path: Path) -> LoopState | None:

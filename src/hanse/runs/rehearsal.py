@@ -16,18 +16,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hanse.base.errors import UserError
 from hanse.core.calling import method_of
 from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
+from hanse.data.choices import table_of
+from hanse.data.spec import parse_spec
 from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build, settle_engine
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
-    "data": {"clients": 4, "samples_per_client": 30, "client_validation": 0.2, "client_test": 0.2},
+    "data": {"clients": 4, "client_validation": 0.2, "client_test": 0.2},
     "model": {"name": "logistic"},
     "engine": {"train": "sequential", "threads": 1, "device": "cpu"},
     "run": {"rounds": 3},
 }
+SAMPLES = 30  # of a client, on average
 # the methods by which the part in a slot decides
 _DECIDES = {
     "select": ("select",),
@@ -149,7 +153,7 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
         >>> small.view.posted[-1].kind
         'market'
         >>> import hanse, tempfile
-        >>> from hanse.runs.record import load_run
+        >>> from hanse.runs.run_record import load_run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     run = hanse.run(small.experiment, out=folder + "/run")
         ...     record = load_run(folder + "/run")
@@ -157,7 +161,8 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
         (3, 4)
     """
     asked = small_experiment(mechanism, **{**sections, "run": {"rounds": max(rounds, 3), **sections.get("run", {})}})
-    experiment, setup, _ = settle_engine(asked, build(asked))
+    ready = settle_engine(build(asked))
+    experiment, setup = ready.experiment, ready.setup
     state = first_state(setup)
     for _ in range(rounds - 1):
         state = play_round(setup, state).state
@@ -211,11 +216,26 @@ def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", 
         UserError: with a line for each mistake.
 
     Examples:
-        >>> small_experiment("fedavg", model="mlp", data={"clients": 6}).data.samples_per_client
+        >>> small_experiment("fedavg", model="mlp", data={"clients": 6}).data.partition.samples_per_client
         30
     """
     laid = {name: _laid(section, sections.pop(name, {})) for name, section in SMALL.items()}
-    return Experiment(mechanism=mechanism, **laid, **sections)
+    return Experiment(mechanism=mechanism, **{**laid, "data": _few_samples(laid["data"])}, **sections)
+
+
+def _few_samples(data: Any) -> Any:
+    """Return a data section with :data:`SAMPLES` for a client, where the source or the partition has that option."""
+    try:
+        spec = parse_spec(data)
+    except (UserError, TypeError):  # the experiment's check says what is wrong, together with everything else
+        return data
+    choices = {"source": spec.source, "partition": spec.partition}
+    few = {
+        key: {**table_of(choice), "samples_per_client": SAMPLES}
+        for key, choice in choices.items()
+        if getattr(choice, "samples_per_client", SAMPLES) is None
+    }
+    return {**data, **few}
 
 
 def _laid(section: Mapping[str, Any], given: Any) -> Any:

@@ -12,41 +12,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from hanse.base.factories import named_choice
 from hanse.base.files import MEMBERS, json_lines, read_toml, table
-from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.core.book import LARGEST
+from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.table import Table
 from hanse.core.telling import read_about
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
-from hanse.ledger.place import is_settled, rounds_written
+from hanse.ledger.run_ledger import is_settled, movements, rounds_written
 from hanse.ledger.store import Ledger
+from hanse.mechanisms.ipfl import IPFL
+from hanse.mechanisms.pifl import TokenManager
+from hanse.mechanisms.registry import built_in_parts
+from hanse.rounds.grants import grant, part_of
 from hanse.runs.config import ClientsSection
 from hanse.runs.names import read_members
-from hanse.runs.older import built_in_parts
-from hanse.runs.record import (
-    METRICS,
-    Arrays,
-    MarketRound,
-    is_number,
-    lost_rounds,
-    recorded_markets,
-    row_hash,
-)
+from hanse.runs.recorded_market import MarketRound, recorded_markets
+from hanse.runs.recorded_seats import is_number
+from hanse.runs.replay_bonds import BONDS, Bonds
+from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.replay_tokens import replay_tokens
+from hanse.runs.round_record import METRICS, Arrays, lost_rounds, row_hash
 
 
 def wrong_payments(r: MarketRound) -> str:
     """Return the first bill that is not its price rounded down to the unit, is nothing for a price above 0, or is below
     0.
     """
-    due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
-    apart = np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units)
+    if r.tariff is not None:
+        due = r.tariff.due(r.graph, r.market.sizes)
+    else:
+        due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
+    most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so that sums fit
+    apart = np.abs(np.minimum(np.floor(np.maximum(due, 0) * TOKEN), most) - r.units)
     free = (r.graph != 0) & (due > 0) & (r.units == 0)
     bad = np.argwhere(~(apart <= 1) | free | (r.units < 0))  # a last bit may cross a unit
     if not len(bad):
@@ -65,6 +71,28 @@ def wrong_delivery(r: MarketRound) -> str:
         return ""
     who = ", ".join(map(str, unpaid[:10].tolist())) or "nobody"
     return f"a model without payment: {len(r.withheld)} were withheld, and {len(unpaid)} were not paid (by {who})"
+
+
+def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
+    """Return the check whether a market was held by the run's settings: pricing, tariff, lambda, and what ends
+    Algorithm 2. Of parts that are not built in nothing is checked.
+
+    Args:
+        parts: the mechanism's built-in parts by slot, as ``config.toml`` has them.
+    """
+    due: dict[str, Any] = {}
+    if isinstance(market := parts.get("weigh"), IPFL):
+        due |= {"lam": market.lam, "stop": getattr(market, "stop", "skip")}
+    if isinstance(bills := parts.get("settle"), IPFL):
+        due |= {"pricing": bills.pricing, "tariff": bills.tariff}
+
+    def wrong(r: MarketRound) -> str:
+        """Return the first setting that a market has otherwise; "" if it has all as they are."""
+        had = {"lam": r.market.lam, "stop": r.stop, "pricing": r.pricing, "tariff": r.tariff}
+        other = [name for name in due if had[name] != due[name]]
+        return f"its {other[0]} was {had[other[0]]!r}, and the settings say {due[other[0]]!r}" if other else ""
+
+    return wrong
 
 
 def unlike_books(
@@ -128,16 +156,22 @@ def unlike_rows(table: Table, record: Arrays) -> str:
 def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> str:
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
-    Each client gets one grant, of the size in ``config.toml``, before anything else moves its account. All else is of
-    the kinds that the rule says it posts; for a rule of the user's own that names none, kinds are not checked. Nothing
-    is dated after the run's last settlement, which bears the number of the round that would have been next.
+    Each client gets one grant, of the size in ``config.toml``, before anything else moves its account, or the parts of
+    one in their order. Where sizes are
+    proved, each puts up one bond, which goes back if an auditor signed, or to the mint. All else is of the kinds that
+    the rule says it posts; for a rule of the user's own that names none, kinds are not checked. Nothing is dated after
+    the run's last settlement, which bears the number of the round that would have been next.
 
     Args:
         folder: the run directory.
         history: the ledger's transactions, each with its round.
     """
     config = read_toml(folder / "config.toml")
+    if not table(config, "mechanism"):
+        return f"{folder / 'config.toml'}: names no mechanism, so nobody can say what its rule posts"
     units, clients, kinds = _grant(config), _registered(folder, config), _kinds(folder, config)
+    bonds = Bonds.of(config)
+    parts, given = _parts(config), dict[str, int]()
     opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
@@ -146,12 +180,18 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
         if transaction.kind == "grant":
             to = transaction.postings[-1][0]
             number = to.partition("/")[2]
-            if to in opened:
+            number_of = given.setdefault(to, 0)
+            given[to] += 1
+            if number_of == parts or (number_of == 0 and to in opened):
                 return f"{where}: {to} was opened before; each client gets one grant, when it joins"
-            if transaction != Transaction(f"grant/{number}", "grant", ((MINT, -units), (to, units))):
-                return f"{where}: is not a grant of {say(units)} tokens from the mint to one client"
+            due = part_of(units, parts, number_of)
+            if not number.isdecimal() or transaction != grant(int(number), due):
+                return f"{where}: is not a grant of {say(due)} tokens from the mint to one client"
             if to != account(int(number)) or (clients is not None and int(number) >= clients):
                 return f"{where}: the run has no client {number}"
+        elif bonds is not None and transaction.kind in BONDS:
+            if wrong := bonds.wrong(transaction):
+                return f"{where}: {wrong}"
         elif kinds and transaction.kind not in kinds:
             named = ", ".join(sorted(kinds))
             return f"{where}: is of the kind '{transaction.kind}', which the run's payment rule does not post ({named})"
@@ -165,12 +205,18 @@ def _grant(config: Mapping[str, Any]) -> int:
     return round((float(given) if is_number(given) else ClientsSection().grant) * TOKEN)
 
 
+def _parts(config: Mapping[str, Any]) -> int:
+    """Return in how many parts a new client gets its grant."""
+    given = table(config, "clients").get("vests")
+    return given if isinstance(given, int) and given >= 1 else ClientsSection().vests
+
+
 def _registered(folder: Path, config: Mapping[str, Any]) -> int | None:
     """Return how many clients can have an account; None if it is not known."""
     if (folder / MEMBERS).is_file():
         return 1 + max(read_members(folder / MEMBERS), default=-1)
     data = table(config, "data")
-    count = 1 if data.get("partition") == "pooled" else data.get("clients")
+    count = 1 if named_choice(data.get("partition"), "dirichlet") == "pooled" else data.get("clients")
     return count if isinstance(count, int) else None
 
 
@@ -179,14 +225,16 @@ def _kinds(folder: Path, config: Mapping[str, Any]) -> frozenset[str]:
     parts = built_in_parts(config)
     rule = parts.get("settle")
     if rule is None:
-        said = read_about(folder)
-        return frozenset() if said is None else said.posted
+        return read_about(folder).posted
     standing = frozenset(slot for slot, part in parts.items() if part is rule)
     return frozenset(kind.kind for kind in rule.tells(standing).kinds)
 
 
 def first_wrong(
-    rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
+    rounds: Iterable[MarketRound],
+    history: Iterable[tuple[int, Transaction]],
+    through: int | None = None,
+    parts: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[int, str | None]:
     """Replay all markets of a run, and hold the ledger against them.
 
@@ -194,11 +242,12 @@ def first_wrong(
         rounds: the recorded markets.
         history: the ledger's transactions, each with its round.
         through: as in :func:`unlike_books`.
+        parts: as in :func:`unlike_settings`.
 
     Returns:
         How many markets there were, and the first thing that is wrong; None: all is well.
     """
-    looks: tuple[Callable[[MarketRound], str], ...] = (wrong_payments, wrong_delivery)
+    looks: tuple[Callable[[MarketRound], str], ...] = (unlike_settings(parts), wrong_payments, wrong_delivery)
     count, wrong = 0, list[str]()
 
     def seen() -> Iterator[MarketRound]:
@@ -219,16 +268,19 @@ class Replayed:
 
     Attributes:
         markets: how many markets of models were computed anew.
-        auctions: how many rounds of a token manager were (0: the records of an older hanse hold too little); None: the
-            run has no built-in token manager.
+        auctions: how many rounds of a token manager were; None: the run has no built-in token manager.
         wrong: the first thing that is wrong; None: all is well.
         lost: whether what is wrong is that a round's file is lost, so that nothing was computed anew.
+        foreign: whether the payment rule is one of which no amount can be computed anew.
+        by_value: how many rounds of payment by value were; None: the run has none.
     """
 
     markets: int = 0
     auctions: int | None = None
     wrong: str | None = None
     lost: bool = False
+    foreign: bool = False
+    by_value: int | None = None
 
 
 def replay_books(folder: Path, ledger: Ledger) -> Replayed:
@@ -241,17 +293,18 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
     Raises:
         UserError: a record is damaged.
     """
-
-    def history() -> Iterator[tuple[int, Transaction]]:
-        return ((record.round, record.transaction) for record in ledger.history())
-
     for number, why in lost_rounds(folder).items():
         return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
-    if wrong := against_rules(folder, history()):
+    if wrong := against_rules(folder, movements(ledger)):
         return Replayed(wrong=wrong)
     through = rounds_written(folder, ledger)
-    markets, unlike = first_wrong(recorded_markets(folder), history(), through)
+    parts = built_in_parts(read_toml(folder / "config.toml"))
+    markets, unlike = first_wrong(recorded_markets(folder), movements(ledger), through, parts)
     if unlike is not None:
         return Replayed(markets, None, unlike)
-    auctions, differs = replay_tokens(folder, history(), through, is_settled(folder, ledger))
-    return Replayed(markets, auctions, differs or None)
+    auctions, differs = replay_tokens(folder, movements(ledger), through, is_settled(folder, ledger))
+    foreign = not isinstance(parts.get("settle"), IPFL | TokenManager)
+    by_value, otherwise = replay_by_value(folder, movements(ledger), through)
+    return Replayed(
+        markets, auctions, differs or otherwise or None, foreign=foreign and by_value is None, by_value=by_value
+    )

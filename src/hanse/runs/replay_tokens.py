@@ -23,8 +23,9 @@ from hanse.base.files import json_lines, read_arrays, read_toml
 from hanse.core.entry import Transaction, pool
 from hanse.games.tokens import Movement, settle_tier, share_out
 from hanse.mechanisms.pifl import TokenManager, moved_bids, tier_transactions
-from hanse.runs.older import built_in_parts
-from hanse.runs.record import METRICS, Arrays, round_file
+from hanse.mechanisms.registry import built_in_parts
+from hanse.runs.replay_bonds import BONDS
+from hanse.runs.round_record import METRICS, Arrays, round_file
 
 # the seats of a round as they are recorded: the kinds of their dtypes
 _SEATS = {"client": "iu", "start": "iu", "tier": "iu", "bidder": "b", "worked": "b", "worth": "f"}
@@ -61,8 +62,8 @@ class _Replay:
         steps = {transaction.step: transaction for transaction in posted}
         for k in np.unique(seats["tier"]).tolist():
             here = seats["tier"] == k
-            clients, worked = seats["client"][here].tolist(), seats["worked"][here].tolist()
-            providers = [c for c, did in zip(clients, worked, strict=True) if did]
+            clients = seats["client"][here].tolist()
+            providers = self.rule.providers(clients, seats["worked"][here].tolist(), seats["bidder"][here].tolist())
             given: dict[str, Any] = {
                 "payers": [c for c, bid in zip(clients, seats["bidder"][here].tolist(), strict=True) if bid],
                 "providers": providers,
@@ -117,8 +118,8 @@ def replay_tokens(
         settled: whether the last round must be settled, too.
 
     Returns:
-        How many rounds were computed anew (0: the records of an older hanse hold too little), and the first posting
-        that differs, or "". None: the run has no built-in token manager.
+        How many rounds were computed anew, and the first posting that differs, or "". None: the run has no built-in
+        token manager.
 
     Raises:
         UserError: a record is damaged.
@@ -133,32 +134,30 @@ def replay_tokens(
         if ahead is not None and ahead[0] <= last:
             (dated, there), ahead = ahead, next(groups, None)
             if dated != last:
-                return count, _unlike(dated, (), there)
+                return count, unlike(dated, (), there)
         if through is not None and last >= through:
             continue
         file = round_file(folder, last)
         record = read_arrays(file, _NAMES)
-        if not count and "bids" in record and len(record) < len(_NAMES):
-            return 0, ""  # from an older hanse
         try:
             due = _due(replay, record, line, there) if record else []
         except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
             raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
-        if unlike := _unlike(last, due, there):
-            return count, unlike
+        if differs := unlike(last, due, there):
+            return count, differs
         count += bool(record)
     if settled and ahead is None:
-        return count, _unlike(last + 1, replay.settled({}, ()), ())
+        return count, unlike(last + 1, replay.settled({}, ()), ())
     while ahead is not None:
         (dated, there), ahead = ahead, next(groups, None)
-        if unlike := _unlike(dated, replay.settled({}, there) if dated == last + 1 else [], there):
-            return count, unlike
+        if differs := unlike(dated, replay.settled({}, there) if dated == last + 1 else [], there):
+            return count, differs
     return count, ""
 
 
 def _but_grants(history: Iterable[tuple[int, Transaction]]) -> Iterator[tuple[int, Transaction]]:
     """Yield the transactions that the token manager posts."""
-    return (one for one in history if one[1].kind != "grant")
+    return (one for one in history if one[1].kind != "grant" and one[1].kind not in BONDS)
 
 
 def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Sequence[Transaction]) -> list[Transaction]:
@@ -180,7 +179,7 @@ def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Seque
     return [*settled, *moved_bids(bids, units, "bid"), *moved_bids(bids & ~kept, units, "return")]
 
 
-def _unlike(round: int, due: Sequence[Transaction], posted: Sequence[Transaction]) -> str:
+def unlike(round: int, due: Sequence[Transaction], posted: Sequence[Transaction]) -> str:
     """Return the first place in which a round's transactions in the ledger differ from those that are due, or ""."""
     for right, found in zip_longest(due, posted):
         if right == found:

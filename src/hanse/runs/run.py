@@ -21,9 +21,11 @@ from hanse.base.errors import UserError, library
 from hanse.base.files import MEMBERS
 from hanse.core.book import Book
 from hanse.core.table import SERVER, Table, mix
+from hanse.core.telling import About
 from hanse.learning.by_name import own_module
 from hanse.learning.job import Problem
 from hanse.rounds.round import Played
+from hanse.runs.chance import Guess
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
 
@@ -98,7 +100,13 @@ class Run:
         book: the final balances, in units (a millionth of a token).
         tested: the last test of the clients on their own shares, arrays by name.
         tests: that of every round with a test, by round, of a run without a directory; with one they lie there.
+        worths: of a run without a directory, by round: whose updates were valued ("answered" ``[S]``), and what their
+            values are without each block of validation samples ("value_without_block" ``[S, B]``).
+        about: what its parts and behaviours say of themselves.
+        guess: what a guess scores on the server's test set; None: not known.
         path: the run directory; None: there is none.
+        said: lines on the engine that was chosen, and warnings, as observers were told at the start; of a run that was
+            read again they are not known.
         interrupted: whether it was stopped before it was over.
         over: why the run ended before its last round, such as a target accuracy that was reached; None: it did not.
         names: ``[N]``, what the data call the clients; empty: they have only numbers.
@@ -123,15 +131,19 @@ class Run:
     book: Book = field(default_factory=Book)
     tested: Mapping[str, np.ndarray] = field(default_factory=dict)
     tests: dict[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    worths: dict[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    about: About = field(default_factory=About)
+    guess: Guess | None = None
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
     names: tuple[str, ...] = ()
     why_no_model: str = ""
     held: np.ndarray | None = None
+    said: tuple[str, ...] = ()
 
     def model(self, client: int | str = 0) -> nn.Module:
-        """Return the model that a client holds at the end, as a new PyTorch module.
+        """Return the model that a client holds at the end, as a new PyTorch module, ready to predict (``eval()``).
 
         Args:
             client: its number, or its name.
@@ -161,14 +173,14 @@ class Run:
         return not here or (self.path is not None and (self.path / MEMBERS).is_file())
 
     def model_of(self, row: Tensor) -> nn.Module:
-        """Return a row ``[P]`` of the table as a new PyTorch module. Raises UserError if the run's models cannot
-        be made.
+        """Return a row ``[P]`` of the table as a new PyTorch module in evaluation mode: dropout is off, and batch norm
+        uses what it learned. Raises UserError if the run's models cannot be made.
         """
         if self.problem is None:
             raise UserError(self.why_no_model)
         module = copy.deepcopy(self.problem.module)
         self.problem.layout.load(module, row.cpu())
-        return own_module(module)
+        return own_module(module).eval()
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the metrics as a pandas DataFrame with a row a round. Raises UserError if pandas is not installed."""

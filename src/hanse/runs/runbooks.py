@@ -1,39 +1,42 @@
-"""The books of a run directory: its ledger, and the journal beside it from which a lost one is rebuilt.
+"""The books of a run directory: its log, and the index of it in a database.
 
-:class:`hanse.runs.rundir.RunDir` opens them if the mechanism pays. The journal (``transactions.jsonl``) is written with
-each round, the ledger after each checkpoint, so the ledger is never ahead of the run.
+:class:`hanse.runs.rundir.RunDir` opens them if the mechanism pays. Transactions are appended to the log after each
+checkpoint, so the log is never ahead of the run. The index follows the log. If its database is away, the run goes on
+and says so.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hanse.base.errors import MachineError
-from hanse.core.book import Book
-from hanse.core.entry import JOURNAL, TOKEN, Transaction, digest
-from hanse.ledger.export import line_of
-from hanse.ledger.place import Claim
-from hanse.ledger.receipts import make_receipts, write_receipts
-from hanse.ledger.recover import open_books, rewrite_journal
-from hanse.ledger.store import Ledger, Record
+from hanse.base.errors import MachineError, UserError
+from hanse.core.book import LedgerError
+from hanse.core.entry import LOG, TOKEN, Transaction
+from hanse.ledger.index import follow
+from hanse.ledger.issuer import Issuer
+from hanse.ledger.note import fingerprint, public_of
+from hanse.ledger.receipts import write_receipts
+from hanse.ledger.run_ledger import Claim, name_and_key
+from hanse.ledger.store import Ledger
+from hanse.ledger.verify import verify
 from hanse.runs.checkpoint import Snapshot
 from hanse.runs.config import Experiment
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-def books_url(folder: Path, experiment: Experiment) -> str:
-    """Return where whoever plays an experiment keeps its books: the user named the place, or it is in the directory."""
-    return experiment.ledger.url or f"sqlite:///{folder / 'ledger.db'}"
+log = logging.getLogger("hanse.ledger")
 
 
 class RunBooks:
-    """An open ledger and its journal. Make one with :meth:`open`.
+    """An open log and its index. Make one with :meth:`open`.
 
     Args:
-        folder: the run directory.
-        ledger: its open ledger.
-        claim: how many transactions the run has, and the hash of the last one.
+        ledger: the open ledger.
+        index: where the index is, a database's URL or the path of an SQLite file.
 
     Examples:
         The books of a run that begins, in a folder where :class:`hanse.runs.rundir.RunDir` has named them:
@@ -41,86 +44,105 @@ class RunBooks:
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("ipfl")
         >>> _ = Path("ledger.json").write_text('{"book": "mine"}')
-        >>> books, said = RunBooks.open(Path(), small.experiment, None)
-        >>> len(books.lines(0, small.view.posted).splitlines()) == len(small.view.posted)
-        True
+        >>> books = RunBooks.open(Path(), small.experiment, None)
         >>> books.post([(0, one) for one in small.view.posted])
-        >>> books.close()
+        >>> len(Path("transactions.jsonl").read_text().splitlines()) == len(small.view.posted)
+        True
     """
 
-    def __init__(self, folder: Path, ledger: Ledger, claim: Claim) -> None:
-        self._folder, self._ledger = folder, ledger
-        self._count, self._head = claim.count, claim.head
+    def __init__(self, ledger: Ledger, index: str | Path) -> None:
+        self._ledger, self._index, self._away = ledger, index, False
+        # a reader that stays where the index is, so what was written long ago is not read at each checkpoint
+        self._followed = Ledger.open(
+            ledger.file, book=ledger.book, floor=ledger.floor, read_only=True, public=ledger.public
+        )
 
     @staticmethod
-    def open(folder: Path, experiment: Experiment, snapshot: Snapshot | None) -> tuple[RunBooks, list[str]]:
-        """Open the ledger as it was at the checkpoint, and see that the journal is whole.
+    def open(
+        folder: Path, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None = None
+    ) -> RunBooks:
+        """Open the log, and append what it lacks of the checkpoint's transactions.
 
         Args:
             folder: the run directory, which has its ``ledger.json`` with the book's name already.
-            experiment: says where the ledger is, and its floor.
+            experiment: says where the index is, and the floor.
             snapshot: the checkpoint from which the run goes on; None: it begins.
-
-        Returns:
-            The books, and lines on what had to be mended.
+            key: the operator's, which signs the heads of the log; None: they are not signed.
 
         Raises:
-            MachineError: something cannot be mended; also if ``ledger.json`` is gone, damaged or cannot be read.
-            LedgerError: the database cannot be opened.
+            LedgerError: the index of a run that begins cannot be made; one that goes on does without.
+            MachineError: the log does not lead to the checkpoint's head; also if ``ledger.json`` is gone, damaged or
+                cannot be read, or names another key.
+            OSError: the log cannot be written.
         """
         claim = Claim()
         if snapshot is not None:
             book = snapshot.state.book
             claim = Claim(snapshot.state.round, book.count, book.head, snapshot.pending)
-        name = _name_in(folder / "ledger.json")
-        url = books_url(folder, experiment)
-        ledger, said = open_books(url, name, round(experiment.ledger.floor * TOKEN), claim, folder)
-        journal = folder / JOURNAL
-        size = journal.stat().st_size if journal.exists() else 0
-        if snapshot is not None and size != snapshot.lengths.get(JOURNAL, -1):
-            rewrite_journal(ledger, claim.count, journal)
-            said.append(f"{JOURNAL}: was not whole, or an older hanse kept none; written again from the ledger")
-        return RunBooks(folder, ledger, claim), said
-
-    def lines(self, round: int, transactions: Sequence[Transaction]) -> str:
-        """Return the journal's lines of a round's transactions, which come next in the book. Each has the hash of the
-        one before.
-        """
-        found = []
-        for transaction in transactions:
-            before, self._head = self._head, digest(self._head, round, transaction)
-            self._count += 1
-            found.append(line_of(Record(self._count, round, transaction, before, self._head)))
-        return "".join(found)
+        (name, public), file = _said_in(folder / "ledger.json"), folder / LOG
+        if public != (None if key is None else public_of(key)):
+            raise MachineError(f"{folder / 'ledger.json'}: {_other_key(public, key)}; go on with the key that it names")
+        if claim.count > len(claim.pending) and not file.exists():
+            raise MachineError(f"{file}: is gone, and with it the run's books; put a copy of it and of its heads back")
+        ledger = Ledger.open(file, book=name, floor=round(experiment.ledger.floor * TOKEN), key=key)
+        wrong = verify(file, name, ledger.floor, heads=claim.heads, lacking=claim.lacking, public=public).wrong
+        if wrong is not None:
+            raise MachineError(f"{file}: {wrong}; put a copy of it and of its heads back")
+        ledger.post_rounds(claim.lacking(ledger.count()))
+        books = RunBooks(ledger, experiment.ledger.url or folder / "ledger.db")
+        if snapshot is None:
+            follow(books._index, books._followed)
+        else:
+            books._follow()
+        return books
 
     def post(self, transactions: Sequence[tuple[int, Transaction]]) -> None:
-        """Write transactions, in the order of their rounds, into the ledger. Raises LedgerError."""
-        self._ledger.post_rounds(transactions)
+        """Append transactions, in the order of their rounds, to the log, and let the index follow.
 
-    def receipts(self, round: int, book: Book) -> None:
-        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
-        later.
+        Raises:
+            LedgerError: they cannot follow those in the log.
+            OSError: the log cannot be written.
+        """
+        self._ledger.post_rounds(transactions)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Bring the index to where the log is; if that fails, warn once, and try again the next time."""
+        try:
+            follow(self._index, self._followed)
+        except LedgerError as wrong:
+            if not self._away:
+                log.warning("the index of the books is not written: %s; the run goes on without it", wrong)
+            self._away = True
+            return
+        if self._away:
+            log.warning("the index of the books is written again, and whole")
+        self._away = False
+
+    def receipts(self, folder: Path) -> None:
+        """Write what each participant keeps of the finished run into its ``receipts/``: the last receipt of each.
 
         Args:
-            round: the last settlement's round.
-            book: the books after it.
+            folder: the run directory.
+
+        Raises:
+            LedgerError: the log does not hold.
         """
-        posted = [record.transaction for record in self._ledger.history(round=round)]
-        write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, None))
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self._ledger.close()
+        last = self._ledger.as_book().round
+        write_receipts(folder / "receipts", Issuer(self._ledger, folder, last).new())
 
 
-def _name_in(file: Path) -> str:
-    """Return the book's name in ``ledger.json``. Raises MachineError if it is not there."""
+def _other_key(public: bytes | None, key: Ed25519PrivateKey | None) -> str:
+    """Return in words that a run's heads are signed by another key than the one that is here."""
+    said = "its heads are not signed" if public is None else f"its heads are signed by the key {fingerprint(public)}"
+    return f"{said}, and here is {'no key' if key is None else 'the key ' + fingerprint(public_of(key))}"
+
+
+def _said_in(file: Path) -> tuple[str, bytes | None]:
+    """Return the book's name and the operator's key in ``ledger.json``. Raises MachineError if it cannot be read."""
+    if not file.exists():
+        raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
     try:
-        return str(json.loads(file.read_text())["book"])
-    except FileNotFoundError:
-        why = "is gone"
-    except OSError as wrong:
-        why = f"cannot be read ({wrong.strerror})"
-    except (ValueError, KeyError, TypeError):
-        why = "is damaged"
-    raise MachineError(f'{file}: {why}; it must be {{"book": NAME}}, with the name that receipts give')
+        return name_and_key(file)
+    except UserError as wrong:
+        raise MachineError(f'{wrong}; it must be {{"book": NAME}}, with the name that receipts give') from None

@@ -4,8 +4,8 @@ A new directory is made by :func:`claim` and :meth:`RunDir.create`, an existing 
 Each round is then appended, and from time to time a checkpoint is written.
 
 A round becomes part of the run with its checkpoint: lines and files of rounds after the last checkpoint are cut off on
-resume and made again, bit for bit. Its transactions are in the checkpoint too, and are written into the ledger right
-after it. So the ledger is never ahead of the run, and a resumed run writes what a crash kept from it.
+resume and made again, bit for bit. Its transactions are in the checkpoint too, and are appended to the ledger right
+after it. So the ledger is never ahead of the run, and a resumed run appends what a crash kept from it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,29 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import torch
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import FEDERATION, MEMBERS, going_on, on_network, write_whole
+from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, write_whole
 from hanse.base.lock import LOCK, Hold
-from hanse.core.book import Book, LedgerError
-from hanse.core.entry import JOURNAL, Transaction
+from hanse.core.book import LedgerError
+from hanse.core.entry import Transaction
 from hanse.core.telling import ABOUT, About, write_about
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
+from hanse.ledger.note import public_of
 from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, played_lines, round_file
+from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
+from hanse.runs.run_record import played_lines
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from hanse.runs.runbooks import RunBooks
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
 # where a simulation's virtual nodes note what they were asked: who they are, before the run begins
-PARTICIPANTS, ASKED = "participants", "requests.txt"
+PARTICIPANTS = "participants"
 STARTED = (
     ROUNDS,
     "checkpoints",
@@ -133,7 +137,7 @@ class RunDir:
         The directory of a small run that goes on: made, given a round, and closed.
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> from hanse.runs.record import RoundRecord
+        >>> from hanse.runs.round_record import RoundRecord
         >>> from hanse.runs.shape import model_made_for
         >>> from hanse.runs.testing import Figures
         >>> small = rehearse("fedavg")
@@ -168,6 +172,7 @@ class RunDir:
         shape: Mapping[str, Any],
         overwrite: bool = False,
         books: bool = False,
+        key: Ed25519PrivateKey | None = None,
     ) -> RunDir:
         """Make a new run directory. If that fails, nothing new is left behind.
 
@@ -180,6 +185,7 @@ class RunDir:
             shape: what the model takes and gives, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
             books: whether there will be transactions, so that it needs a ledger.
+            key: the operator's, which signs the heads of the ledger; None: they are not signed.
 
         Raises:
             UserError: the place is taken, another process plays there, or it cannot be written.
@@ -200,9 +206,10 @@ class RunDir:
                 write_data(path, 0, data)
                 write_whole(path / SHAPE, json.dumps(shape) + "\n")
                 if books:
-                    write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex}) + "\n")
+                    signs = {} if key is None else {"key": public_of(key).hex()}
+                    write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex} | signs) + "\n")
                 write_whole(path / "config.toml", experiment.to_toml())
-                folder._open(experiment, None)
+                folder._open(experiment, None, key)
             except BaseException:
                 folder.discard()
                 raise
@@ -217,6 +224,7 @@ class RunDir:
         data: Fingerprint,
         names: Sequence[str] = (),
         other_data: bool = False,
+        key: Ed25519PrivateKey | None = None,
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
         """Open a run directory to go on. Whatever lies after the last sound checkpoint is cut off.
 
@@ -227,6 +235,7 @@ class RunDir:
             data: the fingerprint of the data as they are.
             names: what the clients are called, for errors.
             other_data: go on with data that are not those of the rounds before; it is recorded.
+            key: as for :meth:`create`; it must be the one that the run began with.
 
         Returns:
             The directory, the last sound checkpoint (None: start from round 0), and lines on what was passed over or
@@ -244,7 +253,7 @@ class RunDir:
             # files that a killed process had not finished writing
             for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
                 litter.unlink()
-            lengths = dict.fromkeys((*LINES, JOURNAL), 0) if snapshot is None else snapshot.lengths
+            lengths = dict.fromkeys(LINES, 0) if snapshot is None else snapshot.lengths
             for name, length in lengths.items():
                 if (path / name).exists() and (path / name).stat().st_size > length:
                     os.truncate(path / name, length)
@@ -256,7 +265,7 @@ class RunDir:
                 write_data(path, folder._kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
                     snapshot = replace(snapshot, state=replace(snapshot.state, on_server=None))
-            said += folder._open(experiment, snapshot)
+            folder._open(experiment, snapshot, key)
         return folder, snapshot, said
 
     def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:
@@ -277,18 +286,16 @@ class RunDir:
             said.append("no sound checkpoint is left; starting again from round 0")
         return None
 
-    def _open(self, experiment: Experiment, snapshot: Snapshot | None) -> list[str]:
-        """Open the books and the line files, and return lines on what had to be mended."""
-        said, file = list[str](), self.path / "ledger.json"
+    def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
+        """Open the books and the line files."""
+        file = self.path / "ledger.json"
         if file.exists():
             from hanse.runs.runbooks import RunBooks  # here: databases take a while to import, and few runs need them
 
-            self._books, said = RunBooks.open(self.path, experiment, snapshot)
+            self._books = RunBooks.open(self.path, experiment, snapshot, key)
         elif snapshot is not None and snapshot.state.book.count:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
-        names = LINES if self._books is None else (*LINES, JOURNAL)
-        self._files = {name: (self.path / name).open("ab") for name in names}
-        return said
+        self._files = {name: (self.path / name).open("ab") for name in LINES}
 
     def append(self, done: PackedRound) -> None:
         """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
@@ -304,22 +311,16 @@ class RunDir:
         self._files[name].flush()
 
     def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
-        """Keep a round's transactions for the next checkpoint, and write them into the journal."""
+        """Keep a round's transactions for the next checkpoint."""
         self._pending += [(round, t) for t in transactions]
-        if self._books is not None:
-            with self._storing():
-                self._write(JOURNAL, self._books.lines(round, transactions).encode())
 
     def checkpoint(self, state: LoopState) -> None:
-        """Make everything so far part of the run, and write the transactions since the last checkpoint into the
+        """Make everything so far part of the run, and append the transactions since the last checkpoint to the
         ledger.
         """
         lengths = {name: file.tell() for name, file in self._files.items()}
         folder = self.path / "checkpoints"
         with self._storing():
-            # the journal must be on the disk before a checkpoint says how long it is: a lost ledger is rebuilt from it
-            if self._books is not None and self._pending:
-                os.fsync(self._files[JOURNAL].fileno())
             checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths, tuple(self._pending)))
             self._kept = state.round
             if self._books is not None:
@@ -335,7 +336,7 @@ class RunDir:
             yield
         except (OSError, LedgerError) as wrong:
             what = (wrong.strerror if isinstance(wrong, OSError) else None) or str(wrong)
-            full = getattr(wrong, "errno", None) in FULL or "disk is full" in what
+            full = getattr(wrong, "errno", None) in FULL
             where = f"{getattr(wrong, 'filename', None) or self.path}: " if isinstance(wrong, OSError) else ""
             if not (self.path / "config.toml").exists():
                 raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
@@ -344,27 +345,21 @@ class RunDir:
                 f"{'free some space' if full else 'mend that'}, then '{going_on(self.path)}'"
             ) from wrong
 
-    def receipts(self, round: int, book: Book) -> None:
+    def receipts(self) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
         later. Receipts that are there already are not written again.
-
-        Args:
-            round: the last settlement's round.
-            book: the books after it.
         """
         if self._books is not None:
             with self._storing():
-                self._books.receipts(round, book)
+                self._books.receipts(self.path)
 
     def close(self) -> None:
-        """Close the line files and the ledger."""
+        """Close the line files."""
         for file in self._files.values():
             with suppress(OSError):  # lines were flushed; what could not be written was said then, and is tried again
                 file.close()
         self._files = {}
-        if self._books is not None:
-            self._books.close()
-            self._books = None
+        self._books = None
 
     def discard(self) -> None:
         """Close and delete the directory, except for what was there before the run began."""
@@ -389,7 +384,7 @@ def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
     """Return the snapshot if the line files are at least as long as it says. Raises CorruptCheckpointError
     otherwise.
     """
-    for file in LINES:  # not the journal: the ledger has what it should have
+    for file in LINES:
         length = snapshot.lengths[file]
         size = (path / file).stat().st_size if (path / file).exists() else 0
         if size < length:

@@ -2,8 +2,8 @@
 
 It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
 that can be seen with the data at hand, so that a user gets one list and not one error after another.
-:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns the
-:class:`hanse.rounds.round.Setup` that rounds are played with.
+:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
+:class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
 Most functions here look for one kind of mistake, and return a line for each one found (an error before round 0, or a
 warning). To refuse one more thing, add a function like these and call it in :func:`build`.
@@ -11,6 +11,7 @@ warning). To refuse one more thing, add a function like these and call it in :fu
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,20 +25,24 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
+from hanse.core.calling import method_of
 from hanse.core.entry import TOKEN
-from hanse.core.part import Context, Mechanism, in_slots
+from hanse.core.part import Context, Mechanism, Size, in_slots
 from hanse.core.port import Federation
 from hanse.core.telling import MOST_CLIENTS, About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.data.build import with_own
+from hanse.data.choices import OBJECT
+from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
-from hanse.data.spec import OBJECT
-from hanse.federation.behaviour import BEHAVIOURS, Behaviour
+from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
+from hanse.federation.registry import BEHAVIOURS
+from hanse.federation.secure_sums import Secured, SecureSums
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.by_name import own_module
 from hanse.learning.coalitions import metric_of
@@ -50,17 +55,19 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
+from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.registry import REASONS, refuse_late, rules, unmet_needs
-from hanse.mechanisms.robust import tolerated
-from hanse.mechanisms.select import rounds_to_meet_all
-from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
+from hanse.mechanisms.judging import judged, who_judges
+from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, unmet_needs
+from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
+from hanse.rounds.grants import Vesting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
+from hanse.rounds.sizes import ProvedSizes
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.record import load_run
+from hanse.runs.run_record import load_run
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
@@ -73,7 +80,8 @@ class Blueprint:
     """Everything of a run but its engine.
 
     Attributes:
-        experiment: the one that was asked for, completed by what data and a model given as objects say of themselves.
+        asked: the experiment that was asked for.
+        experiment: the same, completed by what data and a model given as objects say of themselves.
         data: the samples, split among the clients.
         problem: the model as a module, its loss, and its metrics.
         initial: ``[P]``, the row at which training starts.
@@ -83,12 +91,14 @@ class Blueprint:
         policy: what clients decide for themselves.
         profiles: what each client is like in a market; empty: nothing is said.
         refuse: what refuses updates that stand out; None: nothing does.
+        secure: which updates the server sees only as sums; None: it sees each.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: what parts, behaviours and the policy say of themselves.
         loop: a training loop of the user's own; None: hanse's.
     """
 
+    asked: Experiment
     experiment: Experiment
     data: FederatedData
     problem: Problem
@@ -99,10 +109,26 @@ class Blueprint:
     policy: Any
     profiles: Sequence[Profile]
     refuse: Any
+    secure: SecureSums | None
     waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
     loop: Loop | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that can be played.
+
+    Attributes:
+        experiment: the one that was asked for, with the choice of engine and all else that was left open written in.
+        setup: what its rounds are played with.
+        said: lines to tell at the start: why this engine, and warnings.
+    """
+
+    experiment: Experiment
+    setup: Setup
+    said: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -130,12 +156,8 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     Raises:
         UserError: with a line for everything that does not fit.
     """
-    if data is None:
-        spec, dataset = with_own(experiment.data, own.data)
-        experiment = experiment.model_copy(update={"data": spec})
-        data = build_data(spec, dataset)
-    experiment, another = _modelled(experiment, data, own.model)
-    experiment = experiment.model_copy(update={"mechanism": _judged(experiment.mechanism, data)})
+    asked = experiment
+    experiment, data, another = _settled(experiment, data, own)
     problem, initial = another(0)
     mechanism = experiment.mechanism.built
     clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
@@ -148,16 +170,18 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
             lines.extend(section + line for line in wrong.lines)
 
     device = tried(lambda: pick_device(experiment.engine.device), "engine.")
-    unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
-    lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
-    lines += [*_too_many(experiment.mechanism.table, mechanism, data.num_clients), *unfit]
+    misfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
+    lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(misfit)))]
+    lines += [*_too_many(experiment.mechanism.table, data.num_clients), *misfit]
     lines += _not_remembered(experiment, data, mechanism)
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
+    lines += [] if misfit else _no_slope(data, problem, mechanism)
     seats = _seats(mechanism, data)
-    lines += [*_too_few(experiment, seats), *_too_few_for(mechanism, _enough(experiment, seats) or seats)]
-    lines += _unfit_late(experiment, mechanism)
+    lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
+    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism), *_no_bonds(experiment)]
+    secure = tried(lambda: _secure(experiment))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += _no_such_clients(acting, data.num_clients)
@@ -172,6 +196,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     if len(data.names) <= MOST_CLIENTS:
         said = replace(said, names=tuple(name[:80] or "?" for name in data.names))
     return Blueprint(
+        asked=asked,
         experiment=experiment,
         data=data,
         problem=problem,
@@ -182,6 +207,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         policy=policy,
         profiles=profiles,
         refuse=refuse,
+        secure=secure,
         waiting=waiting,
         device=device,
         about=said,
@@ -189,35 +215,21 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     )
 
 
-def _judged(section: MechanismSection, data: FederatedData) -> MechanismSection:
-    """Return the mechanism with what its table leaves open about who judges contributions written into it.
-
-    A mechanism's own part "first_order_clients" becomes "first_order" where the server has a validation set. One that
-    the table names or gives other options to stays at the clients, with ``judges = "others"``.
+def _settled(
+    experiment: Experiment, data: FederatedData | None, own: Own
+) -> tuple[Experiment, FederatedData, Callable[[int], tuple[Problem, Tensor]]]:
+    """Return the experiment with all that data and model decide written in, the data, and what makes the model: its
+    problem and its row ``[P]`` by the row's number.
     """
-    value, said = section.built.value, section.table.get("value", {})
-    if not isinstance(value, FirstOrderAtClients) or value.judges != "auto":
-        return section
-    said = {"name": said} if isinstance(said, str) else dict(said)
-    chosen: dict[str, Any] = said | {"judges": "others"}
-    if said.keys() <= {"judges", "normalised"} and data.server_validation:
-        chosen = {"name": "first_order", "normalised": value.normalised}
-    return MechanismSection(**(section.table | {"value": chosen}))
-
-
-def _who_judges(asked: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return who judges contributions that are paid, and a warning where clients judge their own."""
-    was, value = asked.mechanism.built.value, mechanism.value
-    if getattr(value, "judges", None) == "all":
-        told = f"{SELF_JUDGED[0].lower()}{SELF_JUDGED[1:]} With 'others', or value = 'first_order', none can."
-        return [f"warning: mechanism.value.judges: 'all': {told}"]
-    if getattr(was, "judges", None) != "auto" and mechanism.settle is None:
-        return []
-    if isinstance(value, FirstOrder):
-        return ["the server's validation samples judge contributions: mechanism.value = 'first_order'"]
-    if not isinstance(value, FirstOrderAtClients):
-        return []
-    return ["clients judge each other's contributions, in two halves: mechanism.value.judges = 'others'"]
+    if data is None:
+        spec, dataset = with_own(experiment.data, own.data)
+        _refuse_one_class(dataset)
+        experiment = experiment.model_copy(update={"data": spec})
+        data = build_data(spec, dataset)
+    experiment, another = _modelled(experiment, data, own.model)
+    if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
+        experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
+    return experiment, data, another
 
 
 def _seats(mechanism: Mechanism, data: FederatedData) -> int:
@@ -254,6 +266,37 @@ def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
         name = next(iter(experiment.train.recipe.remembered))
         lines.append(f"federation.late: 'next': train.{name} goes by each client's last training, which may be late")
     return [f"{line}: must be 'drop'" for line in lines]
+
+
+def _secure(experiment: Experiment) -> SecureSums | None:
+    """Return which updates are summed together; None: the server sees every update."""
+    given = experiment.federation.secure
+    return None if given is None else call(SecureSums, given, "federation.secure")
+
+
+def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a line for each thing that does not go with sums of groups in the place of single updates."""
+    section = experiment.federation
+    if section.secure is None:
+        return []
+    lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
+    lines += [
+        f"federation.{key}: {given!r}: not with federation.secure: {why}"
+        for key, given, wrong, why in (
+            ("engine", section.engine, section.engine != "local", "masks are not on the network's messages yet"),
+            ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
+            ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
+            ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
+            ("replay", section.replay, section.replay is not None, "the order of single updates is not known"),
+        )
+        if wrong
+    ]
+    if experiment.sizes.proved:
+        lines.append("sizes.proved: true: not with federation.secure, whose sums are weighted by the sizes said")
+    if experiment.train.recipe.remembers:
+        name = next(iter(experiment.train.recipe.remembered))
+        lines.append(f"train.{name}: goes by each client's own last training, and not with federation.secure")
+    return lines
 
 
 def _waiting(experiment: Experiment, seats: int) -> Waiting:
@@ -372,7 +415,7 @@ def _modelled(
     return experiment, made
 
 
-HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "takes", "tells")
+HOOKS = ("present", "holds", "sees", "claims", "on_request", "on_reply", "takes", "tells")
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
@@ -393,8 +436,17 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return found
 
 
-def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> list[str]:
-    """Return a line if more clients a round, or more tiers, are asked for than there are clients.
+def _by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
+    """Return what the mechanism's parts say against a run of this size: warnings, and lines for which it is refused."""
+    seats = _seats(mechanism, data)
+    size = Size(data.num_clients, seats, _enough(experiment, seats) or seats, experiment.run.rounds)
+    said = unfit(mechanism, size)
+    warnings = [line for line in said if line.startswith("warning: ")]
+    return warnings, [line for line in said if line not in warnings]
+
+
+def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
+    """Return a line if more clients a round are asked for than there are clients.
 
     A mechanism's default number of clients a round is not refused: it becomes smaller by itself.
     """
@@ -404,7 +456,6 @@ def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> 
         "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
     }
     many = {f"{where}.clients_per_round": m for where, m in asked.items()}
-    many["mechanism.tiers"] = getattr(mechanism.train, "tiers", None)
     return [
         f"{name}: {m}: more than the {num_clients} clients that there are"
         for name, m in many.items()
@@ -425,24 +476,14 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
     return []
 
 
-def _too_few_for(mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line if an averaging rule needs, or keeps, more updates than a round may have."""
-    lines = []
-    for rule in rules(mechanism.weigh):
-        least, f, keep = (getattr(rule, name, None) for name in ("least", "f", "keep"))
-        name, asked = type(rule).__name__, "" if f is None else f" with f = {f}"
-        if least is None:
-            continue
-        if seats < least:
-            lines.append(
-                f"mechanism.weigh: {name}{asked} needs {least} updates a round, 2f + 3, and a round may have {seats}"
-            )
-        elif isinstance(keep, int) and keep > (most := seats - tolerated(seats, f)):
-            lines.append(
-                f"mechanism.weigh: {name}{asked} keeps {keep} updates, and of the {seats} that a round may have "
-                f"{seats - most} may be bad: keep must be at most {most}"
-            )
-    return lines
+def _no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
+    """Return a line if values follow a gradient that the model does not have."""
+    samples = data.server_validation
+    if not isinstance(mechanism.value, PathValues) or samples is None or not len(samples):
+        return []
+    why = why_no_slope(problem, samples)
+    told = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
+    return [] if why is None else [told]
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -480,9 +521,9 @@ def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
     """
     train = mechanism.train
     name = type(train).__name__
-    if loop is not None and train.payload is not None:
+    if loop is not None and method_of(train, "sends") is not None:
         return f"does not add the loss that mechanism.train {name} adds to each batch; take hanse's own training"
-    if loop == "plain" and train.pulls:
+    if loop == "plain" and "penalty" in in_slots(train.needs, ["train"]):
         return f"takes no penalty, and mechanism.train {name} pulls or tilts what clients train; must be {WITH_PENALTY}"
     return None
 
@@ -494,8 +535,8 @@ def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
     if name not in ("logistic", "mlp") or not is_text(samples):
         return []
     return [
-        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source}' asks for one at "
-        "each position: must be 'lstm', 'lora' or an import path"
+        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source.name}' asks for "
+        "one at each position: must be 'lstm', 'lora' or an import path"
     ]
 
 
@@ -507,6 +548,43 @@ def _unfit(experiment: Experiment, data: FederatedData, problem: Problem, device
     if experiment.model.name == OBJECT:
         where = f"model: {(experiment.model.model_extra or {}).get('object')}"
     return [] if reason is None else [f"{where}: the model {reason}"]
+
+
+def _refuse_one_class(dataset: Dataset | None) -> None:
+    """Raise UserError for data of the user's own whose labels are all the same: there is nothing to learn."""
+    if dataset is None or dataset.num_classes is None or not len(dataset.train):
+        return
+    labels = torch.cat([dataset.train.y, dataset.test.y]) if len(dataset.test) else dataset.train.y
+    if int(labels.min()) == int(labels.max()):
+        raise UserError(
+            f"data: {dataset.name}: all {len(labels)} labels are of one class, so that there is nothing to learn: is "
+            "data.source.target the right column?"
+        )
+
+
+_ONE = 1e-4  # how far the sum of probabilities may be from 1
+
+
+def _probabilities(experiment: Experiment, problem: Problem, data: FederatedData) -> list[str]:
+    """Return a warning if a model of the user's own returns probabilities where its loss expects logits."""
+    name = experiment.model.name
+    if not (name == OBJECT or ":" in name) or problem.objective is not None or problem.regression:
+        return []
+    few = _some(data)
+    module = copy.deepcopy(problem.module).cpu().eval()
+    try:
+        with torch.no_grad():
+            outputs = module(few.x)
+    except Exception:  # whether it can be used at all was looked at before
+        return []
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
+        return []
+    if float((outputs.sum(dim=1) - 1).abs().max()) > _ONE:
+        return []
+    return [
+        "warning: the model returns probabilities (each row sums to 1), and cross-entropy expects logits: it learns "
+        "slowly and its loss is wrong; leave out the softmax at its end"
+    ]
 
 
 def _some(data: FederatedData) -> Samples:
@@ -531,9 +609,11 @@ def _given(
         given.add("validation")
     if data.server_root is not None:
         given.add("root")
-    given.add("pooled" if experiment.data.partition == "pooled" else "clients")
+    given.add("pooled" if experiment.data.partition.name == "pooled" else "clients")
     if experiment.data.client_validation > 0:
         given.add("client_validation")
+    if experiment.federation.secure is not None:
+        given.add("secure")
     if (
         any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
         and data.num_classes is not None
@@ -545,26 +625,18 @@ def _given(
     return frozenset(given)
 
 
-def settle_engine(
-    experiment: Experiment, blueprint: Blueprint, *, federation: Federation | None = None
-) -> tuple[Experiment, Setup, Sequence[str]]:
+def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None) -> Ready:
     """Choose the engine, by the rule of ``docs/engines.md`` if it is "auto", and make the setup.
 
     Args:
-        experiment: what was asked for.
-        blueprint: what :func:`build` made of it.
+        blueprint: what :func:`build` made of the experiment.
         federation: the port to clients elsewhere; None: they are in this process. Elsewhere they train themselves, and
             the engine here only scores, with one thread.
-
-    Returns:
-        The experiment with the choice written into it, the setup, and lines to tell: why this engine, and warnings.
 
     Raises:
         UserError: the experiment asks for what only clients of this process can do.
     """
-    settled = blueprint.experiment
-    asked, completed = experiment, ("data", "model", "mechanism")
-    experiment = asked.model_copy(update={name: getattr(settled, name) for name in completed})
+    asked, experiment = blueprint.asked, blueprint.experiment
     if federation is not None:
         refuse_on_a_network(experiment, blueprint.mechanism)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
@@ -577,7 +649,7 @@ def settle_engine(
             "threads": choice.threads,
             "workers": choice.workers,
             "device": str(blueprint.device),
-            "graphs": choice.graphs or None,
+            "graphs": choice.graphs if choice.engine == "stacked" and blueprint.device.type == "cuda" else None,
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
@@ -588,15 +660,16 @@ def settle_engine(
         *asked.mechanism.notes,
         *choice.why,
         *differs,
-        *_too_short(experiment, blueprint),
+        *_by_size(experiment, mechanism, blueprint.data)[0],
         *missing_metrics(problem, blueprint.data, _tested(experiment, blueprint.data, False)),
         *_not_held(mechanism),
+        *_probabilities(experiment, problem, blueprint.data),
         *_never_asked(experiment, mechanism),
-        *_who_judges(asked, mechanism),
+        *who_judges(asked.mechanism.built, mechanism),
         *_not_by_steps(mechanism, blueprint.loop),
         *([] if federation is not None else _at_once(experiment, blueprint.behaviours)),
     ]
-    return experiment, _setup(experiment, blueprint, engine, federation), said
+    return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
 
 
 def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
@@ -615,6 +688,10 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
                 f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
                 "move in the round in which they were trained; allowed: 'drop'"
             )
+    if experiment.federation.secure is not None:
+        lines.append("federation.secure: on a network sums need masks, which messages do not have yet; leave it out")
+    if experiment.sizes.proved and not experiment.sizes.auditors:
+        lines.append("sizes.auditors: []: on a network somebody must look at the samples: name a public key")
     if experiment.eval.model == "trained":
         lines.append("eval.model: 'trained': on a network clients test what they hold; allowed: 'deployed'")
     if data.client_test_from == "classes":
@@ -625,21 +702,6 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
         lines.append(f"data.augment: '{data.augment}': on a network samples are trained on as they are; leave it out")
     if lines:
         raise UserError(*(f"{line}, or take federation.engine = 'local'" for line in lines))
-
-
-def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
-    """Return a warning if the run ends before a selector that first meets every client has done so."""
-    select, rounds, clients = blueprint.mechanism.select, experiment.run.rounds, blueprint.data.num_clients
-    if not getattr(select, "meets_everyone", False):
-        return []
-    seats = _seats(blueprint.mechanism, blueprint.data)
-    needed = rounds_to_meet_all(clients, seats)
-    if rounds > needed:
-        return []
-    return [
-        f"warning: run.rounds: {rounds}: to meet all {clients} clients, {seats} a round, takes {needed} rounds; "
-        "nobody is chosen by value before that"
-    ]
 
 
 def _not_held(mechanism: Mechanism) -> list[str]:
@@ -669,11 +731,10 @@ def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
     return [
         f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
         f"another optimiser, a schedule or clipping {wrong[slot]}"
-        for slot, part in mechanism.parts().items()
+        for slot, part in mechanism.slots().items()
         if loop is not None
         and slot in wrong
-        and any(getattr(one, "reads_steps", False) for one in rules(part))  # fedadam of fednova reads them, too
-        and (slot == "train" or not hasattr(part, "seats"))  # SCAFFOLD that only averages reads none
+        and any("sgd" in in_slots(one.needs, [slot]) for one in rules(part))  # fedadam of fednova needs it, too
     ]
 
 
@@ -695,9 +756,9 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         workers=section.workers,
         device=blueprint.device,
         precision=section.precision,
-        payload=blueprint.mechanism.train.payload is not None,
+        payload=method_of(blueprint.mechanism.train, "sends") is not None,
         own_loop=blueprint.loop is not None,
-        graphs=bool(section.graphs),
+        graphs=section.graphs,
     )
 
 
@@ -711,7 +772,11 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
 
     recipe = experiment.train.recipe
     mechanism = blueprint.mechanism
-    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots())
+    secure = blueprint.secure
+    context = Context(
+        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots(),
+        None if secure is None else partial(secure.groups, seed),
+    )  # fmt: skip
     here = LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
@@ -719,13 +784,15 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     federation: Federation = here if remote is None else remote
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
+    if secure is not None:
+        federation = Secured(federation, secure, seed, problem.layout.size)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
         blueprint.mechanism,
         federation,
         context,
-        Judge(problem, engine, data.server_validation, workers, data.num_classes, root),
+        Judge(problem, engine, data.server_validation, workers, data.num_classes, root, blueprint.device),
         data,
         problem,
         engine,
@@ -736,10 +803,37 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         min_replies=experiment.federation.min_replies,
         waiting=blueprint.waiting,
         feedback=Feedback() if experiment.clients.told else None,
+        sizes=_proving(experiment, remote is not None),
         grant=round(experiment.clients.grant * TOKEN),
+        vesting=_vesting(experiment),
         floor=round(experiment.ledger.floor * TOKEN),
         about=blueprint.about,
     )
+
+
+def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
+    """Return what asks members to prove their sizes; None: what they say counts."""
+    said = experiment.sizes
+    if not said.proved:
+        return None
+    return ProvedSizes(said.leaves, round(said.bond * TOKEN), said.repeats, frozenset(said.auditors), fresh=remote)
+
+
+def _vesting(experiment: Experiment) -> Vesting | None:
+    """Return what gives grants in parts; None: they are given at once."""
+    parts = experiment.clients.vests
+    return None if parts == 1 else Vesting(round(experiment.clients.grant * TOKEN), parts)
+
+
+def _no_bonds(experiment: Experiment) -> list[str]:
+    """Return a line for a bond that nobody can pay, and for what has no effect."""
+    said, grant = experiment.sizes, experiment.clients.grant / experiment.clients.vests - experiment.ledger.floor
+    if not said.proved:
+        changed = [name for name, value in said if value != type(said).model_fields[name].get_default()]
+        return [f"sizes.{name}: {getattr(said, name)!r}: of no effect without sizes.proved = true" for name in changed]
+    if said.bond > grant:
+        return [f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"]
+    return []
 
 
 def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.ndarray:

@@ -6,49 +6,81 @@ a run from going on with other ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_json
+from hanse.base.files import read_text
+from hanse.core.declared import Declared, UnsoundError
 from hanse.data import FederatedData
 from hanse.data.samples import Input, Inputs
 from hanse.learning.job import Problem
-from hanse.runs.chance import GUESS, Guess
-from hanse.runs.record import SHAPE
+from hanse.runs.chance import Guess
+from hanse.runs.round_record import SHAPE
 
-INPUTS, FROZEN = "inputs", "frozen"
+Size = Annotated[int, Field(gt=0, lt=2**50)]  # bounded: a stranger's file must not ask for absurd memory
+
+
+class _Input(TypedDict):
+    name: str
+    shape: list[Size]
+    whole: bool
+
+
+class Shape(TypedDict):
+    """What the file says.
+
+    Attributes:
+        input_shape: the shape of a sample.
+        num_classes: the number of classes; None: regression.
+        inputs: each input's name and shape, where a sample has several.
+        frozen: a digest of the parameters that the model does not send, where there are any.
+        guess: what a guess scores on the server's test set, where targets are classes.
+    """
+
+    input_shape: list[Size]
+    num_classes: Size | None
+    inputs: NotRequired[Annotated[list[_Input], Field(min_length=1)]]
+    frozen: NotRequired[str]
+    guess: NotRequired[Guess]
+
+
+_SHAPE = Declared[Shape](Shape)
 
 
 def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
-    """Return what ``shape.json`` says.
-
-    It has the shape of a sample and the number of classes (None: regression); samples of several inputs have each
-    input's name and shape beside these. A model that does not send all its parameters adds a digest of those it keeps.
-    Classes add what a guess scores on the server's test set (:class:`hanse.runs.chance.Guess`).
-    """
+    """Return what ``shape.json`` says of a run: a :class:`Shape` as JSON has it."""
     said: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
     if data.inputs:
-        said[INPUTS] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
+        said["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
     if problem.unsent:
-        said[FROZEN] = problem.unsent
-    guess = None if problem.regression else Guess.of(data.server_test)
+        said["frozen"] = problem.unsent
+    guess = guess_of(data, problem)
     if guess is not None:
-        said[GUESS] = asdict(guess)
+        said["guess"] = asdict(guess)
     return said
 
 
 def same_frozen(folder: Path, problem: Problem) -> None:
     """Raise UserError if a model has other frozen parameters than the run's, which its rows do not have."""
-    said = read_json(folder / SHAPE) if (folder / SHAPE).exists() else None
-    known = said.get(FROZEN) if isinstance(said, Mapping) else None
-    if known is not None and known != problem.unsent:
+    if read_said(folder / SHAPE).get("frozen", problem.unsent) != problem.unsent:
         raise UserError(
             f"{folder}: its models have other frozen parameters than this model, and with model.send = 'trainable' "
             "they are not kept: give the model with the same ones"
         )
+
+
+def read_said(file: Path) -> Shape:
+    """Return what a ``shape.json`` says. Raises UserError if it is missing, or not of the form that hanse writes."""
+    try:
+        return _SHAPE.read(read_text(file))
+    except UnsoundError as wrong:
+        form = '{"input_shape": [numbers], "num_classes": number}'
+        raise UserError(f"{file}: {wrong}; the file must be {form}") from None
 
 
 def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
@@ -57,36 +89,13 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
     Raises:
         UserError: the file does not say these in the form that hanse writes.
     """
-    said = read_json(file)
-    classes = said.get("num_classes") if isinstance(said, Mapping) else 0
-    shape: Any = None
-    if isinstance(said, Mapping):
-        shape = _inputs(said[INPUTS]) if INPUTS in said else _shape(said.get("input_shape"))
-    if shape is None or not (classes is None or _is_size(classes)):
-        raise UserError(f'{file}: must be {{"input_shape": [numbers], "num_classes": number}}')
-    return shape, classes
+    said = read_said(file)
+    classes = said["num_classes"]
+    if "inputs" in said:
+        return Inputs(tuple(Input(one["name"], tuple(one["shape"]), one["whole"]) for one in said["inputs"])), classes
+    return tuple(said["input_shape"]), classes
 
 
-def _inputs(listed: object) -> Inputs | None:
-    """Return the inputs that a file lists; None if it is no such list."""
-    if not isinstance(listed, list) or not listed:
-        return None
-    parts = []
-    for one in listed:
-        shape = _shape(one.get("shape")) if isinstance(one, Mapping) else None
-        if shape is None or not isinstance(one.get("name"), str) or not isinstance(one.get("whole"), bool):
-            return None
-        parts.append(Input(one["name"], shape, one["whole"]))
-    return Inputs(tuple(parts))
-
-
-def _shape(shape: object) -> tuple[int, ...] | None:
-    """Return a list of sizes as a tuple; None if it is no such list."""
-    return tuple(shape) if isinstance(shape, list) and all(map(_is_size, shape)) else None
-
-
-def _is_size(size: object) -> bool:
-    """Say whether this can be the length of an axis. The bound keeps a stranger's file from asking for absurd
-    memory.
-    """
-    return isinstance(size, int) and 0 < size < 2**50
+def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
+    """Return what a guess scores on the server's test set; None for no such set, or where numbers are predicted."""
+    return None if problem.regression else Guess.of(data.server_test)

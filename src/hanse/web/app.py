@@ -28,7 +28,7 @@ from markupsafe import Markup
 from hanse.reports.statement_page import POLICY as STATEMENT_POLICY
 from hanse.reports.vega import script
 from hanse.web.drawing import live_specs
-from hanse.web.gate import RequestGate, refuse, refused_page
+from hanse.web.gate import RequestGate, refuse, refused_page, scheme
 from hanse.web.hub import Hub
 from hanse.web.keys import SESSION_S, Key, Sessions
 from hanse.web.pages import page
@@ -54,8 +54,6 @@ class Page:
         sessions: who holds a key and who is logged in. Without a file of keys everybody is an operator.
         hosts: the host names that the page answers to; None: any.
         cookie: the name of the session's cookie.
-        secure: whether the page is served by TLS, so that cookies may travel only so.
-        ledger_url: where the runs' books are, if not in their directories.
         stopping: says whether the server is going down.
         hub: follows the runs that somebody watches.
         statements: makes participants' statements.
@@ -66,8 +64,6 @@ class Page:
     sessions: Sessions
     hosts: frozenset[str] | None = None
     cookie: str = "hanse_session"
-    secure: bool = False
-    ledger_url: str | None = None
     stopping: Callable[[], bool] = lambda: False
     hub: Hub = field(init=False)
     statements: Statements = field(init=False)
@@ -76,8 +72,8 @@ class Page:
     _searched: float = -AGAIN_S
 
     def __post_init__(self) -> None:
-        self.hub = Hub(self.stopping, ledger_url=self.ledger_url)
-        self.statements = Statements(self.ledger_url)
+        self.hub = Hub(self.stopping)
+        self.statements = Statements()
 
     async def runs(self) -> dict[str, ListedRun]:
         """Return the runs in the folder by their ids, as they were at most two seconds ago."""
@@ -98,9 +94,9 @@ def make_app(shown: Page) -> RequestGate:
     library = maker.submit(script)
     maker.shutdown(wait=False)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    gate = RequestGate(app, shown.sessions, shown.cookie, shown.hosts, shown.secure)
+    gate = RequestGate(app, shown.sessions, shown.cookie, shown.hosts)
     app.state.gate = gate
-    _login(app, shown, gate)
+    _login(app, shown)
     _runs(app, shown)
     _statements(app, shown)
 
@@ -129,7 +125,7 @@ def _key(request: Request) -> Key:
     return key
 
 
-def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
+def _login(app: FastAPI, shown: Page) -> None:
     """Add logging in and out."""
 
     @app.get("/login")
@@ -147,20 +143,14 @@ def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
             if len(body) > FORM:
                 return refuse(request, None, 413, "a form that is too long")
         said = parse_qs(body.decode(errors="replace")).get("key", [""])[0].strip()
-        key, wrong = gate.present(request, said)
+        key = shown.sessions.by_key(said)
         if key is None:
-            assert wrong is not None
-            words = {
-                429: "This is not a valid key, and too many wrong ones were tried from here. Wait a minute.",
-                401: "This is not a valid key.",
-            }
-            headers = {"Retry-After": wrong.headers["Retry-After"]} if wrong.status_code == 429 else None
-            return page("login", wrong.status_code, headers, wrong=words[wrong.status_code])
+            return page("login", refuse(request, None, 401, "wrong key").status_code, wrong="This is not a valid key.")
         answer = RedirectResponse("/", 303)
         # scripts cannot read the cookie, and requests that other sites cause do not carry it
         answer.set_cookie(
-            shown.cookie, shown.sessions.open_session(key), SESSION_S, path="/", secure=shown.secure, httponly=True,
-            samesite="strict",
+            shown.cookie, shown.sessions.open_session(key), SESSION_S, path="/",
+            secure=scheme(request.scope) == "https", httponly=True, samesite="strict",
         )  # fmt: skip
         return answer
 
@@ -169,7 +159,9 @@ def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
         """Close the session."""
         shown.sessions.close_session(request.cookies.get(shown.cookie, ""))
         answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(shown.cookie, path="/", secure=shown.secure, httponly=True, samesite="strict")
+        answer.delete_cookie(
+            shown.cookie, path="/", secure=scheme(request.scope) == "https", httponly=True, samesite="strict"
+        )
         return answer
 
 

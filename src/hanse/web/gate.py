@@ -1,6 +1,6 @@
 """The gate that every request passes before anything answers it, and that gives every answer its security headers.
 
-:class:`RequestGate` checks the host name, the rate, the key or session, and whether this key may ask for this address.
+:class:`RequestGate` checks the host name, the key or session, and whether this key may ask for this address.
 It is written in ASGI itself and stands in front of the whole application, so that no address can be added that does not
 pass it. :func:`refuse` and :func:`refused_page` make the refusals, which are all logged under "hanse.web".
 """
@@ -8,10 +8,7 @@ pass it. :func:`refuse` and :func:`refused_page` make the refusals, which are al
 from __future__ import annotations
 
 import logging
-import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -42,47 +39,20 @@ _HEADERS = {
 
 
 def asker(scope: Scope) -> str:
-    """Return the address that a request comes from; "?" if it is not known."""
-    client = scope.get("client")
-    return str(client[0]) if client else "?"
+    """Return the address that a request comes from, for the log; "?" if it is not known.
 
-
-@dataclass
-class Limit:
-    """A bound on how often each asker may ask: a token bucket each. Neither Starlette nor uvicorn has one.
-
-    Attributes:
-        burst: requests that may come at once.
-        per_second: requests a second after that.
-        most: how many askers are remembered, those that were heard last. An asker that was forgotten starts with a full
-            bucket, as after a pause; forgetting bounds the memory.
-        clock: returns the time in seconds; tests give another one.
+    Through the socket of :mod:`hanse.web.proxy` only nginx can ask, and its word counts.
     """
+    client = scope.get("client")
+    return str(client[0]) if client else Headers(scope=scope).get("x-real-ip", "?")
 
-    burst: float
-    per_second: float
-    most: int = 4096
-    clock: Callable[[], float] = time.monotonic
-    _buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # left, when
 
-    def take(self, asker: str) -> float:
-        """Take one request from an asker's bucket and return 0; if it is empty, return the seconds until there is one
-        again.
+def scheme(scope: Scope) -> str:
+    """Return how the browser asks: "https", if a proxy before the page says so, else "http".
 
-        Examples:
-            >>> limit = Limit(burst=2, per_second=0.5, clock=lambda: 0.0)
-            >>> [limit.take("192.0.2.7") for _ in range(3)]
-            [0.0, 0.0, 2.0]
-        """
-        left, when = self._buckets.get(asker, (self.burst, self.clock()))
-        left = min(self.burst, left + (self.clock() - when) * self.per_second)
-        if left < 1:
-            return (1 - left) / self.per_second
-        self._buckets[asker] = (left - 1, self.clock())
-        self._buckets.move_to_end(asker)
-        if len(self._buckets) > self.most:
-            self._buckets.popitem(last=False)
-        return 0.0
+    Without a proxy anybody can say so, and only harms itself: a browser lets no other site send this header.
+    """
+    return "https" if Headers(scope=scope).get("x-forwarded-proto") == "https" else "http"
 
 
 @dataclass(eq=False)
@@ -96,18 +66,12 @@ class RequestGate:
         hosts: the host names under which the page may be asked for; None: any. A page without keys answers to this
             machine's own names alone, so that no other site can point its name here and read it through a visitor's
             browser.
-        secure: whether the page is served by TLS.
-        requests: the bound on all requests of an asker.
-        failures: the bound on an asker's wrong keys: five, then one in twelve seconds.
     """
 
     app: ASGIApp
     sessions: Sessions
     cookie: str
     hosts: frozenset[str] | None
-    secure: bool = False
-    requests: Limit = field(default_factory=lambda: Limit(burst=240, per_second=40))
-    failures: Limit = field(default_factory=lambda: Limit(burst=5, per_second=1 / 12))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the application, or refuse it. Either answer gets the security headers."""
@@ -124,7 +88,7 @@ class RequestGate:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                if self.secure:
+                if scheme(scope) == "https":
                     headers.setdefault("Strict-Transport-Security", "max-age=31536000")
             await send(message)
 
@@ -137,10 +101,6 @@ class RequestGate:
         """
         request, path = Request(scope), scope["path"]
         key, wrong = self._identify(request)
-        # behind a proxy all share one address: a holder is counted by its key, so that no stranger can use up its share
-        wait = self.requests.take(f"key {key.id}" if key is not None and key.id else asker(scope))
-        if wait:
-            return refuse(request, key, 429, "too many requests", wait)
         if self.hosts is not None and _host(request.headers) not in self.hosts:
             return refuse(request, None, 421, "the page is not served under this name")
         if request.method not in ("GET", "POST"):
@@ -148,7 +108,7 @@ class RequestGate:
         if request.method == "POST" and not self._same_origin(request):
             return refuse(request, None, 403, "a form sent by another site")
         if wrong:
-            return self._wrong(request)
+            return refuse(request, None, 401, "wrong key")
         open_ = path == OPEN[0] or path.startswith(OPEN[1])
         # a browser is led to the login form, a program gets an error
         if key is None and not open_:
@@ -176,23 +136,6 @@ class RequestGate:
         session = request.cookies.get(self.cookie)
         return (self.sessions.by_session(session) if session else None), False
 
-    def present(self, request: Request, said: str) -> tuple[Key | None, Response | None]:
-        """Return the holder of a key that was typed into the form; or None and the refusal.
-
-        A right key always passes, however many wrong ones came before. A key has 256 random bits and cannot be guessed.
-        Wrong ones are slowed down for what they cost and for the log, and whoever sends them must not be able to lock
-        out a holder who shares the address.
-        """
-        key = self.sessions.by_key(said)
-        return key, None if key is not None else self._wrong(request)
-
-    def _wrong(self, request: Request) -> Response:
-        """Return the refusal of a wrong key."""
-        wait = self.failures.take(asker(request.scope))
-        if wait:
-            return refuse(request, None, 429, "too many wrong keys", wait)
-        return refuse(request, None, 401, "wrong key")
-
     def _same_origin(self, request: Request) -> bool:
         """Say whether a form comes from the page itself. A program that is no browser says nothing about that, and
         passes.
@@ -200,7 +143,7 @@ class RequestGate:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = request.headers.get("origin")
-        return origin is None or urlsplit(origin)[:2] == (request.url.scheme, request.headers.get("host"))
+        return origin is None or urlsplit(origin)[:2] == (scheme(request.scope), request.headers.get("host"))
 
 
 def _host(headers: Headers) -> str | None:

@@ -76,12 +76,10 @@ class Hub:
     Attributes:
         stopping: says whether the server is going down, so that streams end.
         look_s: seconds between two looks at a run's files.
-        ledger_url: where the runs' books are, if not in their directories.
     """
 
     stopping: Callable[[], bool] = lambda: False
     look_s: float = LOOK_S
-    ledger_url: str | None = None
     _followed: dict[str, _Followed] = field(default_factory=dict)
 
     @property
@@ -130,7 +128,7 @@ class Hub:
         """Return a run that is watched; begin to read it if it was not."""
         followed = self._followed.get(found.id)
         if followed is None:
-            followed = self._followed[found.id] = _Followed(LiveRun(found.folder, found.name, self.ledger_url))
+            followed = self._followed[found.id] = _Followed(LiveRun(found.folder, found.name))
             followed.task = asyncio.get_running_loop().create_task(self._read(found.id, followed))
         return followed
 

@@ -24,9 +24,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.core.declared import Count, Declared, Digest
 
 ROLES = ("operator", "participant")
 _FORM = re.compile(r"hanse_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
@@ -54,10 +59,12 @@ class Key:
         True
     """
 
+    # a misspelt "run" would open every run
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
     id: str
-    role: str
-    hash: str
-    client: int | None = None
+    role: Annotated[str, Field(pattern="^(operator|participant)$")]
+    hash: Digest
+    client: Count | None = None
     run: str | None = None
     made: str = ""
 
@@ -72,6 +79,13 @@ class Key:
         if self.role == "operator":
             return True
         return self.client == client and self.run in (None, run)
+
+
+class _File(TypedDict):
+    keys: list[Key]
+
+
+_KEYS = Declared[_File](_File)
 
 
 def make_key(role: str, client: int | None = None, run: str | None = None) -> tuple[str, Key]:
@@ -129,21 +143,16 @@ def read_keys(file: Path) -> dict[str, Key]:
         UserError: the file is not there, cannot be read, or is no file of keys.
     """
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        keys = [Key(**fields) for fields in stored["keys"]]
+        keys = _KEYS.read(file.read_text(encoding="utf-8"))["keys"]
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file; 'hanse token new {file} --role operator' makes it") from None
     except OSError as wrong:
         raise UserError(f"{file}: cannot be read: {wrong.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{file}: is not a file of keys; 'hanse token new FILE' makes one") from None
+    except ValueError as wrong:
+        raise UserError(f"{file}: is not a file of keys ({wrong}); 'hanse token new FILE' makes one") from None
     for key in keys:
-        whole = all(isinstance(text, str) for text in (key.id, key.hash, key.made))
-        named = key.run is None or isinstance(key.run, str)
-        # a bool is an int, so that the type is compared
-        fits = key.role == "operator" if key.client is None else key.role == "participant" and type(key.client) is int
-        if not (whole and named and fits and re.fullmatch(r"[0-9a-f]{64}", key.hash)):
-            raise UserError(f"{file}: key {str(key.id)[:20]!r}: is damaged; revoke it and make a new one")
+        if (key.role == "participant") != (key.client is not None):
+            raise UserError(f"{file}: key {key.id[:20]!r}: is damaged; revoke it and make a new one")
     return {key.id: key for key in keys}
 
 

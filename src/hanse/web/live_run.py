@@ -17,23 +17,26 @@ import re
 import time
 from array import array
 from collections import deque
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
+from hanse.base.factories import named_choice
 from hanse.base.files import MEMBERS, opened, read_toml, table
 from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
 from hanse.learning.metrics import main_of
-from hanse.ledger.place import open_ledger
+from hanse.ledger.record import Record
+from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
+from hanse.runs.line_tail import LineTail
 from hanse.runs.names import read_members
-from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number, is_under_way
+from hanse.runs.recorded_seats import Seat, is_number, is_under_way
+from hanse.runs.round_record import METRICS, SEATS
 
 MOST_POINTS = 1024  # points of a series; more than a screen can show
 
@@ -194,18 +197,17 @@ class LiveBooks:
 
     Attributes:
         folder: the run directory.
-        ledger_url: where the user says that the books are; None: in the run directory.
         totals: sums over the transactions that were read.
         trouble: why the books cannot be read; None: they can.
         behind: whether there was more than one read takes.
     """
 
     folder: Path
-    ledger_url: str | None = None
     totals: Totals = field(default_factory=Totals)
     trouble: str | None = None
     behind: bool = False
     _ledger: Ledger | None = None
+    _history: Iterator[Record] | None = None  # what is being read
     _made: bytes = b""  # what ledger.json said when the ledger was opened
 
     def read(self) -> bool:
@@ -214,13 +216,16 @@ class LiveBooks:
             return False
         assert self._ledger is not None
         try:
-            with closing(self._ledger.history(after=self.totals.count, chunk=CHUNK)) as history:
-                records = list(islice(history, CHUNK))
+            if self._history is None:
+                self._history = self._ledger.history(after=self.totals.count)
+            records = list(islice(self._history, CHUNK))
         except LedgerError as wrong:
             self.trouble, self.behind = str(wrong), False
             self._shut()
             return False
         self.trouble, self.behind = None, len(records) == CHUNK
+        if not self.behind:
+            self._history = None  # at its end; the next one goes on from there
         for record in records:
             self.totals.add(record)
         return bool(records)
@@ -240,7 +245,7 @@ class LiveBooks:
             return False
         if self._ledger is None:
             try:
-                self._ledger = open_ledger(self.folder, self.ledger_url)
+                self._ledger = open_ledger(self.folder)
             except UserError as wrong:
                 # a run's first moments: the book is named, but nothing is in it yet
                 self.trouble = str(wrong)
@@ -250,8 +255,7 @@ class LiveBooks:
     def _shut(self) -> None:
         """Close the ledger, if it is open."""
         if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+            self._ledger, self._history = None, None
 
     def close(self) -> None:
         """Close the ledger, and forget what was read."""
@@ -308,7 +312,11 @@ def progress_of(
         "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
         "seed": number("run", "seed"),
         "clients": _came(folder)
-        or (1 if table(config, "data").get("partition") == "pooled" else number("data", "clients")),
+        or (
+            1
+            if named_choice(table(config, "data").get("partition"), "dirichlet") == "pooled"
+            else number("data", "clients")
+        ),
         "rounds": rounds,
         "planned": planned,
         "state": state_of(rounds, planned, age, pace_s),
@@ -405,9 +413,9 @@ class LiveRun:
         >>> live.close()
     """
 
-    def __init__(self, folder: Path, name: str, ledger_url: str | None = None) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
-        self._read, self._books = _Read.of(folder), LiveBooks(folder, ledger_url)
+        self._read, self._books = _Read.of(folder), LiveBooks(folder)
         self._config: dict[str, Any] = {}
         self._about = About()
         self._unsaid: str | None = None  # why it is not known what the parts say of themselves
@@ -550,12 +558,7 @@ class LiveRun:
         except UserError:  # the page goes on without: it shows what the other files say
             self._config = {}
         try:
-            said = read_about(self.folder)
-            if said is None:
-                from hanse.runs.older import older  # here: the parts take a while to import, and few runs need them
-
-                said = older(self._config, 0, 0)
-            self._about, self._unsaid = said, None
+            self._about, self._unsaid = read_about(self.folder), None
         except UserError as wrong:
             self._about, self._unsaid = About(), wrong.lines[0]
 

@@ -15,7 +15,8 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
 from hanse.learning.metrics import main_of
-from hanse.runs.record import METRICS, last_line
+from hanse.runs.line_tail import last_line
+from hanse.runs.round_record import METRICS
 from hanse.web.live_run import progress_of
 
 DEPTH = 5  # folders below the root in which runs are looked for

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hanse.base.errors import UserError
-from hanse.base.looking import looking
+from hanse.base.import_trust import looking
 from hanse.web.runs import ListedRun
 
 log = logging.getLogger("hanse.web")
@@ -43,13 +43,8 @@ class _Made:
 
 @dataclass(eq=False)
 class Statements:
-    """The statements that were asked for last.
+    """The statements that were asked for last."""
 
-    Attributes:
-        ledger_url: where the runs' books are, if not in their directories.
-    """
-
-    ledger_url: str | None = None
     _made: OrderedDict[tuple[str, int, str], _Made] = field(default_factory=OrderedDict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
@@ -69,7 +64,7 @@ class Statements:
             stamp = _stamp(found.folder)
             made = self._made.get(asked)
             if made is None or (made.stamp != stamp and time.monotonic() - made.when > YOUNG_S):
-                made = _Made(await _make(found.folder, client, form, self.ledger_url), stamp, time.monotonic())
+                made = _Made(await _make(found.folder, client, form), stamp, time.monotonic())
                 self._made[asked] = made
                 if len(self._made) > KEPT:
                     self._made.popitem(last=False)
@@ -86,11 +81,11 @@ def _stamp(folder: Path) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_size)
 
 
-async def _make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
+async def _make(folder: Path, client: int, form: str) -> bytes:
     """Return the statement that a process of its own has made. Raises NoStatementError if it has not."""
     process = await asyncio.create_subprocess_exec(
         # -P: Python would put the current folder, which may be a stranger's, before its own modules
-        sys.executable, "-P", "-m", "hanse.web.statements", str(folder), str(client), form, ledger_url or "",
+        sys.executable, "-P", "-m", "hanse.web.statements", str(folder), str(client), form,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -113,15 +108,15 @@ def main(arguments: list[str]) -> int:
     """Print a statement, and return the exit code: 2, with a line on standard error, if there is none.
 
     Args:
-        arguments: run directory, client id, "html" or "json", and the address of the ledger or "".
+        arguments: run directory, client id, and "html" or "json".
     """
     from hanse.reports.statement import statement
     from hanse.reports.statement_page import render
 
-    folder, client, form, ledger_url = arguments
+    folder, client, form = arguments
     try:
         with looking():
-            made = statement(Path(folder), int(client), ledger_url=ledger_url or None)
+            made = statement(Path(folder), int(client))
         text = render(made) if form == "html" else json.dumps(made.as_json(), indent=1, allow_nan=False)
     except UserError as wrong:
         print(*wrong.lines, sep="\n", file=sys.stderr)

@@ -1,5 +1,6 @@
 """A participant with one client's share of the experiment's data; ``FAULT`` makes it misbehave ("plain": it is an app
-of Flower's that knows nothing of hanse; "stranger": it says that its samples are others)."""
+of Flower's that knows nothing of hanse; "stranger": it says that its samples are others; "inflates": it claims twice
+its samples). ``AUDITOR`` is the key of an auditor on its premises."""
 
 import json
 import os
@@ -11,17 +12,42 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from hanse.base.errors import UserError
 from hanse.data import build
+from hanse.data.commitment import commit
+from hanse.federation.behaviour import Behaviour, Liar
+from hanse.federation.node import own_secret
 from hanse.federation.profiles import build_profiles
+from hanse.federation.sizes import AuditFolder, tag_key
 from hanse.flower import ClientData, client_app
+from hanse.ledger.note import load_key
 from hanse.runs.config import Experiment
+
+SEEN: dict[str, ClientData] = {}
 
 
 def load_data(context: Context) -> ClientData:
     [first, *_] = json.loads(Path(str(context.run_config["plan"])).read_text())
     experiment, me = Experiment.read(first["experiment"]), int(context.node_config["partition-id"])
     profiles = build_profiles(experiment.clients.profiles, experiment.data.clients, experiment.run.seed)
-    return replace(ClientData.of(build(experiment.data), me), profile=profiles[me])
+    SEEN["data"] = replace(ClientData.of(build(experiment.data), me), profile=profiles[me])
+    return SEEN["data"]
+
+
+class Auditor(Behaviour):
+    """Looks at what the node trains on, and signs what was asked in an earlier request, if all is well."""
+
+    def on_request(self, me, round, request):
+        home = Path(os.environ["HANSE_HOME"])
+        for asked in home.glob(f"*/client-{me.id}/audit.json"):
+            tags = tag_key(own_secret(home), asked.parent.parent.name, me.id)
+            try:
+                AuditFolder(asked.parent).sign(
+                    commit(SEEN["data"].train, tags), tags, load_key(Path(os.environ["AUDITOR"]))
+                )
+            except UserError as wrong:
+                print(wrong)
+        return request
 
 
 def arrays(reply: Message, change) -> RecordDict:
@@ -52,7 +78,8 @@ def next_worst(reply: Message) -> RecordDict:
     return worst(number, reply.content)
 
 
-honest = client_app(load_data)
+lies = [Liar(range(100), size=2.0)] if os.environ.get("FAULT") == "inflates" else []
+honest = client_app(load_data, behaviours=[*([Auditor()] if "AUDITOR" in os.environ else []), *lies])
 app = ClientApp()
 
 

@@ -104,7 +104,9 @@ def playing(accuracy: Callable[[Job, int], float], asked: list[Job] | None = Non
         ("arms = 3", "arms: there is no such field; did you mean 'arm'?"),
         ('says = ""', "says '': must be a text"),
         ("variants = 3", "variants 3: must be a table of names"),
+        (f'why = "{"a " * 41}"', f"why {'a ' * 41!r}: must be a text of at most 40 words"),
         ("lower = 1", "lower 1: must be true or false"),
+        ("turn = 0", "turn 0: must be a whole number above 0"),
     ],
 )
 def test_a_mistake_in_a_claim_is_one_line_with_field_value_and_what_is_allowed(field: str, said: str) -> None:
@@ -145,6 +147,7 @@ def test_printed_effect_margin_twin_and_control() -> None:
         read_claims("gtflat", below + 'groups = ["MNIST"]\ncolumns = ["alpha=1"]')
     both = BASE.replace("smoke", "paper") + 'groups = ["MNIST"]\ntwin = "FedAvg, uniform"\ncontrol = "FedAvg"\n'
     first, twin = read_claims("gtflat", both)  # the control is what it is compared with already
+    assert (first.name, first.role, claim.name) == ("a, baseline", "claim", "a")
     assert (twin.name, twin.role, twin.printed, twin.margin) == ("a, twin", "twin", None, first.margin)
     assert [arm.cell.algorithm for arm in twin.arms[0]] == ["GTFedAvg", "FedAvg, uniform"]
 
@@ -251,41 +254,65 @@ def test_the_plan_takes_first_what_decides_most_for_its_cost(tmp_path: Path) -> 
     assert steps[0].seconds == pytest.approx(4.0)
     assert steps[2].seconds == pytest.approx(800.0)
     assert costs(runs)(steps[0].jobs[0]) == pytest.approx(1.0)
-    urgent = read_claims("gtflat", text + "first = true\n")
+    urgent = read_claims("gtflat", text + "turn = 1\n")
     assert plan(judge(urgent, runs), runs)[0].claims[0] == "dear"
 
 
 def test_it_plays_until_the_claim_is_decided_and_no_further(tmp_path: Path) -> None:
     claim, asked = claim_of(), list[Job]()
-    [verdict], failures = decide([claim], tmp_path, work=playing(lead, asked))
+    [verdict], failures = decide({tmp_path: [claim]}, work=playing(lead, asked))
     assert (verdict.judged.word, verdict.seeds, failures) == ("confirmed", 5, {})
     assert len(asked) == len({job.key for job in asked}) == 20  # two arms, two settings, five seeds
-    assert decide([claim], tmp_path, work=playing(lead, asked))[0][0].seeds == 5
+    assert decide({tmp_path: [claim]}, work=playing(lead, asked))[0][0].seeds == 5
     assert len(asked) == 20
+
+
+def test_papers_take_turns_and_within_a_turn_the_cheapest_comes_first(tmp_path: Path) -> None:
+    def taking(job: Job, step: Step) -> dict[str, Any]:
+        asked.append(job)
+        return result(job, lead)
+
+    values = 'variants = { GreedyFed = "mean" }\n'
+    gtflat = read_claims(
+        "gtflat", MORE + "turn = 2\n" + MORE.replace('"a"', '"b"').replace('["FedAvg"]', '["FedProx"]')
+    )
+    text = MORE.replace("table2-last", "table2").replace("GTFedAvg", "GreedyFed") + values
+    greedy = read_claims(
+        "greedyfed", text + "turn = 1\n" + text.replace('"a"', '"b"').replace("FedAvg", "UCB") + "turn = 3\n"
+    )
+    asked: list[Job] = []
+    verdicts, _ = decide({tmp_path / "x": gtflat, tmp_path / "y": greedy}, work=taking)
+    assert [(v.claim.paper, v.claim.name) for v in verdicts] == [
+        ("gtflat", "a"), ("gtflat", "b"), ("greedyfed", "a"), ("greedyfed", "b")
+    ]  # fmt: skip
+    names = [str(job.sections["mechanism"]["name"]) + ("+" if is_gtflat(job) else "") for job in asked]
+    first = {name: names.index(name) for name in set(names)}
+    assert max(first["greedyfed"], first["fedavg"]) < first["fedavg+"] < first["ucb"] < first["fedprox"]
+    assert all(KeptFile(tmp_path / folder).lines() for folder in "xy")
 
 
 def test_it_stops_after_the_last_look_and_says_how_many_seeds_would_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "made", lambda: {"instructions": "ONE OF ITS KIND"})  # nothing to repeat on
-    [verdict], _ = decide([claim_of(BASE + "margin = 0.1\n")], tmp_path, work=playing(no_lead))
+    [verdict], _ = decide({tmp_path: [claim_of(BASE + "margin = 0.1\n")]}, work=playing(no_lead))
     assert (verdict.judged.word, verdict.seeds) == ("open", 20)
     assert verdict.judged.needed is not None
     assert verdict.judged.needed > 20
-    [wide], _ = decide([claim_of(BASE + "margin = 9.0\n")], tmp_path / "wide", work=playing(no_lead))
+    [wide], _ = decide({tmp_path / "wide": [claim_of(BASE + "margin = 9.0\n")]}, work=playing(no_lead))
     assert (wide.judged.word, wide.seeds) == ("no such effect", 5)
 
 
 def test_hours_end_it_and_it_goes_on_where_it_was(tmp_path: Path) -> None:
     ticks = iter([0.0, *[0.1 * n for n in range(1, 6)], *[9e9] * 99])
     asked: list[Job] = []
-    decide([claim_of()], tmp_path, hours=1, work=playing(lead, asked), clock=lambda: next(ticks))
+    decide({tmp_path: [claim_of()]}, hours=1, work=playing(lead, asked), clock=lambda: next(ticks))
     assert 0 < len(asked) < 20
     assert len(KeptFile(tmp_path).lines()) == len(asked)
-    decide([claim_of()], tmp_path, work=playing(lead, asked))
+    decide({tmp_path: [claim_of()]}, work=playing(lead, asked))
     assert len(asked) == len({job.key for job in asked}) == 20
     with pytest.raises(UserError, match="--hours 0: must be above 0"):
-        decide([claim_of()], tmp_path, hours=0)
+        decide({tmp_path: [claim_of()]}, hours=0)
 
 
 def test_a_run_that_fails_is_told_and_its_claim_left(tmp_path: Path) -> None:
@@ -294,7 +321,7 @@ def test_a_run_that_fails_is_told_and_its_claim_left(tmp_path: Path) -> None:
         failed = {"key": job.key, "label": job.label, "given": job.sections, "status": "failed", "error": "E: x"}
         return failed if bad else result(job, lead)
 
-    [verdict], failures = decide([claim_of()], tmp_path, work=work)
+    [verdict], failures = decide({tmp_path: [claim_of()]}, work=work)
     assert (verdict.judged.word, verdict.seeds) == ("open", 1)
     assert set(failures.values()) == {"E: x"}
     assert all("GTFedAvg, seed 1" in label for label in failures)
@@ -313,7 +340,7 @@ def test_a_noise_floor_is_measured_where_it_would_decide(tmp_path: Path, monkeyp
         return result(job, uneven) | {"made": {"instructions": "AVX2"}}
 
     monkeypatch.setattr(planner, "_repeated", again)
-    [verdict], _ = decide([claim_of()], tmp_path, work=playing(uneven))
+    [verdict], _ = decide({tmp_path: [claim_of()]}, work=playing(uneven))
     assert [is_gtflat(job) for job in repeated] == [True] * 3 + [False] * 3
     assert (verdict.judged.word, verdict.seeds, verdict.floor) == ("confirmed", 5, 0.0)
 
@@ -322,7 +349,7 @@ def test_two_planners_in_one_folder_are_refused(tmp_path: Path) -> None:
     with Hold(tmp_path) as other:
         other.take()
         with pytest.raises(UserError, match=r"is in use by process .* one process at a time") as wrong:
-            decide([claim_of()], tmp_path, work=playing(lead))
+            decide({tmp_path: [claim_of()]}, work=playing(lead))
     assert len(wrong.value.lines) == 1
     assert not KeptFile(tmp_path).path.exists()
 
@@ -331,11 +358,11 @@ def test_damaged_lines_stop_it_before_a_run_and_a_cut_end_does_not(tmp_path: Pat
     runs = kept_with(tmp_path, claim_of(), lead, 2)
     data = runs.kept.path.read_bytes()
     runs.kept.path.write_bytes(data[:-30])
-    [verdict], _ = decide([claim_of()], tmp_path, work=playing(lead))
+    [verdict], _ = decide({tmp_path: [claim_of()]}, work=playing(lead))
     assert verdict.judged.word == "confirmed"
     runs.kept.path.write_bytes(data + data)
     with pytest.raises(UserError, match="is the same run as line"):
-        decide([claim_of()], tmp_path, work=playing(lead))
+        decide({tmp_path: [claim_of()]}, work=playing(lead))
 
 
 def test_a_full_disk_ends_it_in_one_line_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +376,7 @@ def test_a_full_disk_ends_it_in_one_line_and_loses_nothing(tmp_path: Path, monke
     with monkeypatch.context() as context:
         context.setattr(KeptFile, "write", full)
         with pytest.raises(MachineError, match="No space left"):
-            decide([claim_of()], tmp_path, work=playing(lead))
+            decide({tmp_path: [claim_of()]}, work=playing(lead))
     assert len(KeptFile(tmp_path).lines()) == 3
 
 
@@ -386,7 +413,7 @@ def work(job, step):
         print("ready", flush=True)
         sys.stdin.read()
     return result(job, lead)
-decide([claim_of()], Path(sys.argv[1]), work=work)
+decide({Path(sys.argv[1]): [claim_of()]}, work=work)
 """
 
 
@@ -397,10 +424,10 @@ def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         with pytest.raises(UserError, match=f"in use by process {process.pid}"):
-            decide([claim_of()], tmp_path, work=playing(lead))
+            decide({tmp_path: [claim_of()]}, work=playing(lead))
         os.kill(process.pid, signal.SIGKILL)
     asked: list[Job] = []
-    [verdict], _ = decide([claim_of()], tmp_path, work=playing(lead, asked))
+    [verdict], _ = decide({tmp_path: [claim_of()]}, work=playing(lead, asked))
     assert (verdict.judged.word, len(asked)) == ("confirmed", 17)
 
 
@@ -411,28 +438,82 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, ["reproduce", *words])
 
 
+def test_the_plan_of_all_papers_goes_by_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    out.mkdir()
+    for source in ("mnist", "fashion_mnist", "cifar10"):  # a plan asks which files are there and opens none
+        (data / f"{source}.train.npz").touch()
+    monkeypatch.setenv("HANSE_DATA", str(data))
+    shown = call("--plan", "--json", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    turns = [step["turn"] for step in found["plan"]]
+    assert turns == sorted(turns)
+    assert {row["paper"] for row in found["claims"]} == set(PAPERS)
+    assert {step["paper"] for step in found["plan"] if step["turn"] == 1} == {"gtflat"}
+    told = call("--plan", "--out", str(out))
+    assert told.exit_code == 0, told.output
+    assert "The next runs" in told.stdout
+    assert all(f"{paper}: what its claims come to" in told.stdout for paper in PAPERS)
+    assert list(out.iterdir()) == []
+
+
 def test_the_command_prints_a_plan_and_plays_nothing(tmp_path: Path) -> None:
     shown = call("pifl", "--plan", "--json", "--out", str(tmp_path))
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
-    assert {row["word"] for row in found["claims"]} == {"not run"}
+    played = [row for row in found["claims"] if row["table"] != "joining"]  # which is computed
+    assert {row["word"] for row in played} == {"not run"}
     assert all(step["runs"] and step["seconds"] > 0 for step in found["plan"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_claims_without_their_data_are_a_line_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hanse.lab.papers.tables.is_here", lambda source: False)
+    monkeypatch.setattr("hanse.lab.claims.planner.available", lambda source: False)
+    shown = call("--plan", "--out", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    assert [line for line in shown.stderr.splitlines() if "not here" in line] == [
+        "hanse: greedyfed: the data of 34 of 34 claims are not here: cifar10, fashion_mnist, mnist",
+        "hanse: gtflat: the data of 23 of 26 claims are not here: cifar10, fashion_mnist, mnist",
+        "hanse: ipfl: the data of 27 of 36 claims are not here: cifar10, fashion_mnist",
+        "hanse: pifl: the data of 19 of 20 claims are not here: cifar10, fashion_mnist",
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--decide",), "--decide, --plan, --hours: are for the claims of one paper, without a table"),
-        (("gtflat", "table2", "--decide"), "are for the claims of one paper, without a table"),
+        (
+            ("gtflat", "table2", "--decide"),
+            "--decide, --plan, --hours: are for the claims of a paper or of all, without",
+        ),
         (("gtflatt", "--plan"), "reproduce gtflatt: no such paper; did you mean 'gtflat'?"),
         (("gtflat", "--decide", "--hours", "0"), "--hours 0: must be above 0"),
+        (("gtflat", "--hours", "2"), "--decide, --plan, --hours: give --plan, or --decide with or without --hours"),
+        (("gtflat", "--plan", "--hours", "2"), "--decide, --plan, --hours: give --plan, or --decide"),
+        (("gtflat", "--plan", "--decide"), "--decide, --plan, --hours: give --plan, or --decide"),
+        (
+            ("gtflat", "--plan", "--seeds", "3", "--only", "mnist", "--device", "cuda"),
+            "--seeds, --only, --device: for a table; what --decide and --plan play is said by the claims",
+        ),
+        (("gtflat", "--decide", "--scale", "paper", "--recipe", "authors"), "--scale, --recipe: for a table; "),
+        (("gtflat", "--decide", "--workers", "0"), "--workers 0: must be at least 1"),
     ],
 )
 def test_what_the_command_refuses(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     shown = call(*words, "--out", str(tmp_path))
     assert isinstance(shown.exception, UserError)  # which the command line prints, and ends with 2
     assert said in str(shown.exception)
+
+
+@pytest.mark.parametrize("word", ["--plan", "--decide"])
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, word: str) -> None:
+    (tmp_path / "file").touch()
+    shown = call("gtflat", word, "--out", str(tmp_path / "file" / "deep"))
+    assert isinstance(shown.exception, UserError)
+    assert f"{tmp_path / 'file'} is not a folder" in str(shown.exception)
 
 
 # ---- the idle core's script

@@ -10,7 +10,7 @@ import pytest
 import hanse
 from hanse.core.part import Settlement
 from hanse.lab.papers.catalogue import find_table
-from hanse.lab.papers.twins import ShuffledRewards, ShuffledValues
+from hanse.lab.papers.twins import CappedShares, ShuffledRewards, ShuffledValues
 from hanse.mechanisms.gtflat import GTFLAT
 from hanse.mechanisms.pifl import Tokens
 from hanse.mechanisms.value import GTG
@@ -49,7 +49,7 @@ def test_shuffled_rewards_pay_the_same_amounts_to_others_and_touch_nothing_else(
 
 
 def test_a_random_graph_has_the_same_degrees_and_the_same_bills() -> None:
-    chosen, placed = (hanse.run(market_of(name)).metrics for name in ("ipfl", "hanse.lab.papers.twins:ipfl_at_random"))
+    chosen, placed = (hanse.run(market_of(name)).metrics for name in PLACED)
     for name in ("market/edges", "market/money", "market/isolated"):
         assert placed[0][name] == pytest.approx(chosen[0][name], abs=1e-4)
     assert chosen[0]["market/edges"] > 0
@@ -58,9 +58,12 @@ def test_a_random_graph_has_the_same_degrees_and_the_same_bills() -> None:
     )
 
 
+PLACED = ("hanse.lab.papers.authors:ipfl", "hanse.lab.papers.twins:ipfl_at_random")
+
+
 def market_of(name: str) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": "digits", "clients": 6, "partition": "niid", "alpha": 0.3, "client_test": 0.2},
+        data={"source": "digits", "clients": 6, "partition": {"name": "niid", "alpha": 0.3}, "client_test": 0.2},
         model={"name": "logistic"},
         mechanism={"name": name, "lam": 2.0, "keep_best": False, "last_market": True},
         run={"rounds": 3},
@@ -98,3 +101,21 @@ def test_gtflats_twin_plays_nothing_and_has_the_same_random_start() -> None:
     assert len(set(weights.tolist())) > 1  # drawn, not even
     assert weights.tolist() == alone.aggregate(group, {}).weights.tolist()
     assert (100 * len(weights) * weights).tolist() == pytest.approx(np.round(100 * len(weights) * weights))
+
+
+def test_capped_shares_are_sample_shares_up_to_the_bound() -> None:
+    (group,) = rehearse("fedavg").groups
+    sizes = group.num_samples
+    assert len(set(sizes.tolist())) > 1
+    whole = sizes / sizes.sum()
+    bound = float(np.sort(whole)[-2])  # of the second largest: only the largest is cut
+    cut = np.minimum(whole, bound)
+    found = CappedShares(most=bound).aggregate(group, {}).weights
+    assert found is not None
+    assert found.tolist() == pytest.approx((cut / cut.sum()).tolist())
+    assert found.max() < whole.max()
+    with pytest.raises(hanse.UserError, match=r"most"):
+        hanse.Experiment(
+            data={"source": "digits", "clients": 4},
+            mechanism={"name": "fedavg", "weigh": {"name": "hanse.lab.papers.twins:CappedShares", "most": 0}},
+        )

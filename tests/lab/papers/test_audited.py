@@ -53,7 +53,7 @@ def test_a_market_is_replayed_and_its_figures_are_those_without_a_folder(tmp_pat
 
 
 def test_a_kept_audit_is_not_said_to_have_looked_at_more_than_it_did(tmp_path: Path) -> None:
-    stops = market(mechanism={"name": "ipfl", "stop": "break"})
+    stops = market(mechanism={"name": "hanse.lab.papers.authors:ipfl", "stop": "break"})
     outcome = run_table(table(cell("iPFL", stops)), seeds=1, workers=1, folder=tmp_path, work=play_audited)
     [job] = outcome.jobs
     holds = {"holds": True, "said": ""}

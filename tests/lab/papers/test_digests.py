@@ -35,7 +35,6 @@ def row_of(table: PaperTable, cell: Cell) -> list[Any]:
         table.factor if cell.factor is None else cell.factor,
         published,
         None if cell.computed is None else round(cell.computed, 9),
-        cell.ranked or published is None,
     ]
 
 

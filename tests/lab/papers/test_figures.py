@@ -28,7 +28,9 @@ Curves = Callable[[float, int], Mapping[str, list[float]]]
 def of(lr: float, samples: int = 100) -> Variant:
     """The runs that a learning rate tells apart."""
     given = sections()
-    return Variant("", {**given, "train": {"lr": lr}, "data": {**given["data"], "samples_per_client": samples}})
+    return Variant(
+        "", {**given, "train": {"lr": lr}, "data": {**given["data"], "partition": {"samples_per_client": samples}}}
+    )
 
 
 def outcome(folder: Path, spec: Mapping[str, Any], curves: Curves, *cells: Cell, **more: Any) -> TableOutcome:
@@ -197,7 +199,12 @@ def test_a_fit_goes_through_points_that_follow_the_law(tmp_path: Path) -> None:
 
     sizes = (400, 100, 25)
     cells = [cell("local", of(0.7 - 2 / n**0.5, n), column=f"{n} samples", published=50.0) for n in sizes]
-    spec = {"kind": "fit", "x": "data.samples_per_client", "printed_at": [500, 100, 25], "printed_fit": [-100.0, 60.0]}
+    spec = {
+        "kind": "fit",
+        "x": "data.partition.samples_per_client",
+        "printed_at": [500, 100, 25],
+        "printed_fit": [-100.0, 60.0],
+    }
     [chart] = figures.charts(outcome(tmp_path, spec, law, *cells), "f")
     drawn = lines(chart)
     assert drawn["ours"].x.tolist() == [25, 100, 400]
@@ -212,7 +219,7 @@ def trades(lr: float, seed: int) -> dict[str, Any]:
 
 
 def test_a_fit_of_two_points_is_not_drawn_and_one_of_equal_numbers_is_no_error(tmp_path: Path) -> None:
-    spec = {"kind": "fit", "x": "data.samples_per_client"}
+    spec = {"kind": "fit", "x": "data.partition.samples_per_client"}
     cells = [cell("a", of(0.1 * n, 25 * n), column=f"{n}") for n in (1, 2, 3)]
     flat = outcome(tmp_path, spec, lambda lr, seed: {"test/accuracy": [0.5] * 3}, *cells)
     [chart] = figures.charts(flat, "x")

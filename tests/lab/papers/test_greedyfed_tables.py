@@ -60,16 +60,16 @@ def test_settings_are_the_papers() -> None:
     jobs, _ = expand(paper("table1"), 5)
     for job in jobs:
         e = job.experiment
-        image = e.data.source != "cifar10"
+        image = e.data.source.name != "cifar10"
         assert e.run.rounds == (400 if image else 200)
         assert (e.train.epochs, e.train.batches_per_epoch, e.train.lr, e.train.momentum) == (5, 5, 0.01, 0.5)
         assert e.model.name == ("mlp" if image else "cnn_greedyfed")
-        assert e.data.scale == "unit"
+        assert e.data.source.scale == "unit"
         assert (e.data.validation, e.data.seed, e.eval.every) == (0.5, e.run.seed, 10)
         if e.mechanism.name != "centralised":
             assert e.data.clients == (300 if image else 200)
             assert e.mechanism.table["clients_per_round"] == (3 if image else 20)
-            assert e.data.alpha in (1e-4, 0.1, 100)
+            assert e.data.partition.alpha in (1e-4, 0.1, 100)
 
 
 def test_mnist_block_of_table1() -> None:
@@ -125,7 +125,7 @@ def test_every_table_at_every_scale_is_valid(scale: str, tmp_path: Path, monkeyp
         assert (table.changes == ()) == (scale == "paper")
         if scale == "smoke":
             assert table.seeds == 2
-            assert all(j.rounds >= 3 and j.sections["data"]["source"] == "digits" for j in jobs)
+            assert all(j.rounds >= 3 and j.experiment.data.source.name == "digits" for j in jobs)
             assert any("digits stands in" in change for change in table.changes)
 
 

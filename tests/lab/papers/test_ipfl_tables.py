@@ -32,7 +32,7 @@ TABLE9 = published("table9", "CIFAR-10 Cluster")
 
 
 def test_all_tables_are_there() -> None:
-    assert list(PAPERS["ipfl"].tables) == [*NAMES, "twins"]
+    assert list(PAPERS["ipfl"].tables) == [*NAMES, "twins", "capture", "theorems"]
 
 
 # typed from the paper's pages, apart from the data in the package
@@ -79,10 +79,12 @@ def test_settings_of_the_paper() -> None:
     cell = next(c for c in table.cells if c.setting == "FMNIST Skew, utility" and c.algorithm == "iPFL")
     given = cell.variants[0].sections
     assert given["mechanism"] == {
-        "name": "ipfl", "lam": 0.001, "eta": 5.0, "keep_best": False, "bounded": False, "last_market": True,
+        "name": "hanse.lab.papers.authors:ipfl", "lam": 0.001, "eta": 5.0, "keep_best": False, "bounded": False,
+        "last_market": True,
     }  # fmt: skip
     assert given["data"] == {
-        "source": "fashion_mnist", "partition": "skew", "clients": 10, "client_test_from": "classes", "validation": 0.0,
+        "source": {"name": "fashion_mnist"}, "partition": {"name": "skew"}, "clients": 10,
+        "client_test_from": "classes", "validation": 0.0,
     }  # fmt: skip
     assert given["train"] == {"steps": 200, "batch_size": 64, "lr": 0.01}
     assert given["run"] == {"rounds": 50}
@@ -123,7 +125,9 @@ def test_settings_of_the_authors() -> None:
     assert runs["CFL"]["mechanism"]["linkage"] == "complete"
     fomo = runs["FedFomo"]["mechanism"]
     assert (fomo["sent"], fomo["share"], fomo["entry"]) == ("drawn", "train", 1e-6)
-    assert fomo["settle"] == {"name": "utilities", "last_market": True, "count": "received"}
+    assert fomo["settle"] == {
+        "name": "hanse.lab.papers.authors:AuthorsUtilities", "last_market": True, "count": "received",
+    }  # fmt: skip
     assert runs["pFedGraph"]["mechanism"]["sign"] == "repel"
     assert by_algorithm("figure2", "FMNIST Skew", "authors")["iPFL"]["data"]["augment"] == "crop-flip"
 
@@ -184,10 +188,10 @@ def test_what_is_not_here_is_ready(recipe: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("hanse.lab.papers.tables.is_here", lambda source: True)
     table = find_table("ipfl", "figure2", "small", recipe)
     runs, _ = expand(table, 1)
-    sources = {job.experiment.data.source for job in runs}
+    sources = {job.experiment.data.source.name for job in runs}
     assert sources == {"cifar10", "fashion_mnist", "pacs", "femnist", "shakespeare_next"}
-    leaf = next(j.experiment for j in runs if j.experiment.data.source == "femnist")
-    assert leaf.data.test_owners == {"paper": "own", "authors": "next"}[recipe]
+    leaf = next(j.experiment for j in runs if j.experiment.data.source.name == "femnist")
+    assert leaf.data.partition.test_owners == {"paper": "own", "authors": "next"}[recipe]
     text = by_algorithm("figure2", "Shakespeare", recipe)["iPFL"]
     assert (text["mechanism"]["lam"], text["mechanism"]["eta"]) == (2.0, 5000.0)
 
@@ -209,7 +213,7 @@ def test_table8_fits_our_own_table7_where_its_runs_are_kept(tmp_path: Path, monk
     exact = {n: -100 / n**0.5 + 60 for n in (1200, 600, 240, 120, 60, 24, 20)}
     for seed, cell in ((s, c) for s in range(table.seeds) for c in table.cells):
         job = job_of(cell, cell.variants[0], seed)
-        value = (exact[job.sections["data"]["samples_per_client"]] + (1 if seed else -1)) / 100
+        value = (exact[job.sections["data"]["partition"]["samples_per_client"]] + (1 if seed else -1)) / 100
         kept = made_up(job, lambda rounds: None) | {"tested": [job.rounds], "curves": {"test/accuracy": [value]}}
         if KeptFile(tmp_path).read(job) is None:  # two columns are the same run at this scale
             KeptFile(tmp_path).write(job, kept)

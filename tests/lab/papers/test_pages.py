@@ -1,9 +1,9 @@
-"""The pages of results: what is kept of a table without running it, verdicts with their numbers, an index of all."""
+"""The pages of results: what is kept of a table without running it, a claim's word and numbers, an index of all."""
 
 from __future__ import annotations
 
 import json
-import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,23 +13,18 @@ import pytest
 from scipy import stats
 
 from hanse.base.errors import UserError
-from hanse.lab.job import Job, key_of
+from hanse.lab.claims.claim import load_claims
+from hanse.lab.claims.judge import Runs, Verdict, jobs_of, judge
+from hanse.lab.claims.statistics import Effect, Judged, effect, words
+from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
 from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.compare import rows, seed_values
+from hanse.lab.papers.compare import rows
 from hanse.lab.papers.runner import expand, kept_outcome
+from hanse.reports.chart import Lines, to_csv
 
 ROWS = {"10 iterations": (0.70, 0.72, 0.77), "50 iterations": (0.61, 0.60, 0.68)}
-VERDICT = """
-[[verdicts]]
-table = "table9"
-claim = "more iterations are better"
-scale = "small"
-verdict = "{verdict}"
-because = "Ten are ahead."
-pairs = [["10 iterations", "{other}"]]
-columns = ["accuracy %"]
-"""
+MOST = {"index.md": 1200, **{f"{paper}.md": 2500 for paper in PAPERS}}  # words that a reader sees unfolded
 
 
 @pytest.fixture
@@ -76,7 +71,6 @@ def test_a_table_is_read_from_what_is_kept_and_nothing_is_run(results: Path) -> 
     assert (ten.best.mean, ten.best.n) == (pytest.approx(73.0), 3)
     assert by_name["100 iterations", "accuracy %"].best.n == 1
     assert by_name["200 iterations", "accuracy %"].best.mean is None
-    assert seed_values(found, ten) == pytest.approx({0: 70, 1: 72, 2: 77})
 
 
 def test_seeds_beyond_the_tables_own_are_found(results: Path) -> None:
@@ -87,180 +81,11 @@ def test_seeds_beyond_the_tables_own_are_found(results: Path) -> None:
     assert kept_outcome(table, results / "ipfl", 2).seeds == 2
 
 
-def test_a_verdict_stands_beside_its_paired_interval(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    text = VERDICT.format(verdict="not confirmed", other="50 iterations") + 'expects = "below"\n'
-    (results / "ipfl" / "verdicts.toml").write_text(text)
-    page = made(pages, results)["ipfl.md"].text
-    d = 100 * (np.array(ROWS["10 iterations"]) - np.array(ROWS["50 iterations"]))
-    low, high = stats.ttest_1samp(d, 0.0).confidence_interval(0.95)
-    said = f"| {d.mean():+.2f} [{low:+.2f}, {high:+.2f}], 3 seeds |"
-    assert f"| CIFAR-10 Cluster, accuracy %: 10 iterations - 50 iterations {said}" in page
-    assert "more iterations are better. **Not confirmed**. Ten are ahead." in page
-    assert "cifar10: half of it" in page  # what the data were when the pages were written
-
-
-def test_a_verdict_against_the_printed_number_and_one_between_columns(
-    pages: ModuleType, ipfl_only: None, results: Path
-) -> None:
-    with pages.data_as_kept(results, update=False):
-        [kept] = pages.kept_tables("ipfl", "table9", results)
-        entry = {"pairs": [["10 iterations", "printed"]], "columns": ["accuracy %"]}
-        [(what, said)] = pages.differences(entry, kept)
-        printed = np.array([70.0, 72.0, 77.0]) - 60.434
-        low, high = stats.ttest_1samp(printed, 0.0).confidence_interval(0.95)
-        assert what == "CIFAR-10 Cluster, accuracy %: 10 iterations - printed"
-        assert str(said) == f"{printed.mean():+.2f} [{low:+.2f}, {high:+.2f}], 3 seeds"
-        between = {"between": "columns", "pairs": [["accuracy %", "utility"]], "rows": ["100 iterations"]}
-        [(what, said)] = pages.differences(between, kept)
-        assert what == "CIFAR-10 Cluster, 100 iterations: accuracy % - utility"
-        assert str(said) == "+48.00, 1 seed: no interval"
-
-
-def test_a_verdict_confirmed_is_held_against_its_intervals(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    path = results / "ipfl" / "verdicts.toml"
-    confirmed = VERDICT.format(verdict="confirmed", other="50 iterations")  # ten are ahead in every seed
-    path.write_text(confirmed)
-    with pytest.raises(UserError, match="'confirmed' needs expects; allowed: above, below"):
-        made(pages, results)
-    path.write_text(confirmed + 'expects = "none"\n')
-    with pytest.raises(UserError, match="'confirmed' needs expects; allowed: above, below"):
-        made(pages, results)
-    path.write_text(confirmed + 'expects = "below"\n')
-    with pytest.raises(UserError, match="'confirmed' with expects = 'below', against CIFAR-10 Cluster"):
-        made(pages, results)
-    path.write_text(confirmed + 'expects = "above"\n')
-    assert "**Confirmed**" in made(pages, results)["ipfl.md"].text
-    path.write_text(VERDICT.format(verdict="confirmed", other="100 iterations") + 'expects = "above"\n')
-    with pytest.raises(UserError, match="1 seed: no interval"):  # one seed confirms nothing
-        made(pages, results)
-
-
-def test_a_verdict_without_numbers_and_one_of_unknown_words_are_refused(
-    pages: ModuleType, ipfl_only: None, results: Path
-) -> None:
-    path = results / "ipfl" / "verdicts.toml"
-    path.write_text(VERDICT.format(verdict="confirmed", other="800 iterations"))
-    with pytest.raises(UserError, match="the verdict 'confirmed' has no pair with finished runs"):
-        made(pages, results)
-    path.write_text(VERDICT.format(verdict="not decided", other="800 iterations"))
-    assert "**Not decided**" in made(pages, results)["ipfl.md"].text
-    path.write_text(VERDICT.format(verdict="confirmd", other="50 iterations") + 'tabel = "table9"\n')
-    with pytest.raises(UserError, match="did you mean 'confirmed'") as wrong:
-        made(pages, results)
-    assert "tabel" in str(wrong.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (('verdict = "{verdict}"', ""), "entry 1: 'verdict' is missing"),
-        (("10 iterations", "10 iteratoins"), "10 iteratoins: there is none of its rows called so; did you mean"),
-        (("accuracy %", "acuracy %"), "acuracy %: there is none of its columns called so; did you mean"),
-        (('[["10 iterations", "{other}"]]', '["10 iterations"]'), r"pairs: must be a list of \[A, B\]"),
-    ],
-)
-def test_a_verdict_that_compares_nothing_is_refused(
-    pages: ModuleType, ipfl_only: None, results: Path, change: tuple[str, str], said: str
-) -> None:
-    text = VERDICT.replace(*change).format(verdict="confirmed", other="50 iterations")
-    (results / "ipfl" / "verdicts.toml").write_text(text)
-    with pytest.raises(UserError, match=said):
-        made(pages, results)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[[verdicts", "cannot be read: "),
-        ("verdicts = 5", r"verdicts: must be written as \[\[verdicts\]\]"),
-        ("verdicts = [5]", r"verdicts: must be written as \[\[verdicts\]\]"),
-        ("[[verdict]]", "verdict: there is no such key; allowed: verdicts"),
-        ("{whole}because = 5", "entry 1: because is 5; must be a text"),
-        ("{whole}runs = '7'", "entry 1: runs is '7'; must be a whole number"),
-        ("{whole}hours = -1", "entry 1: hours is -1; must be a number above 0"),
-        ("{whole}groups = 'CIFAR-10 Cluster'", "groups is 'CIFAR-10 Cluster'; must be a list of names"),
-        ("{whole}{whole}", "'more iterations are better' is judged 2 times"),
-        ('{whole}pairs = [["10 iterations", "10 iterations"]]', "10 iterations is compared with itself"),
-        ('{whole}pairs = [["printed", "10 iterations"]]', "'printed' must be the second of two"),
-    ],
-)
-def test_verdicts_that_mean_nothing_are_one_line_and_none_is_left_out(
-    pages: ModuleType, ipfl_only: None, results: Path, text: str, said: str
-) -> None:
-    entry = VERDICT.format(verdict="not decided", other="50 iterations")
-    whole = "\n".join(line for line in entry.splitlines() if not line.startswith(("because", "pairs"))) + "\n"
-    (results / "ipfl" / "verdicts.toml").write_text(text.replace("{whole}", whole))
-    with pytest.raises(UserError, match=f"ipfl/verdicts.toml: .*{said}"):
-        made(pages, results)
-
-
-@pytest.mark.parametrize(("verdict", "expects"), [("not confirmed", "above"), ("partly", "below")])
-def test_a_verdict_that_all_its_intervals_contradict_is_refused(
-    pages: ModuleType, ipfl_only: None, results: Path, verdict: str, expects: str
-) -> None:
-    path = results / "ipfl" / "verdicts.toml"
-    text = VERDICT.format(verdict=verdict, other="50 iterations")
-    path.write_text(text)
-    with pytest.raises(UserError, match=f"'{verdict}' with pairs needs expects; allowed: above, below, none"):
-        made(pages, results)
-    path.write_text(text + f'expects = "{expects}"\n')
-    with pytest.raises(UserError, match=f"'{verdict}' with expects = '{expects}', against CIFAR-10 Cluster"):
-        made(pages, results)
-    path.write_text(text + f'expects = "{"below" if expects == "above" else "above"}"\n')
-    assert f"**{verdict.capitalize()}**" in made(pages, results)["ipfl.md"].text
-
-
-def test_a_claim_is_not_confirmed_by_a_part_of_its_differences(
-    pages: ModuleType, ipfl_only: None, results: Path
-) -> None:
-    text = VERDICT.format(verdict="confirmed", other="50 iterations") + 'expects = "above"\n'
-    text = text.replace("pairs = [", 'pairs = [["10 iterations", "800 iterations"], ')
-    (results / "ipfl" / "verdicts.toml").write_text(text)
-    with pytest.raises(UserError, match="'confirmed', and only 1 of the 2 differences that it names have numbers"):
-        made(pages, results)
-
-
 @pytest.mark.parametrize("text", ["{", "[1]", '{"mnist": 5}'])
 def test_a_damaged_list_of_the_data_is_one_line(pages: ModuleType, results: Path, text: str) -> None:
     (results / "data.json").write_text(text)
     with pytest.raises(UserError, match=r"data\.json: "):
         made(pages, results)
-
-
-def test_a_verdict_that_is_not_as_what_is_kept_is_refused(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    path = results / "ipfl" / "verdicts.toml"
-    open_ones = VERDICT.format(verdict="not run", other="50 iterations")
-    path.write_text(open_ones + '[[verdicts]]\ntable = "table4"\nclaim = "x"\nverdict = "not decided"\n')
-    with pytest.raises(UserError) as wrong:
-        made(pages, results)
-    assert wrong.value.lines == (
-        "ipfl/verdicts.toml: table9: 'not run', and runs of it are finished: say 'not decided', or decide",
-        "ipfl/verdicts.toml: table4: 'not decided', and no run of it is finished: say 'not run'",
-    )
-
-
-def test_a_verdict_that_is_older_than_its_runs_says_so(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    path = results / "ipfl" / "verdicts.toml"
-    text = VERDICT.format(verdict="partly", other="50 iterations") + 'expects = "above"\n'
-    path.write_text(text + "runs = 7\n")
-    assert "Ten are ahead..\n" in made(pages, results)["ipfl.md"].text
-    path.write_text(text + "runs = 1\n")
-    assert "Ten are ahead.. (Written when 1 run was finished; 7 are now.)\n" in made(pages, results)["ipfl.md"].text
-    path.write_text(text + "runs = 8\n")  # the eighth run would come, and nothing would say that the verdict is older
-    with pytest.raises(UserError, match="runs is 8, and 7 runs were finished: say how many the verdict knows"):
-        made(pages, results)
-
-
-def test_results_that_no_table_reads_are_named(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    old = {"label": "an old one, seed 3", "given": {}, "status": "failed", "error": "ValueError: x"}
-    job = Job(key_of({}), "", {})
-    KeptFile(results / "ipfl").write(job, {"key": job.key, **old})
-    (results / "ipfl" / "verdicts.toml").write_text(VERDICT.format(verdict="not decided", other="50 iterations"))
-    found = made(pages, results)
-    assert f"- {job.key}: an old one, seed 3: failed, ValueError: x\n" in found["ipfl.md"].text
-    assert "**Not decided**" in found["ipfl.md"].text
-    assert ": **not decided** |" in found["index.md"].text
-    assert "(from a round's cost in 7 runs by recipe paper)" in found["ipfl.md"].text
 
 
 def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp_path: Path) -> None:
@@ -283,102 +108,110 @@ def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp
             pages._computed(table, tmp_path)
 
 
-def test_a_verdict_on_a_computed_table_is_held_against_what_is_printed(pages: ModuleType) -> None:
-    table = find_table("gtflat", "example1", "paper")
-    kept = pages.Kept(pages.TableOutcome(table, 1, (), (), results={}, failures={}, played=0), table)
-    ours = {"groups": ["omega, the weights"], "rows": ["integers"]}
-    pages._hold_computed("here", ours | {"verdict": "confirmed"}, kept)
-    with pytest.raises(UserError, match=r"here: 'confirmed', and .*u\[2\], s=\(1, 0, 1\): -0.43 against the printed"):
-        pages._hold_computed("here", {"verdict": "confirmed"}, kept)
-    pages._hold_computed("here", {"verdict": "partly"}, kept)
-    with pytest.raises(UserError, match="none of its numbers is printed"):
-        pages._hold_computed("here", {"verdict": "confirmed", "rows": []}, kept)
-    pages._hold_computed("here", {"verdict": "not confirmed"}, kept)
-    with pytest.raises(UserError, match="'not confirmed', and every number is the printed one"):
-        pages._hold_computed("here", ours | {"verdict": "not confirmed"}, kept)
-    with pytest.raises(UserError, match="pairs are compared over seeds, and this table is computed"):
-        pages._hold_computed("here", ours | {"verdict": "confirmed", "pairs": [["integers", "closed form"]]}, kept)
-    first = pages.Kept(pages.replace(kept.outcome, table=pages.replace(table, cells=table.cells[:1])), table)
-    with pytest.raises(UserError, match=r"omega\[0\], integers: no number against the printed 0.08"):
-        pages._hold_computed("here", ours | {"verdict": "confirmed"}, first)
+def verdict(name: str, word: Any, mean: float | None = None, half: float = 0.5, seeds: int = 5, **more: Any) -> Verdict:
+    """Return one of GreedyFed's claims with a word of ours."""
+    claim = next(c for c in load_claims("greedyfed") if c.name == name)
+    effect = None if mean is None else Effect(mean, half / 2, 4, 0, up=0.01, down=0.99, small=0.5)
+    low, high = (0.0, 0.0) if mean is None else (mean - half, mean + half)
+    needed = 20 if word == "open" else None
+    return Verdict(replace(claim, **more), Judged(word, effect, low, high, needed=needed), seeds, None)
 
 
-def test_a_printed_zero_at_the_end_is_a_digit(pages: ModuleType) -> None:
-    table = find_table("gtflat", "example1", "paper")
-    first = pages.replace(table.cells[0], computed=0.54)
-    assert (first.setting, first.published.mean, first.published.decimals) == ("X, the final state, X[0,1]", 0.5, 2)
-    outcome = pages.TableOutcome(pages.replace(table, cells=(first,)), 1, (), (), {}, {}, 0)
-    entry = {"verdict": "confirmed", "columns": ["X[0,1]"], "rows": ["integers"]}
-    with pytest.raises(UserError, match=r"0.54 against the printed 0.50"):
-        pages._hold_computed("here", entry, pages.Kept(outcome, table))
+def test_an_answer_counts_words_and_says_what_the_twin_and_the_claims_show(pages: ModuleType) -> None:
+    given = [
+        verdict("round-robin", "confirmed", 5.5),
+        verdict("whose value, baseline", "open", 12.5, 13.0, seeds=10),
+        verdict("whose value, twin", "no such effect", 0.25),
+        verdict("noise: UCB", "not run", seeds=0),
+    ]
+    assert pages.answer(given) == [
+        "Of 3 claims: 1 confirmed (round-robin), 1 open, 1 not run.",
+        "Does the game itself help? **no such effect**: 5 seeds beside "
+        "'GreedyFed, shuffled values', +0.25 [-0.25, +0.75] points.",
+        "Nearest to a decision: whose value, baseline (+12.5 [-0.50, +25.5], 10 of 20 seeds).",
+    ]
+    assert pages.answer(given, named=False)[0] == "Of 3 claims: 1 confirmed, 1 open, 1 not run."
+    assert pages.answer([verdict("round-robin", "confirmed", 5.5, why="It stays with the first.")])[-1] == (
+        "It stays with the first. (round-robin)"
+    )
 
 
-def test_the_index_has_a_line_for_every_table_and_says_why_it_was_not_run(
-    pages: ModuleType, ipfl_only: None, results: Path
-) -> None:
-    found = made(pages, results)
-    lines = {line.split(" | ")[0].strip("| "): line for line in found["index.md"].text.splitlines() if "| `" in line}
-    assert set(lines) == set(PAPERS["ipfl"].tables)
-    command = "`hanse reproduce ipfl table9 --scale small`"
-    assert lines["table9"] == f"| table9 | paper, small (7 of 18 runs) | 1 to 3 of 3 | none yet | {command} |"
-    assert "| data not here (mixed_finance, finance_code) |" in lines["table1"]
-    assert "| not run, more than " in lines["table4"]  # at the cost a round of smaller runs
-    table = found["ipfl.md"].text
-    assert "| 10 iterations | 73.00 ± 3.61 / 60.43 |" in table
-    assert "without the rows 200 iterations, 400 iterations, 800 iterations" in table
-    assert "- figure2 (recipe paper): not run, more than " in table
-    unknown = "hours not known: no run of lenet on cifar10 or lenet on fashion_mnist is kept"  # that recipe's model
-    assert f"(recipe authors): not run, {unknown}" in table
-    assert lines["figure8"].endswith("| `hanse reproduce ipfl figure8 --scale paper` |")
+def test_a_row_has_both_effects_the_interval_the_seeds_and_the_word(pages: ModuleType, tmp_path: Path) -> None:
+    found, runs = verdict("few rounds: UCB", "open", -0.25), Runs(tmp_path)
+    jobs = {job.key: job for seed in range(20) for job in jobs_of(found.claim, seed)}
+    for key in list(jobs)[:3]:
+        runs.kept.write(jobs[key], finished(jobs[key], 0.5, jobs[key].rounds))
+    assert pages._claim_row(found, runs) == (
+        "| **few rounds: UCB**: With few rounds GreedyFed is more accurate than UCB (Table II) | +1.49 | "
+        f"-0.25 [-0.75, +0.25] points | 5 | **open** (needs 20), 3 of {len(jobs)} runs |"
+    )
+    far = replace(found, judged=replace(found.judged, needed=62))
+    assert pages._claim_row(far, runs).endswith("| **open** (needs 62) |")  # no plan comes to so many seeds
+    sure = verdict("round-robin", "confirmed", 5.5)
+    lines = pages._index_rows([found, verdict("noise: UCB", "not run"), verdict("even data", "open"), sure])
+    assert lines[2] == "| round-robin | – | +5.50 [+5.00, +6.00] | 5 | **confirmed** |"  # decided ones come first
+    assert lines[3] == "| few rounds: UCB | +1.49 | -0.25 [-0.75, +0.25] | 5 | **open** (needs 20) |"
+    assert lines[4:] == ["", "**Open**, too few seeds for a number: *even data*.", "", "**Not run**: *noise: UCB*."]
 
 
-def test_what_was_not_run_goes_on_by_the_recipe_of_the_runs_that_are_kept(
-    pages: ModuleType, ipfl_only: None, results: Path
-) -> None:
-    jobs, _ = expand(find_table("ipfl", "table9", "small", "authors"), 2, checked=False)
-    for job in jobs:
-        KeptFile(results / "ipfl").write(job, finished(job, 0.5, 10))
-    index = made(pages, results)["index.md"].text.splitlines()
-    [line] = [line for line in index if line.startswith("| figure8 ")]
-    assert "(from a round's cost in 12 runs by recipe authors)" in line
-    assert "`hanse reproduce ipfl figure8 --recipe authors --scale paper`" in line
+def test_a_confirmed_effect_below_what_matters_is_confirmed_in_direction_alone(pages: ModuleType) -> None:
+    found = verdict("round-robin", "confirmed", 0.25)
+    assert pages.word_of(replace(found, judged=replace(found.judged, lesser=True))) == (
+        "**confirmed in direction, not in size**"
+    )
 
 
-def test_a_share_of_seeds_is_counted_and_has_no_interval_of_a_normal_variable(pages: ModuleType) -> None:
-    shares = [(b, c, pages.Shares(3 + b, 3 + c, b, 9)) for b in range(4) for c in range(4)]
-    for b, c, found in shares:
-        wanted = 1.0 if b + c == 0 else stats.binomtest(b, b + c, 0.5).pvalue
-        assert found.p == pytest.approx(wanted)
-    assert str(pages.Shares(4, 1, 3, 5)) == "4 of 5 seeds against 1 of 5, sign test p = 0.25"
-    assert not pages.Shares(5, 0, 5, 5).is_on("above")  # p = 0.0625: five seeds are too few
-    assert pages.Shares(6, 0, 6, 6).is_on("above")
-    assert not pages.Shares(6, 0, 6, 6).is_on("below")
-    assert pages.Shares(0, 6, 0, 6).is_on("below")
+def test_what_is_computed_has_its_tables_unit_no_seeds_and_how_far_off_is_still_equal(pages: ModuleType) -> None:
+    found = {v.claim.name: v for v in judge(load_claims("ipfl"), Runs(Path("nowhere")))}
+    twice, fit = found["truthful about sizes: twice"], found["R squared of the fit"]
+    assert pages.ours_of(twice, unit=True) == "+253 markets with a counterexample (0.5 allowed)"
+    assert pages.ours_of(fit, unit=True).endswith(" off (0.01 allowed)")
+    assert "points" not in pages.ours_of(fit, unit=True)
+    assert (pages.ours_of(twice), pages.seeds_of(twice)) == ("+253 off", "computed")
 
 
-def test_pages_tell_a_share_of_seeds_by_its_counts(
-    pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(pages, "PAPERS", {"pifl": PAPERS["pifl"]})
-    (tmp_path / "data.json").write_text(json.dumps({"fashion_mnist": ""}))
-    held = {"PI-FL (I)": (1, 1, 0), "PI-FL (NI)": (0, 1, 0)}
-    with pages.data_as_kept(tmp_path, update=False) as data:
-        _, readings = expand(pages.find_table("pifl", "table4-fmnist", "small", "paper"), 3, checked=False)
-        for reading in (r for r in readings if r.cell.algorithm in held and r.cell.group == "Fashion-MNIST 10:90"):
-            result = finished(reading.job, 0.5, reading.cell.at)
-            separated = {"test/separated": [float(held[reading.cell.algorithm][reading.seed])]}
-            if KeptFile(tmp_path / "pifl").read(reading.job) is None:
-                KeptFile(tmp_path / "pifl").write(reading.job, result | {"curves": separated})
-        text = {page.name: page for page in pages.pages(tmp_path, data)}["pifl.md"].text
-    assert "| PI-FL (I) | 67 (2 of 3) (3 of 5) |" in text
-    said = "separated, % of seeds: PI-FL (I) − PI-FL (NI): 2 of 3 seeds against 1 of 3, sign test p = 1\n"
-    assert f"- Fashion-MNIST 10:90, {said}" in text
+def test_the_numbers_behind_a_word_give_its_interval(pages: ModuleType) -> None:
+    claims = load_claims("greedyfed")
+    effects = [effect(np.array([1.0, 2.0, 3.0, 2.0, 1.5]), claims[0].margin, 0.1), None]
+    found = Verdict(claims[0], words(effects, [claims[0].margin, 1.0])[0], 5, 0.1)
+    *_, row, _, _, _ = pages._behind([found])
+    mean, error, seeds, share, level = map(float, [cell.strip() for cell in row.split("|")][4:9])
+    half = stats.t.isf(level * share / 2, seeds - 1) * error
+    assert (mean - half, mean + half) == pytest.approx((found.judged.low, found.judged.high), abs=0.01)
 
 
-def test_an_end_of_an_interval_has_as_many_digits_as_its_sign_needs(pages: ModuleType) -> None:
-    assert str(pages.Difference(-0.37, (-0.742, -0.0031), 5)) == "-0.37 [-0.74, -0.003], 5 seeds"
-    assert str(pages.Difference(0.0, (0.0, 0.0), 5)) == "+0.00 [+0.00, +0.00], 5 seeds"
-    assert str(pages.Difference(1.0, (-0.00001, 2.0), 5)) == "+1.00 [-0.0000, +2.00], 5 seeds"
+def test_a_forest_plot_has_effects_in_multiples_of_the_smallest_that_matters(pages: ModuleType) -> None:
+    given = [
+        verdict("few rounds: UCB", "open", -0.25),
+        verdict("round-robin", "confirmed", 5.5),
+        verdict("noise: UCB", "open"),
+    ]
+    chart = pages.forest("greedyfed", given)
+    assert isinstance(chart.marks, Lines)
+    confirmed, still_open, printed = chart.marks.lines
+    assert chart.marks.rows == ("few rounds: UCB", "round-robin")
+    assert (confirmed.x.tolist(), confirmed.left.tolist(), confirmed.right.tolist()) == ([11.0], [10.0], [12.0])
+    np.testing.assert_allclose(still_open.x, [-0.25 / (1.49333 / 2)], rtol=1e-4)
+    assert (printed.name, printed.x.tolist(), printed.y.tolist()) == ("the paper's", [2.0], [0.0])
+    assert to_csv(chart).splitlines()[1] == "confirmed,11,round-robin,,,10,12"
+    svg = pages.to_svg(pages._drawn(chart))
+    assert all(f">{text}<" in svg for text in ("few rounds: UCB", "round-robin", "confirmed"))
+    assert pages.forest("greedyfed", [verdict("noise: UCB", "open")]) is None
+
+
+def test_words_that_a_reader_sees_are_counted(pages: ModuleType) -> None:
+    text = "<!-- made -->\n# Two [words](a/b.md)\n| a | - |\n<details>x <b>y z</b></details>\n"
+    assert pages.words(text) == 3
+    assert pages.words(text, folded=True) == 6
+
+
+def test_a_page_folds_each_table_that_has_a_run(pages: ModuleType, ipfl_only: None, results: Path) -> None:
+    page = made(pages, results)["ipfl.md"].text
+    assert page.count("<details") == page.count("</details>") == 3  # a table, how its numbers are read, and the data
+    assert "<summary>table9: Table 9" in page
+    assert "| 10 iterations | 73.00 ± 3.61 / 60.43 |" in page
+    assert "cifar10: half of it" in page  # what the data were when the pages were written
+    assert "`hanse reproduce ipfl table9 --scale small`" in page
 
 
 def test_pages_that_are_not_what_the_results_give_are_found(
@@ -391,14 +224,14 @@ def test_pages_that_are_not_what_the_results_give_are_found(
     pages.write(found, folder)
     assert pages.stale(found, folder) == []
     (folder / "figures").mkdir(exist_ok=True)
-    (folder / "figures" / "old.png").write_bytes(b"")
+    (folder / "figures" / "old.svg").write_bytes(b"")
     (folder / "index.md").write_text("changed by hand")
-    assert pages.stale(found, folder) == ["index.md", "old.png"]
+    assert pages.stale(found, folder) == ["index.md", "old.svg"]
     pages.write(found, folder)
-    assert not (folder / "figures" / "old.png").exists()
+    assert not (folder / "figures" / "old.svg").exists()
 
 
-def test_the_pages_are_what_the_kept_results_give_and_none_is_missing(
+def test_the_pages_are_what_the_kept_results_give_and_as_short_as_they_should_be(
     pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HANSE_DATA", raising=False)  # the same on a machine without data
@@ -406,24 +239,6 @@ def test_the_pages_are_what_the_kept_results_give_and_none_is_missing(
     with pages.data_as_kept(pages.RESULTS, update=False) as data:
         found = pages.pages(pages.RESULTS, data)
     assert pages.stale(found, pages.PAGES) == []
-    index = next(page.text for page in found if page.name == "index.md").splitlines()
-    tables = [line.split(" | ")[0].strip("| ") for line in index if "| `" in line]
-    assert tables == [name for paper in PAPERS.values() for name in paper.tables]
-
-
-def test_our_verdicts_are_decided_where_all_runs_are_finished_and_quote_what_the_page_says(pages: ModuleType) -> None:
-    wrong = []
-    with pages.data_as_kept(pages.RESULTS, update=False):
-        for paper in PAPERS:
-            for entry in pages.verdicts(paper, pages.RESULTS):
-                here = pages.kept_tables(paper, entry["table"], pages.RESULTS)
-                of = [k for k in here if (k.table.recipe, k.table.scale) == (entry.get("recipe"), entry.get("scale"))]
-                said = " ".join(str(difference) for k in of for _, difference in pages.differences(entry, k))
-                quoted = re.findall(r"\[[-+]?\d[\d.]*, [-+]?\d[\d.]*\]", entry.get("because", ""))
-                wrong += [f"{paper} {entry['table']}: {text} is not on the page" for text in quoted if text not in said]
-                done = any(k.outcome.jobs and not pages._partly(k) for k in here)
-                if entry["verdict"] == "not decided" and done:
-                    wrong.append(f"{paper} {entry['table']}: not decided, and all of its runs are finished")
-                if entry["verdict"] not in pages.OPEN and any(k.outcome.jobs for k in of) and "runs" not in entry:
-                    wrong.append(f"{paper} {entry['table']}: runs, how many were finished, is missing")
-    assert wrong == []
+    counted = {page.name: pages.words(page.text) for page in found}
+    assert counted.keys() == MOST.keys()
+    assert {name: count for name, count in counted.items() if count > MOST[name]} == {}

@@ -36,7 +36,7 @@ def published(table: str) -> dict[tuple[str, str, str], float]:
 
 
 def test_every_table_is_there() -> None:
-    assert sorted(PAPERS["pifl"].tables) == sorted([*NAMES, "twins"])
+    assert sorted(PAPERS["pifl"].tables) == sorted([*NAMES, "twins", "joining"])
 
 
 def test_published_cells() -> None:
@@ -69,9 +69,10 @@ def test_the_paper_s_settings() -> None:
     sections = cell.variants[0].sections
     assert sections["run"]["rounds"] == cell.at == 500
     assert sections["data"]["clients"] == 100
-    assert sections["data"]["test_mix"] == "inverse"
+    assert sections["data"]["partition"]["test_mix"] == "inverse"
     assert (sections["train"]["lr"], sections["train"]["batch_size"]) == (0.01, 128)
-    assert PAPERS["pifl"].tables["table1"]("paper").cells[0].variants[0].sections["data"]["test_mix"] == "same"
+    same = PAPERS["pifl"].tables["table1"]("paper").cells[0].variants[0].sections
+    assert same["data"]["partition"]["test_mix"] == "same"
     assert PAPERS["pifl"].tables["table4"]("paper").cells[0].at == 200
     assert PAPERS["pifl"].tables["figure5"]("paper").cells[0].variants[0].sections["mechanism"]["tiers"] == 4
 
@@ -118,7 +119,7 @@ def test_the_text_s_network_has_3136_features_at_full_scale() -> None:
 
 def test_small_scale_has_all_four_mixtures() -> None:
     for name in ("table2", "table2-fmnist", "table5", "table5-fmnist", "figure2", "figure4-fmnist", "figure5-fmnist"):
-        mixes = {sections["data"]["mix"] for sections in _experiments(name, "small").values()}
+        mixes = {sections["data"]["partition"]["mix"] for sections in _experiments(name, "small").values()}
         assert mixes == {"10:90", "30:70", "linear", "random"}
 
 
@@ -132,7 +133,7 @@ def test_the_authors_recipe() -> None:
     assert found["clients"] == {"policy": "best_tier", "grant": 500}
     data = found["data"]
     test, validation = (int(300 * data[key]) for key in ("client_test", "client_validation"))
-    assert (data["samples_per_client"], 300 - test - validation, validation, test) == (300, 200, 50, 50)
+    assert (data["partition"]["samples_per_client"], 300 - test - validation, validation, test) == (300, 200, 50, 50)
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hanse.lab.papers import changes
 from hanse.lab.papers.catalogue import PAPERS
-from hanse.lab.papers.changes import differing
-from hanse.lab.papers.tables import Paper, differences
+from hanse.lab.papers.tables import Paper, PaperTable, differences
 
 PAGE = Path(__file__).parents[3] / "docs" / "papers.md"
 HEADINGS = ("setting", "paper", "authors", "source")  # keys of an entry, in the order of the table's columns
@@ -55,6 +55,23 @@ def _different(paper: Paper) -> Iterator[str]:
     """Yield the settings in which the recipes differ, table by table; a setting may come more than once."""
     for build in paper.tables.values():
         yield from differing(build("paper", "authors"), build("paper", "paper"))
+
+
+def differing(table: PaperTable, other: PaperTable) -> set[str]:
+    """Return the settings in which runs at the same place of two tables differ, as dotted keys.
+
+    Where the name of a part differs, its options are not compared, since they are options of different things. A
+    variant that only ``table`` has is compared with the first variant of ``other`` in that cell.
+    """
+    ours, theirs = changes.runs_of(table), changes.runs_of(other)
+    first = {place[:3]: runs for place, runs in reversed(theirs.items())}
+    found: set[str] = set()
+    for place, run in ours.items():
+        its = theirs.get(place, first.get(place[:3]))
+        names = {name for name, _, _ in changes.differences(*run, *its)} if its is not None else set()
+        renamed = tuple(name.removesuffix("name") for name in names if name.endswith(".name"))
+        found |= {name for name in names if not name.startswith(renamed) or name.endswith(".name")}
+    return found
 
 
 def differences_markdown(paper: str) -> str:

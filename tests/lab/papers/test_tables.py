@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ groups = [
 ]
 
 [experiment]
-data = { clients = 4, alpha = 0.1 }
+data = { clients = 4, partition.alpha = 0.1 }
 mechanism.clients_per_round = "{M}"
 train = { lr = { paper = 0.01, small = 0.1 }, epochs = { small = 2 }, mu = "{mu}" }
 run.rounds = { paper = 400, smoke = 6 }
@@ -33,7 +34,7 @@ M = 2
 mu = "none"
 
 [group.digits]
-experiment.data.source = "digits"
+experiment.data.source.name = "digits"
 
 [row.a]
 experiment.mechanism.name = "fedavg"
@@ -48,7 +49,7 @@ notes = ["first", "..."]
 rows = ["a", { name = "b", like = "a", values.mu = 0.5, columns = ["T={T}"], variants = [{ name = "" }] }]
 columns = [
   { name = "T={T}", values.T = 100, at = "{T}", metric = ["x/{T}", "y"] },
-  { name = "sum", without = ["data.alpha", "mechanism"], over = 4, published_over = 2, ranked = false },
+  { name = "sum", without = ["data.partition", "mechanism"], over = 4, published_over = 2 },
 ]
 
 [published.digits]
@@ -88,17 +89,34 @@ def test_a_cell_is_a_group_a_column_and_a_row(read: Read) -> None:
     first, second, third = cells
     assert [v.name for v in first.variants] == ["lr=1", "lr=2"]
     assert first.variants[0].sections == {
-        "data": {"clients": 4, "alpha": 0.1, "source": "digits"},
+        "data": {"clients": 4, "partition": {"alpha": 0.1}, "source": {"name": "digits"}},
         "mechanism": {"clients_per_round": 2, "name": "fedavg"},
         "train": {"lr": 1.0},
         "run": {"rounds": 400},
     }
-    assert (first.at, first.metric, first.published, first.ranked) == (100, ("x/100", "y"), Printed(90.0, 0.5), True)
+    assert (first.at, first.metric, first.published) == (100, ("x/100", "y"), Printed(90.0, 0.5))
     assert second.variants[0].sections["train"] == {"lr": 0.01, "mu": 0.5}
     assert second.published is None
-    assert third.variants[0].sections["data"] == {"clients": 4, "source": "digits"}
+    assert third.variants[0].sections["data"] == {"clients": 4, "source": {"name": "digits"}}
     assert third.variants[0].sections["mechanism"] == {"name": "fedavg"}
-    assert (third.at, third.factor, third.published, third.ranked) == (400, 0.25, Printed(5.0), False)
+    assert (third.at, third.factor, third.published) == (400, 0.25, Printed(5.0))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "partition"),
+    [("partition.alpha", None), ("partition", None), ("partition.sampler", {"alpha": 0.1}), ("x.y", {"alpha": 0.1})],
+)
+def test_a_table_that_is_emptied_goes(read: Read, left_out: str, partition: Any) -> None:
+    text = TABLE.replace('without = ["data.partition"', f'without = ["data.{left_out}"')
+    assert read(text=text).cells[2].variants[0].sections["data"].get("partition") == partition
+
+
+def test_a_table_without_a_name_gives_options_to_a_name() -> None:
+    named = {"partition": {"name": "iid", "sizes": "power"}}
+    assert tables._laid({"partition": "niid"}, named) == named
+    nameless = {"partition": {"alpha": 0.1}}
+    assert tables._laid({"partition": "niid"}, nameless) == {"partition": {"name": "niid", "alpha": 0.1}}
+    assert tables._laid({"partition": "none"}, nameless) == nameless
 
 
 def test_scales(read: Read) -> None:
@@ -135,7 +153,7 @@ def test_words_that_mean_nothing(read: Read, old: str, new: str, said: str) -> N
 
 AUTHORS = """
 seeds = 3
-without = ["data.alpha"]
+without = ["data.partition"]
 notes = ["as the code has it"]
 
 [experiment.train]
@@ -143,7 +161,7 @@ momentum = 0.9
 epochs = { small = 3 }
 
 [group.digits]
-experiment.data.scale = "unit"
+experiment.data.source.scale = "unit"
 
 [[differences]]
 setting = "train.momentum"
@@ -165,7 +183,7 @@ def test_the_authors_recipe_is_laid_over_the_papers_and_a_tables_own_over_that(r
     by = read("small", text, "authors", AUTHORS)
     assert (by.recipe, by.seeds, by.notes) == ("authors", 3, ("first", "as the code has it"))
     assert list(dict.fromkeys(c.algorithm for c in by.cells)) == ["a", "c"]
-    assert by.cells[0].variants[0].sections["data"] == {"clients": 4, "source": "digits", "scale": "unit"}
+    assert by.cells[0].variants[0].sections["data"] == {"clients": 4, "source": {"name": "digits", "scale": "unit"}}
     assert by.cells[0].variants[0].sections["train"] == {"lr": 1.0, "momentum": 0.9, "epochs": 3, "steps": 500}
     assert tables.differences("ours")[0]["setting"] == "train.momentum"
 

@@ -136,17 +136,17 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     """
     if name == BYTES:
         return ByteTokenizer()
-    transformers = library("transformers", f"data.tokenizer: {name!r} needs transformers, {EXTRA}")
+    transformers = library("transformers", f"data.source.tokenizer: {name!r} needs transformers, {EXTRA}")
     try:
         inner = transformers.AutoTokenizer.from_pretrained(name, local_files_only=not download, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
-            f"data.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded "
+            f"data.source.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded "
             f"({first_line(error)}); allowed offline: 'bytes', or a folder"
         ) from None
     end = inner.eos_token_id
     if end is None:
-        raise UserError(f"data.tokenizer: {name!r}: it has no end token, which ends an answer; use one that has")
+        raise UserError(f"data.source.tokenizer: {name!r}: it has no end token, which ends an answer; use one that has")
     padding = inner.pad_token_id
     note = "" if padding is not None else f"the tokenizer of {name} has no padding token; its end token pads"
     return _Published(inner, len(inner), end, end if padding is None else padding, note)

@@ -1,1 +1,1 @@
-"""`hanse.flower.strategy` and `hanse.flower.speaks`: a mechanism in the place of a Flower strategy."""
+"""`hanse.flower.strategy` and `hanse.flower.speaks`: a mechanism instead of a Flower strategy."""

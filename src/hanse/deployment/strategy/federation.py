@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -22,12 +21,12 @@ from flwr.serverapp import Grid
 
 from hanse.core.declared import MOST_METRICS
 from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
-from hanse.deployment.arrays import Form, arrays_of, metrics_of, numbers_of, samples_of, size_of
-from hanse.deployment.link import POLL_S, SELDOM_S, key_of
+from hanse.deployment.arrays import Form, size_of
 from hanse.deployment.members import Members
 from hanse.deployment.message import QUERY, from_records, said_beside, to_records
-from hanse.deployment.newcomers import pulled
-from hanse.federation.check import one_line, reading, room
+from hanse.deployment.nodes import answers, key_of
+from hanse.deployment.replies import arrays_of, content_of, guarded, metrics_of, numbers_of, samples_of
+from hanse.federation.check import one_line, room
 from hanse.federation.codec import WireError, pack, unpack_reply
 from hanse.learning.figures import accuracy_of, loss_of
 
@@ -162,7 +161,7 @@ class PlainFederation:
         }
         found: dict[int, dict[int, Result | str]] = {}  # by client, then by the task's id(): a result or a refusal
         down, up = dict[int, int](), dict[int, int]()
-        for out, answer in self._answers(waiting, seconds):
+        for out, answer in answers(self.grid, waiting, seconds):
             client = out.request.client
             said, size = self._heard(round, out.request, out.tasks, answer)
             found.setdefault(client, {}).update(zip(map(id, out.tasks), said, strict=True))
@@ -174,20 +173,6 @@ class PlainFederation:
             for reply in replies
             if reply is not None
         ]
-
-    def _answers(self, waiting: dict[str, _Out], seconds: float) -> Iterator[tuple[_Out, FlowerMessage | Exception]]:
-        """Yield the answers as they come, until all have answered or ``seconds`` are over."""
-        begun = time.monotonic()
-        while waiting:
-            for name, answer in pulled(self.grid, list(waiting)):
-                # an answer of another id, or a second one, counts for nothing
-                if name in waiting:
-                    yield waiting.pop(name), answer
-            waited = time.monotonic() - begun
-            if waited > seconds:
-                return
-            if waiting:
-                time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
 
     # ---- one message
 
@@ -225,20 +210,22 @@ class PlainFederation:
         self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
     ) -> tuple[Sequence[Result | str], int]:
         """Return each task's result, or why it is refused, and the bytes that came. The answer is untrusted."""
-        try:
-            if isinstance(answer, Exception):
-                raise answer
-            if answer.has_error():
-                return [one_line(f"its app failed: {answer.error.reason}")] * len(tasks), 0
-            size = _weight(answer)
-            first = tasks[0]
-            if isinstance(first, Train):
-                return [self._trained(round, request.client, first, answer.content)], size
-            if isinstance(first, Test) and _is_plain(first):
-                return [self._tested(round, first, answer.content)], size
-            return self._said(request, tasks, answer.content), size
-        except Exception as wrong:  # whatever a client's bytes make it raise is a refusal
-            return [reading(wrong)] * len(tasks), 0
+        found = guarded(self._read, round, request, tasks, answer)
+        if isinstance(found, str):
+            return [found] * len(tasks), 0
+        assert not isinstance(answer, Exception)  # which _read raises
+        return found, _weight(answer)
+
+    def _read(
+        self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
+    ) -> Sequence[Result | str]:
+        """Return each task's result. This may raise anything, and :func:`guarded` turns that into a refusal."""
+        content, first = content_of(answer, "its app"), tasks[0]
+        if isinstance(first, Train):
+            return [self._trained(round, request.client, first, content)]
+        if isinstance(first, Test) and _is_plain(first):
+            return [self._tested(round, first, content)]
+        return self._said(request, tasks, content)
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
         """Return the result of a train task. Raises WireError for a reply that is no sound update."""

@@ -29,28 +29,29 @@ from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
 from hanse.core.entry import TOKEN
+from hanse.core.judge import Judge
 from hanse.core.part import Context, Mechanism
 from hanse.core.telling import describe
+from hanse.data.choices import OBJECT, Own
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
-from hanse.data.spec import OBJECT
-from hanse.deployment.arrays import Form
+from hanse.deployment.arrays import Form, opened
 from hanse.deployment.members import Hello, Members
-from hanse.deployment.strategy.demands import demands_of
+from hanse.deployment.nodes import gathered
 from hanse.deployment.strategy.federation import Keys, PlainFederation
-from hanse.deployment.strategy.nodes import gathered, hello_of, introduced
+from hanse.deployment.strategy.introduction import hello_of, introduced
 from hanse.deployment.strategy.result import EvaluateFn, ServerTest, Told, aggregated
 from hanse.federation.policy import Loyal
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
 from hanse.learning.figures import Figures, as_figures
 from hanse.learning.job import Problem
-from hanse.mechanisms.ifca import IFCA
+from hanse.mechanisms.demands import demands_of
 from hanse.mechanisms.registry import REASONS, unmet_needs
-from hanse.rounds.judge import Judge
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, play_setup
 from hanse.runs.rundir import claim_anew, clear
+from hanse.runs.setup import Ready
 
 Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
 ASK_S = 600.0  # seconds that apps may take for the first question: each of them loads its framework then
@@ -113,8 +114,12 @@ def strategy(
     given |= {"validation"} if evaluate is not None else set()
     given |= {"losses"} if keys.loss else set()
     lines += [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given)]
-    if another is None and isinstance(experiment.mechanism.built.train, IFCA):
-        lines.append("mechanism.train: IFCA: clusters that start alike stay alike: give another=..., other models")
+    train = experiment.mechanism.built.train
+    if another is None and any(block.initial == "different" for block in train.blocks()):
+        lines.append(
+            f"mechanism.train: {type(train).__name__}: clusters that start alike stay alike: give another=..., other "
+            "models"
+        )
     if clients is not None and clients < 1:
         lines.append(f"clients: {clients}: must be at least 1")
     if lines:
@@ -146,7 +151,7 @@ def _mixable(arrays: ArrayRecord) -> Form:
             f"initial_arrays: arrays of {kinds}: hanse mixes real numbers; a model whose aggregate is no mean "
             "(trees) keeps its own strategy, and hanse.valued values it by aggregating again"
         )
-    if not all(np.isfinite(arrays[name].numpy()).all() for name in form.names):
+    if not all(np.isfinite(opened(arrays[name])).all() for name in form.names):
         raise UserError("initial_arrays: have numbers that are not finite")
     return form
 
@@ -230,7 +235,7 @@ class MechanismStrategy:
             settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
             # Told only has on_round
             observers = [cast(Observer, Told(num_rounds)), *self.observers]
-            self.run = play_setup(settled, setup, [], observers, here)
+            self.run = play_setup(Ready(settled, setup), observers, here)
         return self._result(result, federation, form)
 
     # ---- before round 0
@@ -270,7 +275,9 @@ class MechanismStrategy:
         """Return the experiment as it is recorded: with the number of clients and rounds, data and model marked as the
         app's.
         """
-        data = self.experiment.data.model_copy(update={"clients": clients, "object": "a Flower app's own"})
+        data = self.experiment.data.model_copy(
+            update={"clients": clients, "source": Own(OBJECT, object="a Flower app's own")}
+        )
         run = self.experiment.run.model_copy(update={"rounds": rounds})
         model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})

@@ -24,9 +24,11 @@ GRACE_S = 5.0  # the parent kills this process at a limit; without a parent it e
 # audit events that begin with one of these
 _EVENTS = (
     "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.utime",
-    "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "os.chdir", "subprocess.Popen",
-    "shutil.", "socket.connect", "socket.sendto", "sqlite3.connect", "tempfile.",
+    "os.chown", "os.setxattr", "os.removexattr", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
+    "os.kill", "os.chdir", "pty.spawn", "subprocess.Popen", "shutil.", "socket.connect", "socket.send", "socket.bind",
+    "socket.get", "sqlite3.connect", "tempfile.", "ctypes.dlopen", "ctypes.dlsym", "ctypes.call_function", "syslog.",
 )  # fmt: skip
+_UNHEARD = ("mkfifo", "mknod")  # functions of os that make files and raise no audit event
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -69,8 +71,8 @@ class Guard:
             raise RefusedError(f"its aggregate_train does {event}, {REFUSED}", str(given[0])[:200] if given else "")
 
 
-def refuse_file(path: Any, *_: Any) -> Any:
-    """Stand in for PyTorch's own writer of files, which raises no audit event. Always raises RefusedError."""
+def refuse_file(path: Any, *_: Any, **__: Any) -> Any:
+    """Stand in for a function that makes a file and raises no audit event. Always raises RefusedError."""
     raise RefusedError(f"its aggregate_train writes a file, {REFUSED}", str(path)[:200])
 
 
@@ -141,6 +143,8 @@ def main() -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     sys.path[:] = pickle.load(asked)
+    for name in _UNHEARD:
+        setattr(os, name, refuse_file)
     tempfile.gettempdir()  # tries by writing which folder it may use, once in a process
     guard, task = Guard(), dict[str, Any]()
     sys.addaudithook(guard)

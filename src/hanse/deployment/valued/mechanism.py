@@ -11,7 +11,7 @@ there, since nobody is there to tell it what the strategy did.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,19 +37,28 @@ from hanse.core.part import (
 )
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
-from hanse.core.telling import Measure, Telling
-from hanse.deployment.arrays import Form, average, shares, size_of
+from hanse.core.telling import Measure, Plot, Telling
+from hanse.deployment.arrays import Form, average, opened, shares, size_of
 from hanse.deployment.valued.reaggregate import Again, NotAgain
 from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth, counted_in
 from hanse.federation.codec import WireError
+from hanse.games.mixture import Game
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import Rule
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.value import GTG, Exact, Mixture
+from hanse.mechanisms.value import GTG, Exact, Mixture, Path
 
 STRATEGY = frozenset({"strategy"})  # a need that only a watched strategy meets: it keeps these parts out of other runs
 OTHER = "aggregating the same replies again gave another model: it has state that a copy does not carry"
+NO_SUM = (
+    "method 'path' shares out the step of an average of the replies, which the aggregate is not: 'mixture', 'exact' "
+    "and 'gtg' value any aggregate that can be made again"
+)
+NO_STEPS = (
+    "game 'increment' takes the replies' steps one by one, and the aggregate is not their average: game 'average' "
+    "values any aggregate that can be made again"
+)
 TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
 FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
 GAIN = Measure(
@@ -62,6 +71,10 @@ GAIN = Measure(
 APP = (
     "A Flower app's own rounds, in which hanse valued the replies: what was trained, on which data and how, is the "
     "app's. In config.toml [data], [train] and [model] are hanse's defaults, which had no part in it."
+)
+
+OWN = (  # what the strategy itself measures, as its own log has it
+    Plot("The strategy's own figures", "strategy/*/*", line="*: *", caption="What the app's own functions returned."),
 )
 
 
@@ -195,12 +208,16 @@ class Watched:
                 why = str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
         elif not known:
             return  # why_not says it
-        # the strategy has aggregated these too, and hanse has no sound rows of them
-        unsound = [client for client in self.answered if client not in self.replies]
-        if unsound:
-            names = ", ".join(self.roster[client].name for client in unsound)[:150]
-            why = f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
-        self.again, self.why_not = None, why
+        self.again, self.why_not = None, self.unsound(self.answered, self.replies) or why
+
+    def unsound(self, answered: Iterable[int], sound: Iterable[int]) -> str:
+        """Return the reason why a round cannot be valued whose aggregate also has the updates of other clients than
+        the sound ones, which hanse has no rows of. Empty if all who answered are sound.
+        """
+        others = sorted(set(answered) - set(sound))
+        names = ", ".join(self.roster[client].name for client in others)[:150]
+        why = f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
+        return why if others else ""
 
 
 def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
@@ -226,7 +243,7 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
         return False
     return all(
         # NumPy looks for NaN in real numbers alone
-        np.array_equal(array.numpy(), other[name].numpy(), equal_nan=np.dtype(array.dtype).kind == "f")
+        np.array_equal(opened(array), opened(other[name]), equal_nan=np.dtype(array.dtype).kind == "f")
         for name, array in one.items()
     )
 
@@ -357,8 +374,7 @@ class OfReplies(ValuePart):
         array([ 0.75, -0.25])
     """
 
-    gives = frozenset({"values"})
-    takes = frozenset({"again"})
+    gives = frozenset({"values", "again"})
     part: ValuePart
     told: Watched | None = None
 
@@ -369,7 +385,7 @@ class OfReplies(ValuePart):
         worth = self.told.worth
         measure = GAIN if isinstance(worth, ByClients) else self.part.tells(standing).measures or Measure("value")
         measure = replace(measure, sentence=f"{measure.sentence} {counted_in(worth)}".strip())
-        return Telling(report=APP, measures=measure)
+        return Telling(report=APP, measures=measure, charts=OWN)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of each reply.
@@ -390,11 +406,20 @@ class OfReplies(ValuePart):
             values = told.worth.values(gain, weights, rows - old)
             return Values(values, metrics={"value/sum": float(values.sum()), "value/models_evaluated": 0.0}), state
         part: Any = self.part
-        if not told.average and "again" not in in_slots(part.takes, ["value"]):
+        # of the replies that could be read and are in the aggregate, the round refuses some, such as too long ones
+        if why := told.unsound(told.replies, clients):
+            raise NotAgain(why)
+        if isinstance(part, Path):
+            if not told.average:
+                raise NotAgain(told.unsound(told.answered, told.replies) or NO_SUM)
+            return part.value(view, state)
+        if getattr(part, "game", "average") == "increment" and not told.average:
+            raise NotAgain(told.unsound(told.answered, told.replies) or NO_STEPS)
+        if not told.average and "again" not in in_slots(part.gives, ["value"]):
             part = Exact() if len(clients) <= FEW else GTG()
         if not told.average and told.again is None:
             raise NotAgain(told.why_not)
-        game = self._game(view, told, clients, weights, part.utility)
+        game = self._game(view, told, clients, weights, part)
         solved = part.solve(game, len(clients), view)
         if not told.average and not told.repeats():  # once more: what it remembers of other coalitions shows now
             raise NotAgain(OTHER)
@@ -415,19 +440,23 @@ class OfReplies(ValuePart):
         return Values(solved.values, known, solved.exact, metrics, without), state
 
     @staticmethod
-    def _game(view: View, told: Watched, clients: Sequence[int], weights: Floats, utility: str) -> Any:
-        """Return the game of a round's replies: what each coalition's aggregate is worth."""
+    def _game(view: View, told: Watched, clients: Sequence[int], weights: Floats, part: Any) -> Any:
+        """Return the game of a round's replies, for its part: what each coalition's aggregate is worth."""
         rows, old = view.trained.rows, view.table.rows[0]
+        kind: Game = getattr(part, "game", "average")
         if isinstance(told.worth, ByFunction):
 
             def make(members: Ints) -> ArrayRecord | None:
+                if kind == "increment":
+                    steps = torch.from_numpy(weights[members]) @ (rows[members] - old).double()
+                    return told.form.arrays((old + steps).float())
                 return told.coalition([clients[m] for m in members.tolist()])
 
             return FunctionCoalitions(told.worth.worth, make, told.before, weights, rows - old)
         aggregated = view.get(Aggregated)
         assert aggregated is not None
         rule: Rule | None = None if told.average else aggregated.again[0]
-        return view.judge.coalitions(rows, old, weights, utility, again=rule)
+        return view.judge.coalitions(rows, old, weights, part.utility, again=rule, game=kind)
 
 
 # ---- the clients, whose replies are here

@@ -36,6 +36,7 @@ from hanse.deployment.valued.states import settings
 LOG = logging.getLogger("hanse.valued")
 PROGRAM = Path(__file__).with_name("child.py")
 START_S = 60.0  # seconds that the process may take to start and to import the strategy
+PICKLE_S = 10.0  # seconds that the strategy may take to be pickled, in the app's own process
 LEAST_S = 30.0  # seconds that the aggregates of a round may take in all, however short the round was
 SKIPPED = frozenset({"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"})  # Flower's attributes that only make metrics
 
@@ -54,10 +55,18 @@ def no_metrics(contents: Any, key: str) -> MetricRecord:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the functions that make metrics of replies: often lambdas, and no part of the aggregate."""
+    """Leaves out the functions that make metrics of replies: often lambdas, and no part of the aggregate. It gives up
+    at a limit, looked at before each object: a single object's own way of being pickled is not interrupted.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._end = time.perf_counter() + PICKLE_S
 
     def reducer_override(self, thing: Any) -> Any:
         """Return how a strategy is taken apart; everything else as ever."""
+        if time.perf_counter() > self._end:
+            raise _Late
         if not isinstance(thing, Strategy):
             return NotImplemented
         parts = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -75,8 +84,14 @@ def pickled(strategy: Strategy) -> bytes:
     """
     if type(strategy).__module__ == "__main__":
         raise NotAgain(f"its class {type(strategy).__name__} cannot be imported: {IMPORTABLE}")
+    begun = time.perf_counter()
     try:
-        return _dumped(strategy)
+        found = _dumped(strategy)
+        if time.perf_counter() - begun > PICKLE_S:
+            raise _Late
+        return found
+    except _Late:
+        raise NotAgain(f"it takes more than {PICKLE_S:g} s to be pickled") from None
     except Exception as wrong:
         LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))
         raise NotAgain(f"{_culprit(strategy)} cannot be pickled ({type(wrong).__name__}): {IMPORTABLE}") from None
@@ -85,7 +100,7 @@ def pickled(strategy: Strategy) -> bytes:
 def _dumped(thing: Any) -> bytes:
     """Return something pickled."""
     file = io.BytesIO()
-    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(thing)
+    _Pickler(file).dump(thing)
     return file.getvalue()
 
 

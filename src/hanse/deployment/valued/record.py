@@ -36,11 +36,13 @@ from hanse.core.port import Roster, Tested, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats
 from hanse.core.telling import describe
+from hanse.data.choices import OBJECT
 from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
-from hanse.data.spec import OBJECT
-from hanse.deployment.arrays import Form, arrays_of, numbers_of, own_copy, samples_of
+from hanse.data.frames import name_of
+from hanse.deployment.arrays import Form, own_copy
 from hanse.deployment.members import Hello, Members
+from hanse.deployment.replies import arrays_of, content_of, numbers_of, samples_of
 from hanse.deployment.valued.mechanism import Replies, Watched, info, row_of, watching
 from hanse.deployment.valued.reaggregate import LEAST_S, Again, Child, NotAgain, pickled
 from hanse.deployment.valued.states import Kept, states
@@ -51,9 +53,10 @@ from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.rounds.judge import Judge
-from hanse.rounds.round import LoopState, Played, Setup, failed_round, finish, first_state, play_round
+from hanse.rounds.round import LoopState, Played, Setup, failed_round, first_state, play_round
+from hanse.runs.attempt import settled
 from hanse.runs.config import Experiment, ModelSection, RunSection
-from hanse.runs.record import RoundRecord
+from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir
 from hanse.runs.testing import Figures, figures_of
 
@@ -70,7 +73,7 @@ class Plan:
         experiment: the run as its ``config.toml`` says it.
         worth: what judges models.
         out: the run directory.
-        names: what nodes are called, by Flower's node id.
+        names: what nodes are called, by Flower's node id; or the name of what they report of themselves.
         overwrite: whether a run in ``out`` may be replaced.
 
     Examples:
@@ -84,7 +87,7 @@ class Plan:
     experiment: Experiment
     worth: Worth
     out: Path
-    names: Mapping[int, str] = field(default_factory=dict)
+    names: Mapping[int, str] | str = field(default_factory=dict)
     overwrite: bool = False
 
     @property
@@ -111,6 +114,7 @@ class Watch:
         broken: whether keeping the run was given up.
         child: the process in which the strategy aggregates again.
         kept: puts back what user code changes in this process.
+        judged: whether the server evaluates models itself, after everything else of a round.
 
     Examples:
         A round of two clients, told by hand as :class:`hanse.deployment.valued.valued.Valued` does it:
@@ -153,6 +157,7 @@ class Watch:
     broken: bool = False
     child: Child = field(default_factory=Child)
     kept: Kept = field(default_factory=Kept)
+    judged: bool = False
     _setup: Setup | None = None
     _folder: RunDir | None = None
     _form: Form | None = None
@@ -161,6 +166,7 @@ class Watch:
     _tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     _figures: Figures = field(default_factory=Figures)
     _begun: float = 0.0
+    _said: dict[str, float] = field(default_factory=dict)
 
     # ---- what the strategy tells
 
@@ -193,7 +199,7 @@ class Watch:
         self._begun = time.perf_counter()
         assert self._form is not None
         self._number = number
-        self._figures = Figures()
+        self._figures, self._said = Figures(), {}
         self._now = Watched(self._form, self.plan.worth, Roster(), own_copy(arrays), tests_before=self._tests)
 
     def asked(self, nodes: Iterable[int]) -> None:
@@ -201,7 +207,8 @@ class Watch:
         if self._now is None:
             return
         new = sorted(node for node in set(nodes) if f"node {node}" not in self.members.by_key)
-        hellos = [Hello(0, (), None, name=str(self.plan.names.get(node, f"node {node}"))[:80]) for node in new]
+        given = self.plan.names if isinstance(self.plan.names, Mapping) else {}
+        hellos = [_hello(str(given.get(node, f"node {node}"))) for node in new]
         self.members.register([(f"node {node}", hello) for node, hello in zip(new, hellos, strict=True)])
         self._now.asked = sorted({*self._now.asked, *map(self._client, nodes)})
 
@@ -222,14 +229,18 @@ class Watch:
             node = reply.metadata.src_node_id
             self.asked([node])
             client = self._client(node)
-            if reply.has_error():
-                refused[client] = f"the client failed: {reply.error.reason or f'code {reply.error.code}'}"
+            try:
+                content = content_of(reply, "the client")
+            except WireError as wrong:
+                refused[client] = str(wrong)
                 continue
+            if isinstance(self.plan.names, str):
+                self._named(node, content, self.plan.names)
             try:
                 # which of two answers the strategy takes is its own business, so that neither counts
                 if client in messages:
                     raise UserError("it answered more than once")
-                records[client], trained[client], weights[client] = self._read(reply, now.form)
+                records[client], trained[client], weights[client] = self._read(content, now.form)
             except Exception as wrong:  # arrays of whatever kind and bytes
                 refused[client] = str(wrong) if isinstance(wrong, UserError) else f"its reply: {first_line(wrong)}"
                 for kept in (records, trained, weights):
@@ -237,7 +248,7 @@ class Watch:
             messages.setdefault(client, reply)
         now.records, now.replies, now.weights, now.refused = records, trained, weights, refused
         now.answered, now.roster = list(messages), self._roster(weights)
-        if type(self.strategy).aggregate_train is FedAvg.aggregate_train:  # it aggregates as FedAvg does
+        if averages(self.strategy):
             now.average = True
             return
         if isinstance(now.worth, ByClients):  # which asks for no coalition's model
@@ -247,6 +258,30 @@ class Watch:
             now.again = Again(self.child, pickled(self.strategy), self._number, messages, states(), seconds)
         except NotAgain as wrong:
             now.why_not = str(wrong)
+
+    def _named(self, node: int, content: RecordDict, key: str) -> None:
+        """Call a node what it reports of itself. What another one is called already gets the node's id behind it."""
+        records = (*content.config_records.values(), *content.metric_records.values())
+        said: Any = next((dict(one)[key] for one in records if isinstance(one, Mapping) and key in one), None)
+        if isinstance(said, bool) or not isinstance(said, str | int | float):
+            return
+        kind = key.removesuffix("id").rstrip("-_ ") or key
+        name = name_of(said if isinstance(said, str) else f"{kind} {said:g}")
+        own = self.members.by_key[f"node {node}"]
+        if name in {one.name for one in self.members.by_key.values() if one is not own}:
+            name = f"{name[:40]} (node {node})"
+        if own.name != name:
+            self.members.register([(own.key, _hello(name))])
+
+    def says(self, who: str, figures: object) -> None:
+        """Hear the strategy's own figures of the round: of the clients' training, their evaluation or the server's."""
+        if self._now is None or not isinstance(figures, MetricRecord):
+            return
+        numbers = {name: x for name, x in numbers_of(figures).items() if math.isfinite(x) and len(name) <= 80}
+        self._said |= {f"strategy/{who}/{name}": x for name, x in list(numbers.items())[:MOST_METRICS]}
+        if who == "server":
+            found = {"test/loss": loss_of(numbers), "test/accuracy": accuracy_of(numbers)}
+            self._said |= {name: x for name, x in found.items() if math.isfinite(x)}
 
     def makes(self, arrays: ArrayRecord | None) -> None:
         """Hear what the strategy has made of the replies; None: nothing."""
@@ -285,6 +320,8 @@ class Watch:
         if now is None or self._setup is None or self.state is None or self._folder is None:
             return
         record = self._played(now, self._setup, self.state)
+        if self._setup.books:
+            record = record.closed()
         self._folder.append(record.packed())
         self._folder.checkpoint(record.played.state)
         self.state = record.played.state
@@ -305,10 +342,10 @@ class Watch:
         if setup.mechanism.settle is not None:
             # the last settlement asks nobody anything
             nobody = Watched(Form.of(ArrayRecord()), self.plan.worth, Roster(), ArrayRecord())
-            last = finish(replace(setup, federation=Replies(nobody)), state)
-            folder.owe(last.state.round, last.view.posted)
-            folder.checkpoint(last.state)
-            folder.receipts(last.state.round, last.state.book)
+            last, posted = settled(replace(setup, federation=Replies(nobody)), state)
+            folder.owe(last.round, posted)
+            folder.checkpoint(last)
+            folder.receipts()
         # only now is it known how many rounds there were
         if not self.rounds:
             section = RunSection(**{**self.plan.experiment.run.model_dump(), "rounds": state.round})
@@ -327,14 +364,14 @@ class Watch:
         """Return the client id of a node."""
         return self.members.by_key[f"node {node}"].id
 
-    def _read(self, reply: Message, form: Form) -> tuple[ArrayRecord, Trained, float]:
+    def _read(self, content: RecordDict, form: Form) -> tuple[ArrayRecord, Trained, float]:
         """Return a reply's arrays, its update, and its weight. Raises UserError for what is no sound update."""
         try:
-            arrays = own_copy(arrays_of(reply.content))
+            arrays = own_copy(arrays_of(content))
         except WireError as wrong:
             raise UserError(f"its reply: {wrong}") from None
         try:
-            numbers, weight = self._numbers(reply.content)
+            numbers, weight = self._numbers(content)
         except WireError as wrong:
             raise UserError(f"its reply's {wrong}") from None
         name = loss_name(numbers)
@@ -378,6 +415,7 @@ class Watch:
         played = replace(played, state=replace(after, states={**state.states, **after.states}))
         seconds = {"play": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
         record = RoundRecord.of(played, self._figures, seconds)
+        record.metrics.update(self._said)
         if gap:
             record.metrics["gap"] = gap
             self.gaps.append(f"round {self._number}: {gap}")
@@ -462,6 +500,11 @@ class Watch:
         self._setup, self.state = setup, first_state(setup)
 
 
+def _hello(name: str) -> Hello:
+    """Return what a node is taken to say of itself: its name alone."""
+    return Hello(0, (), None, name=name[:80])
+
+
 def guarded(watch: Watch, listen: Callable[[], None]) -> None:
     """Call ``listen`` so that nothing of it reaches the training.
 
@@ -478,6 +521,11 @@ def guarded(watch: Watch, listen: Callable[[], None]) -> None:
         line = str(wrong) if isinstance(wrong, UserError | MachineError) else first_line(wrong)
         LOG.warning("hanse: the run in %s is kept no further: %s", watch.plan.out, line)
         LOG.debug("where it was", exc_info=True)
+
+
+def averages(strategy: Strategy) -> bool:
+    """Return whether a strategy aggregates as Flower's FedAvg does."""
+    return type(strategy).aggregate_train is FedAvg.aggregate_train
 
 
 def _weighted_by(strategy: Any) -> str:

@@ -17,9 +17,10 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -33,10 +34,11 @@ from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
 from hanse.deployment.valued.mechanism import watching
-from hanse.deployment.valued.record import Plan, Watch, guarded
+from hanse.deployment.valued.record import Plan, Watch, averages, guarded
 from hanse.deployment.valued.states import Kept
-from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth
+from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth, why_no_path
 from hanse.mechanisms.registry import unmet_needs
+from hanse.mechanisms.value import Path as PathValues
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim_anew
 
@@ -54,10 +56,10 @@ def valued(
     model: nn.Module | None = None,
     utility: str | None = None,
     target: str | None = None,
-    method: str | Mapping[str, Any] = "mixture",
+    method: str | Mapping[str, Any] | None = None,
     payment: Any = None,
     grant: float = 100.0,
-    names: Mapping[int, str] | None = None,
+    names: Mapping[int, str] | str | None = None,
     clients: int = 1000,
     seed: int = 0,
     overwrite: bool = False,
@@ -78,13 +80,16 @@ def valued(
             "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name decides whether
             less is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the labels' name, where samples are dictionaries or a table.
-        method: how values are found, as ``mechanism.value`` of an experiment: "mixture", "exact", "gtg", "monte_carlo",
-            "leave_one_out", "banzhaf", or a table with options. Where the strategy's aggregate is no average, "mixture"
-            gives way to "exact" (up to 6 replies) or "gtg", on aggregates that are made again.
+        method: how values are found, as ``mechanism.value`` of an experiment: "path" (with ``model``, by its loss),
+            "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None: "path"
+            with a ``model`` whose loss has a gradient and a strategy that averages as Flower's FedAvg does, else
+            "mixture". Where the strategy's aggregate is no average, "mixture" gives way to "exact" (up to 6 replies) or
+            "gtg", on aggregates that are made again, and "path" leaves a gap.
         payment: a payment rule, as ``mechanism.settle``: its import path, or a table with options. It must not ask
             clients anything. None: nothing is paid.
         grant: with a payment rule, the tokens that a new client gets.
-        names: what nodes are called, by Flower's node id. None: their ids.
+        names: what nodes are called, by Flower's node id; or the name of a number or text that clients report beside
+            their arrays, such as "partition-id", by which each is then called. None: their ids.
         clients: the most nodes that may ever come, 1 to 1,000,000; rounds with more have no values.
         seed: seed of what hanse draws at random; no other generator is touched.
         overwrite: whether a run that is in ``out`` is deleted.
@@ -134,12 +139,21 @@ def valued(
         raise UserError(f"strategy: {type(strategy).__name__}: has __slots__, so nobody can listen to it")
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise UserError(f"out: {out!r}: must be the path of a new folder")
-    if not isinstance(names, Mapping | None) or not all(isinstance(node, int) for node in names or {}):
-        raise UserError(f"names: {names!r:.80}: must be what nodes are called, by node id, such as {{1234: 'Harvest'}}")
+    by_id = isinstance(names, Mapping) and all(isinstance(node, int) for node in names)
+    if not (by_id or names is None or (isinstance(names, str) and names)):
+        raise UserError(
+            f"names: {names!r:.80}: must be what nodes are called, by node id, such as {{1234: 'Harvest'}}, or the "
+            "name of what clients report of themselves, such as 'partition-id'"
+        )
+    if app := _app_around(Path(out)):
+        said = f"out: {out}: lies in the Flower app {app}, whose files go to every node with the next flwr run"
+        logging.getLogger("hanse.valued").warning("hanse: %s: take a folder outside the app", said)
     with Kept().as_before():
         worth = _worth(validation, model, utility, target)
-    experiment = _experiment(strategy, method, payment, grant, clients, seed)
-    return Valued(strategy, Plan(experiment, worth, Path(out), names or {}, overwrite))
+        if method is None:
+            method = "path" if averages(strategy) and why_no_path(worth) is None else "mixture"
+        experiment = _experiment(strategy, worth, method, payment, grant, clients, seed)
+    return Valued(strategy, Plan(experiment, worth, Path(out), names if names is not None else {}, overwrite))
 
 
 class Valued(Generic[S]):
@@ -226,7 +240,7 @@ class Valued(Generic[S]):
             more: its keyword arguments.
         """
         if name == "start":
-            self._starts(given, more)
+            given, more = self._starts(given, more)
             # start calls the listened methods, so that it must not run bare
             return self._its_own(name)(*given, **more)
         if name == "configure_evaluate":
@@ -258,14 +272,40 @@ class Valued(Generic[S]):
             found = {**bound.arguments, **found}
         return found or dict(more)
 
-    def _starts(self, given: tuple[Any, ...], more: dict[str, Any]) -> None:
-        """Hear the start: the initial arrays and how many rounds are planned."""
+    def _starts(self, given: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Hear the start: the initial arrays and how many rounds are planned.
+
+        Returns:
+            Its arguments, in which the server's own evaluation is one that is heard.
+        """
         said = self._given("start", given, more)
         # a start of the user's own may call its arguments otherwise
         arrays = next((v for v in (said.get("initial_arrays"), *said.values()) if isinstance(v, ArrayRecord)), None)
         rounds = said.get("num_rounds")
         with self._watch.kept.as_before():
             self._watch.begins(arrays, rounds if isinstance(rounds, int) and rounds > 0 else None)
+        judge = said.get("evaluate_fn")
+        if not callable(judge):
+            return given, more
+        self._watch.judged = True
+        heard = self._judging(judge)
+        again = {name: heard if one is judge else one for name, one in more.items()}
+        return tuple(heard if one is judge else one for one in given), again
+
+    def _judging(self, judge: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the server's own evaluation, which ends a round, so that what it says is heard."""
+        watch = self._watch
+
+        @wraps(judge)
+        def heard(*given: Any, **more: Any) -> Any:
+            try:
+                found = judge(*given, **more)
+                guarded(watch, lambda: watch.says("server", found))
+            finally:
+                guarded(watch, watch.ends)
+            return found
+
+        return heard
 
     def _configure_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """Hear which round begins from which arrays, and who is asked."""
@@ -303,7 +343,9 @@ class Valued(Generic[S]):
 
         guarded(watch, comes)
         found = self._alone("aggregate_train", given, more)
-        guarded(watch, lambda: watch.makes(found[0] if isinstance(found, tuple) and found else None))
+        pair = found if isinstance(found, tuple) and found else (None,)
+        guarded(watch, lambda: watch.makes(pair[0]))
+        guarded(watch, lambda: watch.says("train", pair[-1]))
         return found
 
     def _aggregate_evaluate(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
@@ -312,9 +354,12 @@ class Valued(Generic[S]):
         given, more, replies = _listed(given, more)
         guarded(watch, lambda: watch.tests(_copies(replies)))
         try:
-            return self._alone("aggregate_evaluate", given, more)
+            found = self._alone("aggregate_evaluate", given, more)
+            guarded(watch, lambda: watch.says("evaluate", found))
+            return found
         finally:
-            guarded(watch, watch.ends)
+            if not watch.judged:
+                guarded(watch, watch.ends)
 
 
 class _Listening:
@@ -368,6 +413,18 @@ def _of_type(kind: type[T], said: Mapping[str, Any], name: str) -> T | None:
 # ---- what was asked for
 
 
+def _app_around(folder: Path) -> Path | None:
+    """Return the Flower app in whose folder a path lies, if there is one: ``flwr run`` sends all that is in it."""
+    for place in folder.absolute().parents:
+        file = place / "pyproject.toml"
+        try:
+            if file.is_file() and "app" in tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("flwr", {}):
+                return place
+        except (OSError, ValueError):  # not ours to mend
+            continue
+    return None
+
+
 def _worth(validation: Any, model: nn.Module | None, utility: str | None, target: str | None) -> Worth:
     """Return what judges models. Raises UserError for arguments that do not fit together."""
     if utility is not None and (not isinstance(utility, str) or not utility):
@@ -399,7 +456,13 @@ def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
 
 
 def _experiment(
-    strategy: Strategy, method: str | Mapping[str, Any], payment: Any, grant: float, clients: int, seed: int
+    strategy: Strategy,
+    worth: Worth,
+    method: str | Mapping[str, Any],
+    payment: Any,
+    grant: float,
+    clients: int,
+    seed: int,
 ) -> Experiment:
     """Return the experiment that the run's ``config.toml`` describes.
 
@@ -437,10 +500,14 @@ def _experiment(
             f"payment: {type(built.settle).__name__} asks clients questions, which a plain client app does not answer: "
             "take a rule that goes by values, or hanse.flower.strategy"
         )
-    if built.value is not None and not hasattr(built.value, "solve"):
-        lines.append(
-            f"method: {type(built.value).__name__}: must be mixture, exact, gtg, monte_carlo, leave_one_out or banzhaf"
-        )
+    if isinstance(built.value, PathValues):
+        if built.value.novel:
+            lines.append("method.novel: true: must be false: rounds are valued here each by itself")
+        if (why := why_no_path(worth)) is not None:
+            lines.append(f"method: 'path' {why}; 'mixture', 'exact' and 'gtg' take any model, function and utility")
+    elif built.value is not None and not hasattr(built.value, "solve"):
+        names = "mixture, exact, gtg, monte_carlo, leave_one_out, banzhaf or path"
+        lines.append(f"method: {type(built.value).__name__}: must be {names}")
     if lines:
         raise UserError(*lines)
     return experiment

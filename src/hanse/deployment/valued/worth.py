@@ -9,6 +9,7 @@ with. :class:`ByClients` needs neither: it shares out what the clients' own eval
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from hanse.learning.engines import EngineChoice
 from hanse.learning.figures import WORTH, Figures, as_figures, counted, less_is_better, signed, worth_of
 from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
+from hanse.learning.slopes import why_no_slope
 
 Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
 
@@ -169,6 +171,10 @@ class ByModule:
             UserError: the samples cannot be read, do not fit the module, or have no such metric.
         """
         samples, classes = validation_samples(validation, target)
+        # a judge's copy may be frozen, which says nothing of what the app trains
+        module = copy.deepcopy(module)
+        for parameter in module.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
         problem, row = build_problem(module, samples.inputs or tuple(samples.x.shape[1:]), classes, 0)
         if (why := why_unfit(problem, samples, classes)) is not None:
             raise UserError(f"model: {type(module).__name__}: the model {why}")
@@ -178,6 +184,14 @@ class ByModule:
         one = EngineChoice("sequential", 1, 1)
         _, problem, engine, _ = settle(one, problem, row, few, torch.device("cpu"), "float32")
         return ByModule(problem, engine, samples, classes, utility or "loss")
+
+
+def why_no_path(worth: Worth) -> str | None:
+    """Return why path values cannot be had of a judge; None if they can."""
+    if not isinstance(worth, ByModule) or worth.utility != "loss":
+        return "follows the gradient of a loss: give model=, and validation= its samples, with utility 'loss'"
+    why = why_no_slope(worth.problem, worth.samples)
+    return None if why is None else f"needs a loss with a gradient, and {why}"
 
 
 def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | None]:

@@ -24,8 +24,10 @@ A file has ``[[claims]]`` and, in ``[defaults]``, what its claims share. A claim
 * ``lower``: whether lower figures are better.
 * ``printed``: the effect that the paper prints, above 0 where it claims one; left out: from the printed table.
 * ``margin``: the smallest effect that matters, above 0; left out: half of the printed one.
-* ``first``: whether the planner turns to it before others.
-* ``twin``: an arm with the mechanism's interface and cost and without its game. It gets a row of its own.
+* ``turn``: a whole number above 0; the planner comes to claims of a lower one first. Left out: 9.
+* ``why``: in at most 40 words, what the numbers of this claim show of the mechanism; the pages print it.
+* ``twin``: an arm with the mechanism's interface and cost and without its game. It gets a row of its own, and both rows
+  say in their names which of the two comparisons they are.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ from hanse.lab.papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant, 
 
 KINDS = ("difference", "change", "order", "share", "equal")
 Role = Literal["claim", "twin", "control"]
+LAST = 9
+"""The turn of a claim that names none."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Claim:
     Attributes:
         arms: ``[settings][1 + against]``; for a "change" the settings come in pairs, after and before.
         role: whether it is the paper's claim or the same against its twin or its control.
+        why: what its numbers show, written by hand; "" if nothing is.
     """
 
     name: str
@@ -101,7 +106,8 @@ class Claim:
     margin: float
     arms: tuple[tuple[Arm, ...], ...]
     role: Role = "claim"
-    first: bool = False
+    turn: int = LAST
+    why: str = ""
 
 
 Check = tuple[str, Callable[[Any], bool]]
@@ -124,6 +130,7 @@ def _number(value: Any) -> bool:
 FIELDS: Mapping[str, Check] = {
     **dict.fromkeys(("name", "says", "where", "arm", "twin", "control"), ("a text", _text)),
     **dict.fromkeys(("against", "groups", "columns"), ("a list of names", _names)),
+    "why": ("a text of at most 40 words", lambda value: _text(value) and len(value.split()) <= 40),
     "table": ("a name or a list of names", lambda value: _text(value) or _names(value)),
     "recipe": (" or ".join(RECIPES), lambda value: value in RECIPES),
     "scale": (" or ".join(SCALES), lambda value: value in SCALES),
@@ -137,7 +144,8 @@ FIELDS: Mapping[str, Check] = {
         or (isinstance(value, dict) and value.keys() == {"rounds"}
             and (value["rounds"] == "against" or _number(value["rounds"])))
     )),
-    **dict.fromkeys(("lower", "first"), ("true or false", lambda value: type(value) is bool)),
+    "lower": ("true or false", lambda value: type(value) is bool),
+    "turn": ("a whole number above 0", lambda value: type(value) is int and value > 0),
     "printed": ("a number", _number),
     "margin": ("a number above 0", lambda value: _number(value) and value > 0),
 }  # fmt: skip
@@ -224,13 +232,12 @@ def _misfits(entry: Mapping[str, Any]) -> list[str]:
 def _rows(entry: Mapping[str, Any], find: Find) -> Iterator[Claim]:
     """Yield a claim, and the same against its control and its twin. Raises UserError for what its table cannot do."""
     claim = _claim(entry, "claim", find)
-    yield claim
     kind = "difference" if entry["kind"] in ("order", "equal") else entry["kind"]
-    for role in ("control", "twin"):
-        if role in entry and entry[role] not in entry.get("against", ()):
-            other = {**entry, "kind": kind, "against": [entry[role]], "margin": claim.margin}
-            made = _claim(other, "twin" if role == "twin" else "control", find)
-            yield replace(made, name=f"{claim.name}, {role}", printed=None)
+    roles: list[Role] = [r for r in ("control", "twin") if r in entry and entry[r] not in entry.get("against", ())]
+    yield replace(claim, name=f"{claim.name}, baseline") if "twin" in roles else claim
+    for role in roles:
+        other = {**entry, "kind": kind, "against": [entry[role]], "margin": claim.margin}
+        yield replace(_claim(other, role, find), name=f"{claim.name}, {role}", printed=None)
 
 
 def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
@@ -259,7 +266,8 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
         margin=math.inf if margin is None else float(margin),  # without its data a claim is not judged
         arms=arms,
         role=role,
-        first=entry.get("first", False),
+        turn=entry.get("turn", LAST),
+        why=entry.get("why", "") if role == "claim" else "",
     )
 
 

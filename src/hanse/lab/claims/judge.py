@@ -45,6 +45,11 @@ class Verdict:
     seeds: int
     floor: float | None
 
+    @property
+    def computed(self) -> bool:
+        """Whether its numbers are computed without chance, so that it needs no seeds."""
+        return _is_computed(self.claim)
+
 
 class Runs:
     """The kept runs of a paper, each read once."""
@@ -68,6 +73,11 @@ def job(arm: Arm, seed: int) -> Job:
     """Return an arm's run with one seed."""
     assert arm.variant is not None
     return job_of(arm.cell, arm.variant, seed)
+
+
+def looks_of(claim: Claim) -> tuple[int, ...]:
+    """Return after how many seeds a claim is looked at."""
+    return statistics.FLIP_LOOKS if claim.kind == "share" else LOOKS
 
 
 def jobs_of(claim: Claim, seed: int) -> list[Job]:
@@ -269,8 +279,7 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
 def _undecided(claim: Claim, runs: Runs, judged: Judged) -> Judged:
     """Return the word of a claim that has not come to its first look: whether any run of it is finished."""
     begun = any(runs.of(found) for seed in range(LOOKS[-1]) for found in jobs_of(claim, seed))
-    first = (statistics.FLIP_LOOKS if claim.kind == "share" else LOOKS)[0]
-    return Judged("open" if begun else "not run", needed=first, level=judged.level)
+    return Judged("open" if begun else "not run", needed=looks_of(claim)[0], level=judged.level)
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
@@ -282,7 +291,7 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     rows = []
     for verdict in verdicts:
         claim, judged = verdict.claim, verdict.judged
-        row = {name: getattr(claim, name) for name in ("name", "where", "says", "table", "role", "printed")}
+        row = {name: getattr(claim, name) for name in ("paper", "name", "where", "says", "table", "role", "printed")}
         row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "word": judged.word}
         row |= {"lesser": judged.lesser, "needed": judged.needed, "seeds": verdict.seeds, "floor": verdict.floor}
         if judged.effect is not None:
@@ -299,7 +308,7 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
         title: what stands above it.
     """
     table = RichTable(title=title, title_justify="left")
-    for name in ("claim", "where", "printed", "ours", "seeds", "word"):
+    for name in ("claim", "where", "the paper's effect", "our effect [interval]", "our seeds", "word"):
         table.add_column(name, overflow="fold")
     for verdict in verdicts:
         claim, judged = verdict.claim, verdict.judged
@@ -308,9 +317,6 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
         if judged.effect is not None:
             ours = f"{judged.effect.mean:+.2f}"
             ours += f" [{judged.low:+.2f}, {judged.high:+.2f}]" if judged.effect.error else ""
-        word: str = judged.word
-        if word in ("open", "not run"):
-            word += f" ({judged.needed or 'over 10,000'} seeds)"
-        word += ", but smaller than matters" if judged.lesser else ""
-        table.add_row(claim.name, claim.where, printed, ours, str(verdict.seeds), word)
+        seeds = "computed" if verdict.computed else str(verdict.seeds)
+        table.add_row(claim.name, claim.where, printed, ours, seeds, judged.said)
     return table

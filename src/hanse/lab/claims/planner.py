@@ -1,17 +1,18 @@
 """Which runs decide the most claims for their cost, and playing them until all are decided.
 
-:func:`plan` lists steps, best first: a step brings a claim to its next look (or measures its noise floor), and counts
-for every other claim whose missing runs are among its own. :func:`decide` plays the first step, judges again, and goes
-on. Every finished run is kept at once, so that it can be killed at any time and goes on where it was.
+:func:`plan` lists a paper's steps, best first: a step brings a claim to its next look (or measures its noise floor),
+and counts for every other claim whose missing runs are among its own. Claims of a lower turn come first. :func:`decide`
+plays the best step of all papers, judges again, and goes on. Every finished run is kept at once, so that it can be
+killed at any time and goes on where it was.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,15 +23,17 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.errors import MachineError, UserError
+from hanse.base.factories import named_choice
 from hanse.base.lock import Hold
 from hanse.lab.claims import statistics
 from hanse.lab.claims.claim import Claim
-from hanse.lab.claims.judge import REPEATS, Runs, Verdict, effect_of, job, jobs_of, judge
+from hanse.lab.claims.judge import REPEATS, Runs, Verdict, effect_of, job, jobs_of, judge, looks_of
 from hanse.lab.job import Job, Step, made
 from hanse.lab.papers.catalogue import available
 from hanse.lab.papers.compare import cost_key
 from hanse.lab.papers.runner import play_audited
-from hanse.lab.player import Work, play_all
+from hanse.lab.papers.tables import RECIPES, sources_of
+from hanse.lab.player import Work, environment, play_all
 
 PAUSE = "pause"
 """While a file of this name is in the folder, no round is played."""
@@ -52,6 +55,8 @@ class Planned:
         again: whether they are repeats on another instruction set.
         seconds: what they cost, in processor time.
         worth: how many claims they decide, on average.
+        paper: whose claims.
+        turn: of the claim that it was chosen for.
     """
 
     claims: tuple[str, ...]
@@ -59,6 +64,13 @@ class Planned:
     again: bool
     seconds: float
     worth: float
+    paper: str
+    turn: int
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What the planner sorts by, lowest first: the turn, then the cost of a decided claim."""
+        return self.turn, self.seconds / self.worth
 
 
 @dataclass
@@ -113,12 +125,13 @@ def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) 
         def worth(want: _Want) -> float:
             return sum(w.chance for w in wants if w.again == want.again and w.jobs.keys() <= want.jobs.keys())  # noqa: B023
 
-        best = max(wants, key=lambda want: (want.claim.first, worth(want) / want.cost))
+        best = min(wants, key=lambda want: (want.claim.turn, want.cost / worth(want)))
         new = tuple(found for key, found in best.jobs.items() if (key, best.again) not in had)
         had |= {(key, best.again) for key in best.jobs}
         told = [w for w in wants if {(key, w.again) for key in w.jobs} <= had]
         names = tuple(w.claim.name for w in told)
-        steps.append(Planned(names, new, best.again, best.cost, sum(w.chance for w in told)))
+        worth_it = sum(w.chance for w in told)
+        steps.append(Planned(names, new, best.again, best.cost, worth_it, best.claim.paper, best.claim.turn))
         wants = [want for want in wants if want not in told]
     return steps
 
@@ -126,12 +139,11 @@ def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) 
 def _want(verdict: Verdict, runs: Runs) -> _Want | None:
     """Return what a claim needs next; None if it is decided, has had its last look, or has no data here."""
     claim, judged = verdict.claim, verdict.judged
-    if judged.word not in ("open", "not run") or _away(claim):
+    if judged.word not in ("open", "not run") or away(claim):
         return None
     if judged.effect is not None and verdict.floor is None and (again := _repeats(verdict, runs)):
         return _Want(claim, again, again=True, chance=1.0)
-    looks = statistics.FLIP_LOOKS if claim.kind == "share" else statistics.LOOKS
-    at = next((n for n in looks if n > verdict.seeds), None)
+    at = next((n for n in looks_of(claim) if n > verdict.seeds), None)
     if at is None or not claim.arms:
         return None
     missing = {j.key: j for seed in range(at) for j in jobs_of(claim, seed) if not runs.of(j)}
@@ -160,15 +172,21 @@ def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
     return found
 
 
-def _away(claim: Claim) -> list[str]:
-    """Return the data sources of a claim that are not here."""
-    named = {arm.variant.sections["data"]["source"] for s in claim.arms for arm in s if arm.variant is not None}
+def away(claim: Claim) -> list[str]:
+    """Return the data sources of a claim that are not here; those of its table if it has no arms without them."""
+    named = {
+        named_choice(arm.variant.sections["data"]["source"], "digits")
+        for s in claim.arms
+        for arm in s
+        if arm.variant is not None
+    }
+    if not claim.arms:
+        named = {source for recipe in RECIPES for source in sources_of(claim.paper, claim.table, "paper", recipe)}
     return sorted(source for source in named if not available(source))
 
 
 def decide(
-    claims: Sequence[Claim],
-    folder: Path,
+    asked: Mapping[Path, Sequence[Claim]],
     *,
     hours: float | None = None,
     workers: int = 1,
@@ -178,11 +196,10 @@ def decide(
 ) -> tuple[list[Verdict], Mapping[str, str]]:
     """Play runs until every claim is decided or has had its last look, or the hours are over.
 
-    While the folder has a file ``pause``, it waits before the next round.
+    While a folder has a file ``pause``, no round of its runs is played.
 
     Args:
-        claims: of one paper.
-        folder: of its kept runs; it is locked meanwhile.
+        asked: by the folder of its kept runs, which is locked meanwhile, the claims of each paper.
         hours: after how many hours of wall clock no run is started any more; None: no limit.
         workers: how many processes play.
         console: where progress is drawn; None draws none.
@@ -190,36 +207,46 @@ def decide(
         clock: seconds.
 
     Returns:
-        The claims with their words, and why each run that failed did so, by its label.
+        The claims with their words, paper by paper, and why each run that failed did so, by its label.
 
     Raises:
-        UserError: another process works in the folder, its kept lines are damaged, or hours are not above 0.
+        UserError: another process works in a folder, its kept lines are damaged, or hours or workers are not above 0.
         MachineError: a result cannot be written; those before it are kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if hours is not None and not hours > 0:
         raise UserError(f"--hours {hours:g}: must be above 0")
-    end = None if hours is None else clock() + 3600 * hours
-    folder.mkdir(parents=True, exist_ok=True)
-    with Hold(folder) as hold:
-        hold.take()
-        runs = Runs(folder)
-        failures: dict[str, str] = {}
-        if (mended := runs.kept.mend()) is not None and console is not None:
-            console.print(mended, markup=False, highlight=False)
-        while True:
-            verdicts = judge(claims, runs)
-            steps = plan(verdicts, runs, failures)
-            if not steps or (end is not None and clock() >= end):
-                break
-            for asked in steps[0].jobs:
-                if end is not None and clock() >= end:
-                    break
-                failures |= _played([asked] if workers == 1 else steps[0].jobs, steps[0], runs, workers, console, work)
-                if workers > 1:
-                    break
-    labels = {j.key: j.label for claim in claims for seed in range(statistics.LOOKS[-1]) for j in jobs_of(claim, seed)}
-    return verdicts, {labels[key]: why for key, why in failures.items()}
+    if workers < 1:
+        raise UserError(f"--workers {workers}: must be at least 1")
+    end = math.inf if hours is None else clock() + 3600 * hours
+    books: dict[Path, Runs] = {}
+    verdicts: dict[Path, list[Verdict]] = {}
+    steps: dict[Path, list[Planned]] = {}
+    failures: dict[str, str] = {}
+
+    def look(folder: Path) -> None:
+        verdicts[folder] = judge(asked[folder], books[folder])
+        steps[folder] = plan(verdicts[folder], books[folder], failures)
+
+    with ExitStack() as held:
+        for folder in asked:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(Hold(folder)).take()
+            books[folder] = Runs(folder)
+            if (mended := books[folder].kept.mend()) is not None and console is not None:
+                console.print(mended, markup=False, highlight=False)
+            look(folder)
+        while (left := [folder for folder in asked if steps[folder]]) and clock() < end:
+            folder = min(left, key=lambda folder: steps[folder][0].rank)
+            step, runs = steps[folder][0], books[folder]
+            for some in [step.jobs] if workers > 1 else [(one,) for one in step.jobs]:
+                if clock() < end:
+                    failures |= _played(some, step, runs, workers, console, work)
+            look(folder)
+    every = (j for claims in asked.values() for c in claims for seed in range(statistics.LOOKS[-1])
+             for j in jobs_of(c, seed))  # fmt: skip
+    labels = {j.key: j.label for j in every if j.key in failures}
+    return [v for found in verdicts.values() for v in found], {labels[key]: why for key, why in failures.items()}
 
 
 def _played(
@@ -260,7 +287,7 @@ def play_pausing(asked: Job, step: Step, *, pause: Path, work: Work) -> dict[str
 def _repeated(asked: Job, work: Work) -> dict[str, Any]:
     """Play a job in a process of its own, whose numerical libraries use another instruction set than ours."""
     ours = str(made()["instructions"])
-    with _environment(_OTHER[ours]), multiprocessing.get_context("spawn").Pool(1) as pool:
+    with environment(_OTHER[ours]), multiprocessing.get_context("spawn").Pool(1) as pool:
         found: dict[str, Any] = pool.apply(_again, (asked, work, ours))
         return found
 
@@ -275,21 +302,6 @@ def _again(asked: Job, work: Work, ours: str) -> dict[str, Any]:
         return work(asked, lambda rounds: None)
 
 
-@contextmanager
-def _environment(told: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started in this block."""
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
     """Return the plan as plain values, its runs by their labels.
 
@@ -298,6 +310,8 @@ def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
     """
     return [
         {
+            "paper": step.paper,
+            "turn": step.turn,
             "claims": list(step.claims),
             "runs": [found.label for found in step.jobs],
             "again": step.again,
@@ -308,24 +322,20 @@ def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
     ]
 
 
-def printed_plan(steps: Sequence[Planned], claims: Sequence[Claim]) -> RichTable:
+def printed_plan(steps: Sequence[Planned]) -> RichTable:
     """Return the plan as a table for a terminal: what each step decides, its runs, its hours and those until then.
 
     Args:
         steps: the steps.
-        claims: the claims, of which those without data here are named below.
     """
-    away = sorted({source for claim in claims for source in _away(claim)})
     hours = 0.0
     table = RichTable(title="The next runs, to the next look of each claim", title_justify="left")
-    for name in ("claims", "runs", "hours", "hours until then", "claims decided, on average"):
+    for name in ("paper", "claims", "runs", "hours", "hours until then", "claims decided, on average"):
         table.add_column(name, overflow="fold")
     for step in steps:
         hours += step.seconds / 3600
         again = " again, on other instructions" if step.again else ""
+        times = (f"{step.seconds / 3600:.2f}", f"{hours:.2f}")
         names = "; ".join(step.claims)
-        table.add_row(
-            names, f"{len(step.jobs)}{again}", f"{step.seconds / 3600:.2f}", f"{hours:.2f}", f"{step.worth:.1f}"
-        )
-    table.caption = f"data not here: {', '.join(away)}" if away else None
+        table.add_row(step.paper, names, f"{len(step.jobs)}{again}", *times, f"{step.worth:.1f}")
     return table

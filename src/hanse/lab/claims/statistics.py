@@ -87,6 +87,13 @@ class Judged:
     level: float = ALPHA
     lesser: bool = False
 
+    @property
+    def said(self) -> str:
+        """The word as a reader sees it, of an open claim with the seeds that would decide it."""
+        if self.word == "open":
+            return f"open (needs {self.needed or 'over 10,000'})"
+        return "confirmed in direction, not in size" if self.lesser else self.word
+
 
 def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
     """Return the last look that so many seeds allow and its share of the 5 %; None before the first.
@@ -249,7 +256,7 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
 
     *confirmed*: the interval is clear of 0 on the claimed side; *contradicted*: on the other side; *no such effect*: it
     contains 0 and lies below the smallest effect that matters; *open*: none of these. An effect that is confirmed and
-    lies below the smallest that matters is ``lesser``.
+    lies below the smallest that matters is ``lesser``: it is confirmed in direction, not in size.
 
     Args:
         effects: of each claim; None: fewer seeds than its first look has. A claim counts in Holm's correction whether

@@ -1,8 +1,7 @@
-"""Our numbers beside the published ones: each cell's mean over the seeds, its best variant, the order of algorithms.
+"""Our numbers beside the published ones: each cell's mean over the seeds and its best variant.
 
-:func:`rows` turns a table that was run into one :class:`Row` for each cell. From these, :func:`orders` says in each
-setting whether the algorithms come in the paper's order, and :func:`curves` returns what the rounds looked like.
-:func:`cpu_hours` estimates the cost of the full table from what was run.
+:func:`rows` turns a table that was run into one :class:`Row` for each cell, and :func:`curves` returns what the rounds
+looked like. :func:`cpu_hours` estimates the cost of the full table from what was run.
 
 A cell's number (:attr:`hanse.lab.papers.tables.Cell.measure`) is a figure at some round, the best figure up to it, or a
 comparison with another run. That comparison is GTFLAT's effective round (Definition 3) or the improvement of it
@@ -12,7 +11,6 @@ over the seeds, each measured by itself.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
+from hanse.base.factories import named_choice
 from hanse.lab.papers.runner import Reading, TableOutcome, expand
 from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.compare import best_so_far, effective_round, improvement
@@ -89,37 +87,6 @@ class Row:
     cell: Cell
     best: VariantScore
     variants: tuple[VariantScore, ...]
-
-
-@dataclass(frozen=True)
-class Swap:
-    """Two algorithms that come in one order in the paper and in the other one here.
-
-    Attributes:
-        above: the algorithm with the higher published number.
-        below: the one with the lower.
-        clear: whether the gap is larger than the deviation of the difference, ``sqrt(sd_a^2 + sd_b^2)``, both in the
-            paper and here. It is false where a deviation of ours is not known, as with one seed.
-    """
-
-    above: str
-    below: str
-    clear: bool
-
-
-@dataclass(frozen=True)
-class Order:
-    """How the algorithms of one setting are ordered, compared with the paper.
-
-    Attributes:
-        setting: the group and column.
-        correlation: Spearman's rank correlation with the published numbers, -1 to 1; None if either side has no order.
-        swaps: the pairs of algorithms in the other order.
-    """
-
-    setting: str
-    correlation: float | None
-    swaps: tuple[Swap, ...]
 
 
 @dataclass(frozen=True)
@@ -214,24 +181,6 @@ def _sd(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def seed_values(outcome: TableOutcome, row: Row) -> dict[int, float]:
-    """Return the number that each seed alone gives for a row's best variant.
-
-    Args:
-        outcome: the table with its results.
-        row: one of its rows, from :func:`rows`.
-
-    Returns:
-        The number by seed, in the table's unit; seeds without one are left out.
-    """
-    runs = {
-        reading.seed: _pair(outcome, reading)
-        for reading in outcome.readings
-        if reading.cell is row.cell and reading.variant.name == row.best.variant
-    }
-    return _by_seed(row.cell, runs, outcome.table)
-
-
 def finished(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
     """Return the results of the finished runs of a row's best variant, one for each seed."""
     keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
@@ -304,70 +253,6 @@ def _one(cell: Cell, tested: NDArray[np.int64], ours: Floats, theirs: Floats) ->
     return improvement(reached, effective_round(tested, theirs, target))
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation of two lists of numbers, tied numbers at their mean rank.
-
-    Args:
-        first: ``[n]``.
-        second: ``[n]``, in the same order.
-
-    Returns:
-        A number from -1 to 1; None for fewer than two numbers, or if all numbers of a list are equal.
-
-    Example:
-        >>> round(rank_correlation([94.1, 90.2, 88.0], [71.0, 74.5, 60.3]), 2)
-        0.5
-    """
-    a, b = rankdata(first), rankdata(second)
-    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def orders(found: Sequence[Row]) -> list[Order]:
-    """Return how the algorithms of each setting are ordered, compared with the paper.
-
-    Args:
-        found: the rows of a table. Those that are not ranked, not published or without a number do not take part.
-
-    Returns:
-        One entry for each setting with at least two rows that take part.
-    """
-    result = []
-    for setting in dict.fromkeys(row.cell.setting for row in found):
-        here = [r for r in found if r.cell.setting == setting and r.cell.ranked]
-        here = [r for r in here if r.cell.published is not None and r.best.mean is not None]
-        if len(here) > 1:
-            theirs, ours = ([side(r)[0] for r in here] for side in (_theirs, _ours))
-            swaps = [s for pair in itertools.combinations(here, 2) if (s := _swap(*pair)) is not None]
-            result.append(Order(setting, rank_correlation(theirs, ours), tuple(swaps)))
-    return result
-
-
-def _theirs(row: Row) -> tuple[float, float]:
-    """Return the published number and its deviation, 0 if none is printed."""
-    published = row.cell.published
-    assert published is not None
-    return published.mean, published.sd or 0.0
-
-
-def _ours(row: Row) -> tuple[float, float]:
-    """Return our number and its deviation, 0 if it is not known."""
-    assert row.best.mean is not None
-    return row.best.mean, row.best.sd or 0.0
-
-
-def _swap(a: Row, b: Row) -> Swap | None:
-    """Return the swap of two rows; None if they come in the same order, or are equal on either side."""
-    if _theirs(a)[0] < _theirs(b)[0]:
-        a, b = b, a
-    gaps = [(side(a)[0] - side(b)[0], math.hypot(side(a)[1], side(b)[1])) for side in (_theirs, _ours)]
-    if not (gaps[0][0] > 0 > gaps[1][0]):
-        return None
-    measured = all(row.best.sd is not None or not row.cell.variants for row in (a, b))  # what is computed is exact
-    return Swap(a.cell.algorithm, b.cell.algorithm, measured and all(abs(gap) > spread for gap, spread in gaps))
-
-
 def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
     """Return the curves of the best variants.
 
@@ -437,4 +322,6 @@ def cost_key(given: Mapping[str, Any]) -> tuple[str, str]:
     Args:
         given: an experiment as nested plain values.
     """
-    return f"{given.get('model', {}).get('name')} on {given['data']['source']}", str(given["mechanism"]["name"])
+    return f"{given.get('model', {}).get('name')} on {named_choice(given['data']['source'], 'digits')}", str(
+        given["mechanism"]["name"]
+    )

@@ -1,8 +1,9 @@
 """The tables whose numbers need no run of their own.
 
 They are GTFLAT's Example 1, the fits of iPFL's Table 7 (of the printed numbers, and of our own where the runs are
-kept), and the class counts of iPFL's clients. A table's file names its function as ``computed``, one of
-:data:`COMPUTED`. Such a function takes the table's cells and its ``values`` and returns one number for each cell.
+kept), the class counts of iPFL's clients, and what the papers prove (:mod:`hanse.lab.papers.theorems`). A table's file
+names its function as ``computed``, one of :data:`COMPUTED`. Such a function takes the table's cells and its ``values``
+and returns one number for each cell.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.factories import named_choice
 from hanse.data.sources import is_here
 from hanse.games import replicator
 from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
 from hanse.lab.papers.runner import job_of
 from hanse.lab.papers.tables import Cell, Computed, build_table, read_table
+from hanse.lab.papers.theorems import joining, self_enforcement, theorems
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
@@ -106,7 +109,7 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
         numbers = [value for value in each if value is not None]
         if len(numbers) < len(each):
             return None
-        found[variant.sections["data"]["samples_per_client"]] = 100.0 * fmean(numbers)
+        found[variant.sections["data"]["partition"]["samples_per_client"]] = 100.0 * fmean(numbers)
     return found
 
 
@@ -128,7 +131,8 @@ def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[floa
     from hanse.data import DataSpec, build
 
     data = cells[0].variants[0].sections["data"]
-    counts = build(DataSpec(**data)).class_counts() if data["source"] == "digits" or is_here(data["source"]) else None
+    source = named_choice(data["source"], "digits")
+    counts = build(DataSpec(**data)).class_counts() if source == "digits" or is_here(source) else None
     if counts is None:
         return []
     found = []
@@ -141,5 +145,12 @@ def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[floa
     return found
 
 
-COMPUTED: Mapping[str, Computed] = {"example1": _example1, "fit": _fit, "class_counts": _class_counts}
+COMPUTED: Mapping[str, Computed] = {
+    "example1": _example1,
+    "fit": _fit,
+    "class_counts": _class_counts,
+    "theorems": theorems,
+    "self_enforcement": self_enforcement,
+    "joining": joining,
+}
 """What a file names as ``computed``."""

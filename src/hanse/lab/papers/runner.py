@@ -222,7 +222,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
 
         def go(observers: Sequence[Any]) -> Run:
             result = run(job.experiment, out=folder, observers=observers)
-            if not result.interrupted and (folder / "ledger.db").exists():
+            if not result.interrupted and (folder / "ledger.json").exists():
                 books.update({"audit": _audit(folder)}, **_trades(folder))
             return result
 
@@ -237,7 +237,7 @@ MOST_TRADERS = 40  # whose trades are kept pair by pair
 def _trades(folder: Path) -> dict[str, Any]:
     """Return ``trades`` of a run directory, as :func:`play_audited` describes it; nothing without a small market."""
     from hanse.reports.market import traded
-    from hanse.runs.record import recorded_markets
+    from hanse.runs.recorded_market import recorded_markets
 
     rounds = list(recorded_markets(folder))
     if not rounds or len(rounds[0].clients) > MOST_TRADERS:
@@ -248,9 +248,9 @@ def _trades(folder: Path) -> dict[str, Any]:
 
 def _audit(folder: Path) -> dict[str, Any]:
     """Return ``audit`` of a run directory: whether the ledger verifies and, for a market, every check of the audit."""
-    from hanse.ledger.place import open_ledger
+    from hanse.ledger.run_ledger import open_ledger
     from hanse.reports.audit import audit_run
-    from hanse.runs.record import recorded_markets
+    from hanse.runs.recorded_market import recorded_markets
 
     with open_ledger(folder) as ledger:
         verdict = ledger.verify()
@@ -303,7 +303,7 @@ def audits(outcome: TableOutcome) -> list[str]:
 
 
 def _checks(job: Job, audit: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the checks of a kept audit, those of older ones by what they looked at.
+    """Return the checks of a kept audit; those that were kept under another name are called by what they looked at.
 
     "isolation" and "budget balance" could not fail. "local optimality" looked at imports that were left out only where
     Algorithm 2 does not stop at the first seller that does not pay.

@@ -5,24 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from hanse.base.files import write_whole
-from hanse.lab.papers.changes import changed, unfinished
-from hanse.lab.papers.compare import Order, Row, VariantScore, cpu_hours, orders, rows
+from hanse.lab.papers.changes import changed
+from hanse.lab.papers.compare import Row, VariantScore, cpu_hours, rows
 from hanse.lab.papers.figures import charts
 from hanse.lab.papers.runner import TableOutcome, audits
-from hanse.lab.papers.tables import SCALES, PaperTable, Printed
+from hanse.lab.papers.tables import PaperTable, Printed
 from hanse.reports.chart import Chart, to_csv
 
 
@@ -55,7 +52,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
-    """Return everything: :func:`as_json` with the variants, the orders, the scale's changes, the costs and failures."""
+    """Return everything: :func:`as_json` with the variants, the scale's changes, the costs and failures."""
     found = rows(outcome)
     hours, missing = cpu_hours(outcome, full)
     lines = []
@@ -75,42 +72,10 @@ def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
         "changes": changed(outcome.table, full),
         "notes": list(outcome.table.notes),
         "rows": lines,
-        "orders": [
-            {
-                "setting": o.setting,
-                "rank_correlation": o.correlation,
-                "swapped": [{"above": s.above, "below": s.below, "clear": s.clear} for s in o.swaps],
-            }
-            for o in orders(found)
-        ],
-        "ms_per_round": _costs(outcome),
         "cpu_seconds": sum(r["cpu_seconds"] for r in outcome.results.values()),
         "paper_scale": {"cpu_hours": hours, "not_measured": missing},
         "audits": audits(outcome),
         "failures": dict(outcome.failures),
-    }
-
-
-def _costs(outcome: TableOutcome) -> dict[str, float]:
-    """Return the mean milliseconds of processor time a round by algorithm, over all its runs: what else the machine
-    did does not count. Rows that read the same runs (the clients of one
-    run) are one entry.
-    """
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for reading in outcome.readings:
-        result = outcome.results.get(reading.job.key)
-        if result is not None and reading.cell.measure != "improvement":  # the same runs as the effective rounds
-            cost = 1e3 * result["cpu_seconds"] / max(1, reading.job.rounds)
-            found.setdefault((reading.cell.group, reading.cell.algorithm), {})[reading.job.key] = cost
-    same: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (group, row), costs in found.items():
-        same.setdefault((group, tuple(costs)), []).append(row)
-    alone = Counter(group for group, _ in same)
-    return {
-        group if len(names) > 1 and alone[group] == 1 else f"{group} {', '.join(names)}": float(
-            np.mean(list(found[group, names[0]].values()))
-        )
-        for (group, _), names in same.items()
     }
 
 
@@ -159,45 +124,15 @@ def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], d
         yield group, list(dict.fromkeys(c for c, _ in here)), list(dict.fromkeys(a for _, a in here)), here
 
 
-def _agreed(found: Sequence[Row]) -> list[Order]:
-    """Return the orders that say something: of settings in which both sides have one."""
-    return [order for order in orders(found) if order.correlation is not None]
-
-
-def _said(order: Order) -> str:
-    if not order.swaps:
-        pairs = "the same order as the paper's"
-    else:
-        named = (f"{s.below} over {s.above}{' (clear)' if s.clear else ''}" for s in order.swaps)
-        pairs = "unlike the paper, " + ", ".join(named)
-    return f"{order.setting}: rank correlation {order.correlation:.2f}; {pairs}"
-
-
-CLEAR = (
-    "'clear': both gaps, the paper's and ours, are larger than the deviations sqrt(sd_a^2 + sd_b^2), "
-    "0 where none is printed; never with one seed"
-)
-
-
-_FEW_COSTS = 6  # so many are told one by one
-
-
-def _tail(outcome: TableOutcome, full: PaperTable, *, hours_at: Collection[str] = SCALES) -> list[str]:
-    """Return the lines on audits and on time; how long all would take is said at the scales ``hours_at``."""
-    known = _costs(outcome)
-    told = sorted(known, key=known.__getitem__)[:: len(known) - 1] if len(known) > _FEW_COSTS else list(known)
-    costs = [f"{name} {known[name]:.1f}" for name in told]
+def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
+    """Return the lines on audits, and on the time that the whole table would take."""
     hours, missing = cpu_hours(outcome, full)
-    span = "" if len(told) == len(known) else f", the least and the most of {len(known)}"
-    lines = [f"Milliseconds of processor time a round{span}: {'; '.join(costs)}."] if costs else []
-    unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
-    if hours > 0 and outcome.table.scale in hours_at:
-        full_size = outcome.table.scale == "paper"
-        rough = "" if full_size else f", measured on rounds of scale {outcome.table.scale}, which are cheaper"
-        about = "about" if full_size else "more than"
-        machine = "on the machine of these runs"
-        lines.append(f"At paper scale this table takes {about} {hours:.1f} processor hours {machine}{unknown}{rough}.")
-    return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
+    lines = [f"Audit: {line}." for line in audits(outcome)]
+    if hours > 0:
+        unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
+        about = "about" if outcome.table.scale == "paper" else "more than"
+        lines.append(f"At paper scale this table takes {about} {hours:.1f} processor hours here{unknown}.")
+    return lines
 
 
 def _made(table: PaperTable) -> str:
@@ -214,7 +149,7 @@ def _announced(table: PaperTable, lines: Sequence[str]) -> str:
 
 
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
-    """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
+    """Print the cells beside the paper's, what the scale changed, and the time."""
     table, found = outcome.table, rows(outcome)
     unit = "units as the columns say" if table.unit == "as named" else table.unit
     below = ", below it the paper's" if any(row.cell.published is not None for row in found) else ""
@@ -232,13 +167,8 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
             name: [_cell(here.get((name, row)), outcome.seeds, printed=printed[name]) for row in algorithms]
             for name in columns
         }
-        for shown in _fitting(group, algorithms, cells, console.width):
+        for shown in _fitting(group, algorithms, cells, console.width, labelled=any(printed.values())):
             console.print(shown)
-    agreed = _agreed(found)
-    for order in agreed:
-        console.print(_said(order), markup=False, highlight=False)
-    if any(swap.clear for order in agreed for swap in order.swaps):
-        console.print(CLEAR, markup=False, highlight=False, style="dim")
     for line in (*_tail(outcome, full), *(f"Note: {note}." for note in table.notes)):
         console.print(line, markup=False, highlight=False, style="dim")
 
@@ -259,7 +189,7 @@ _BORDER = 3  # a column's line and its two spaces
 
 
 def _fitting(
-    group: str, algorithms: Sequence[str], cells: Mapping[str, Sequence[Text]], width: int
+    group: str, algorithms: Sequence[str], cells: Mapping[str, Sequence[Text]], width: int, *, labelled: bool
 ) -> Iterator[RichTable]:
     """Yield a group as tables one below the other, each as wide as the terminal allows, so that no name is cut and no
     number is broken; headings may take several lines.
@@ -269,8 +199,9 @@ def _fitting(
         algorithms: the names of the rows.
         cells: of each column the cells, one a row.
         width: how many characters a line of the terminal has.
+        labelled: whether the cells have ours and below it the paper's, which the row's name then says.
     """
-    names = max(cell_len(name) for name in algorithms) + _BORDER + 1
+    names = max(cell_len(name) for name in algorithms) + _BORDER + 1 + cell_len(": ours") * labelled
     least = {
         name: max(cell_len(word) for word in (*name.split(), *(line for c in lines for line in c.plain.split("\n"))))
         for name, lines in cells.items()
@@ -290,62 +221,45 @@ def _fitting(
         for name in piece:  # a terminal too narrow for one column breaks a number, and does not cut it
             shown.add_column(name, overflow="fold", width=None if spare < 0 else wide[name])
         for position, algorithm in enumerate(algorithms):
-            shown.add_row(algorithm, *(cells[name][position] for name in piece))
+            lines = [f"{algorithm}: ours" if labelled else algorithm, *(["the paper's"] if labelled else [])]
+            shown.add_row("\n".join(lines), *(cells[name][position] for name in piece))
         yield shown
 
 
-def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | None = None) -> str:
-    """Return the table as Markdown: a block a group, each cell ours and the paper's.
-
-    ``whole``: the table with the cells that have no number yet, where ``outcome`` has only those that do; what is
-    missing is said apart from what the scale changes.
-    """
+def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
+    """Return the table as Markdown: a block a group, each cell ours and the paper's."""
     table, found = outcome.table, rows(outcome)
-    differing = changed(whole or table, full)
+    differing = changed(table, full)
     lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
     lines += [*(f"- {line}" for line in differing), ""] if differing else []
-    missing = unfinished(_with_numbers(table, found), whole) if whole is not None else []
-    lines += ["Not run yet:", "", *(f"- {line}" for line in missing), ""] if missing else []
     lines += [_read_as(outcome, found), ""]
     for group, columns, algorithms, here in _blocks(found):
         lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         of = {name: [row for (column, _), row in here.items() if column == name] for name in columns}
-        counts = {name: _counts(of[name]) for name in columns}
+        whole = {name: _counts(of[name]) for name in columns}
         printed = {name: any(row.cell.published is not None for row in of[name]) for name in columns}
         for algorithm in algorithms:
-            cells = []
-            for column in columns:
-                row = here.get((column, algorithm))
-                variant = f" ({row.best.variant})" if row is not None and row.best.variant else ""
-                few = row.best.few(outcome.seeds) if row is not None and row.best.n > 0 else ""
-                few = f" ({few})" if few else ""
-                if row is None:
-                    cells.append("")
-                    continue
-                theirs = f" / {_figures(row.cell.published, whole=counts[column])}" if printed[column] else ""
-                cells.append(f"{_figures(row.best, whole=counts[column])}{variant}{few}{theirs}")
+            cells = [
+                _markdown(here.get((name, algorithm)), outcome.seeds, whole=whole[name], printed=printed[name])
+                for name in columns
+            ]
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")
         lines.append("")
-    agreed = _agreed(found)
-    lines += [f"- {_said(order)}" for order in agreed]
-    lines += [f"- {CLEAR}"] if any(swap.clear for order in agreed for swap in order.swaps) else []
-    lines += [""]
-    # a page tells the hours of what is not whole once, from all of its runs
-    lines += _tail(outcome, full, hours_at=("paper",) if whole else SCALES)
-    lines += ["", *(f"- {note}" for note in table.notes), ""]
+    lines += [*_tail(outcome, full), "", *(f"- {note}" for note in table.notes), ""]
     if outcome.failures:
         lines += ["Failed:", "", *(f"- {label}: {why}" for label, why in outcome.failures.items()), ""]
     return "\n".join(lines)
 
 
-def _with_numbers(table: PaperTable, found: Sequence[Row]) -> PaperTable:
-    """Return the table with only those variants of its cells that have a number."""
-    known = {row.cell.place: {score.variant for score in row.variants if score.mean is not None} for row in found}
-    cells = (
-        replace(cell, variants=tuple(v for v in cell.variants if v.name in known.get(cell.place, ())))
-        for cell in table.cells
-    )
-    return replace(table, cells=tuple(cells))
+def _markdown(row: Row | None, seeds: int, *, whole: bool, printed: bool) -> str:
+    """Return a cell: ours, the setting that was best, the seeds if they are few, and the paper's where it prints any in
+    this column.
+    """
+    if row is None:
+        return ""
+    few = row.best.few(seeds) if row.best.n > 0 else ""
+    said = [_figures(row.best, whole=whole), *(f"({text})" for text in (row.best.variant, few) if text)]
+    return " ".join([*said, *(["/", _figures(row.cell.published, whole=whole)] if printed else [])])
 
 
 _LONGEST = 100  # characters of a file's name that say what a table was cut down to

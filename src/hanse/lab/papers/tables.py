@@ -13,21 +13,21 @@ each. An entry of these lists is a table with a ``name``; or a name alone, which
 ``[row.NAME]`` explains; or a table that is ``like`` such a name except for what it says itself. An entry may have:
 
 * ``experiment``: settings of the cell's experiment. Those of the file come first, then those of the group, column, row
-  and variant, each over the ones before. ``without`` lists keys (``"data.alpha"``) that are taken away first.
+  and variant, each over the ones before. ``without`` lists keys (``"data.partition.alpha"``) that are taken away first.
 * ``values``: what replaces ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
 * ``scales``, ``recipes``: the only scales and recipes that have this entry.
 * ``if_here``, ``unless_here``: it exists only with, or only without, the file of this data set. ``missing`` is what is
   said of a group that is absent for this reason.
 * ``columns``, ``rows``: the only ones that a group (or, for ``columns``, a row) has.
 * ``changes``: what the presence of a group changes against the paper, in words.
-* ``metric``, ``factor`` or ``over`` (a divisor in its place), ``at``, ``measure``, ``against`` (a row), ``ranked``,
+* ``metric``, ``factor`` or ``over`` (a divisor in its place), ``at``, ``measure``, ``against`` (a row),
   ``tags``: see :class:`Cell`.
 * ``printed``: its name in ``[published]``; false for a column that is not printed.
 * ``variants`` (rows only): the hyper-parameters that were tried, as entries.
 
 **Published numbers.** ``[published.GROUP]`` has a list for each row, in the order of the group's printed columns: a
 number, ``[mean, sd]``, or "-" for none. ``published_over`` divides what is printed. A whole file may also have
-``without``, ``metric``, ``factor``, ``measure``, ``at`` and ``ranked``.
+``without``, ``metric``, ``factor``, ``measure`` and ``at``.
 
 **Scales.** Any value may be written ``{ paper = 400, small = 40, smoke = 6 }``. A scale that is not named has the
 paper's value; if that is not named either, there is no such key at this scale. "paper" is the paper's own size,
@@ -55,6 +55,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from hanse.base.errors import UserError, nearest
+from hanse.base.factories import named_choice
 from hanse.data.sources import is_here
 
 Scale = Literal["smoke", "small", "paper"]
@@ -105,7 +106,6 @@ class Cell:
         variants: the hyper-parameters to try; none for a computed cell.
         at: after how many rounds the number is read.
         published: the published number; None if there is none.
-        ranked: whether it takes part in the order of the algorithms. An upper bound, for one, does not.
         tags: the words by which ``--only`` finds it, in lower case.
         measure: the figure "at" that round, the "best" until then, the effective "rounds" and their "improvement"
             against another run (see :mod:`hanse.lab.papers.compare`), or the "share" of the seeds in which something
@@ -122,7 +122,6 @@ class Cell:
     variants: tuple[Variant, ...]
     at: int
     published: Printed | None = None
-    ranked: bool = True
     tags: frozenset[str] = frozenset()
     measure: Measure = "at"
     computed: float | None = None
@@ -271,13 +270,13 @@ def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTab
 # The keys that an entry and a file may have. Any other key is a mistake, which would otherwise be silently ignored.
 ENTRY = {
     "name", "like", "experiment", "without", "values", "scales", "recipes", "if_here", "unless_here", "missing",
-    "columns", "rows", "changes", "metric", "factor", "over", "published_over", "at", "measure", "against", "ranked",
+    "columns", "rows", "changes", "metric", "factor", "over", "published_over", "at", "measure", "against",
     "tags", "printed", "variants",
 }  # fmt: skip
 FILE = {
     "citation", "tables", "title", "like", "seeds", "unit", "figure", "computed", "by", "groups", "columns", "rows",
     "group", "column", "row", "experiment", "without", "values", "published", "changes", "notes", "absent", "metric",
-    "factor", "measure", "at", "ranked", "authors", "differences",
+    "factor", "measure", "at", "authors", "differences",
 }  # fmt: skip
 Document = dict[str, Any]
 Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
@@ -382,11 +381,16 @@ def _at_scale(value: Any, scale: Scale) -> Any:
 
 
 def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
-    """Return nested settings with others laid over them; of a setting that both have, the one above counts."""
+    """Return nested settings with others laid over them; of a setting that both have, the one above counts.
+
+    A table without a name that is laid over a name gives options to it, as ``--set`` does.
+    """
     both = dict(below)
     for key, value in above.items():
-        nested = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
-        both[key] = _laid(both[key], value) if nested else value
+        under = both.get(key)
+        if isinstance(value, Mapping) and isinstance(under, str) and under != "none" and "name" not in value:
+            under = {"name": under}
+        both[key] = _laid(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
     return both
 
 
@@ -463,8 +467,8 @@ def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") ->
     groups = _entries(read_table(paper, name, scale, recipe), "group")
     asked = [g for g in groups if scale in g.get("scales", SCALES) and recipe in g.get("recipes", RECIPES)]
     here = [g for g in asked if "missing" in g or _stands(g, scale, recipe)]
-    found = (group.get("experiment", {}).get("data", {}).get("source") for group in here)
-    return list(dict.fromkeys(source for source in found if source is not None))
+    found = (named_choice(group.get("experiment", {}).get("data", {}).get("source"), "") for group in here)
+    return list(dict.fromkeys(source for source in found if source))
 
 
 def names_of(table: PaperTable) -> dict[str, list[str]]:
@@ -544,7 +548,8 @@ def _words(document: Document, *entries: Document) -> frozenset[str]:
     """Return the words by which ``--only`` finds a cell of these entries: those of their names, tags and sources."""
     texts = [_filled(entry["name"], _values(document, *entries)) for entry in entries]
     words = " ".join(texts).lower().replace(",", " ").split()
-    sources = [source for e in entries if (source := e.get("experiment", {}).get("data", {}).get("source"))]
+    given = (e.get("experiment", {}).get("data", {}).get("source") for e in entries)
+    sources = [source for one in given if (source := named_choice(one, ""))]
     tags = [tag for entry in entries for tag in entry.get("tags", ())]
     return frozenset({word.strip("():") for word in words} | {*tags, *sources})
 
@@ -618,7 +623,6 @@ def _cell(document: Document, place: Sequence[Document], number: Any, scale: Sca
         variants=runs,
         at=_filled(said.get("at", document.get("at", rounds)), values),
         published=_published(number, said.get("published_over", 1)),
-        ranked=all(entry.get("ranked", True) for entry in (document, *place)),
         tags=_words(document, *place),
         measure=said.get("measure") or document.get("measure", "at"),
         metric=tuple(metric) if isinstance(metric, list) else metric,
@@ -639,11 +643,13 @@ def _experiment(document: Document, layers: Sequence[Document]) -> Document:
 
 
 def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:
-    """Return nested settings without the one at a path of keys, if it is there."""
+    """Return nested settings without the one at a path of keys, if it is there, and without a table that it empties."""
     first, *rest = path
-    if rest and first in sections:
-        return {**sections, first: _without(sections[first], rest)}
-    return {key: value for key, value in sections.items() if key != first}
+    inside = sections.get(first, {})
+    if rest and not isinstance(inside, Mapping):
+        return dict(sections)
+    below = _without(inside, rest) if rest else {}
+    return {key: below if key == first else value for key, value in sections.items() if key != first or below}
 
 
 def _published(number: Any, over: float) -> Printed | None:

@@ -8,19 +8,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from torch import Tensor
+from pydantic import Field
 
 from hanse.base.factories import Rate, Weight
-from hanse.core.part import Context, Mechanism, Settlement, SettlePart, State, ValuePart, Values, View
+from hanse.core.part import (
+    Aggregate,
+    AggregatePart,
+    Context,
+    Group,
+    Mechanism,
+    Settlement,
+    SettlePart,
+    State,
+    ValuePart,
+    Values,
+    View,
+)
 from hanse.core.port import Request
 from hanse.core.telling import Joining, Telling, Terms
 from hanse.games.market import Market, Stop
-from hanse.mechanisms.ipfl import IPFL, CosineGram, Trade, Traits, ipfl
+from hanse.lab.papers.authors import AuthorsMarket
+from hanse.mechanisms.ipfl import Offers, market_of
 from hanse.mechanisms.pifl import Tokens
 from hanse.mechanisms.value import GTG
+from hanse.mechanisms.weigh import sample_shares
+
+
+@dataclass(frozen=True)
+class CappedShares(AggregatePart):
+    """Sample shares, of which none is above a bound before they are made to sum to 1: even weights without a game.
+
+    Attributes:
+        most: the bound.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> (group,) = rehearse("fedavg").groups
+        >>> CappedShares(most=0.001).aggregate(group, {}).weights.tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+
+    kind = "average"
+    most: Annotated[float, Field(gt=0, le=1)] = 0.25
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the weights ``[m]``.
+
+        Args:
+            group: the seats of a row; ``num_samples`` is read.
+            state: of this part, which keeps none: ``{}``.
+        """
+        shares = np.minimum(sample_shares(group.num_samples), self.most)
+        return Aggregate(shares / shares.sum())
 
 
 @dataclass(frozen=True)
@@ -123,30 +165,30 @@ class ShuffledRewards(SettlePart):
 
 
 @dataclass(frozen=True)
-class RandomMarket(IPFL):
+class RandomMarket(AuthorsMarket):
     """iPFL with a random graph: at each market every client stands in another one's place.
 
     Distances, sizes, costs and eagerness are those of the client whose place it is, so that the graph has the same
     degrees and the same money changes hands, between clients drawn at random. The options are those of
-    :class:`hanse.mechanisms.ipfl.IPFL`.
+    :class:`hanse.lab.papers.authors.AuthorsMarket`.
 
     Examples:
         >>> RandomMarket(lam=1.0).mu
         0.2
     """
 
-    def _trade(self, view: View, declared: Traits, measured: Tensor, gram: CosineGram | None) -> Trade:
+    def _offers(self, view: View, state: State) -> Offers:
         """Return iPFL's market with the clients in random places."""
-        trade = super()._trade(view, declared, measured, gram)
-        order, market = view.draw("twin: whose place").permutation(len(trade.clients)), trade.market
-        placed = Market.of(
+        offers = super()._offers(view, state)
+        market, order = offers.market, view.draw("twin: whose place").permutation(offers.market.size)
+        mixed = Market.of(
             market.distance[np.ix_(order, order)],
             market.sizes[order],
             market.costs[order],
             market.eagerness[order],
             market.lam,
         )
-        return replace(trade, market=placed, graph=trade.graph[np.ix_(order, order)])
+        return replace(offers, market=mixed)
 
 
 def ipfl_at_random(
@@ -161,7 +203,7 @@ def ipfl_at_random(
     """iPFL with :class:`RandomMarket` in its place.
 
     Args:
-        lam: the weight of distances, as all options of :func:`hanse.mechanisms.ipfl.ipfl`.
+        lam: the weight of distances, as all options of :func:`hanse.lab.papers.authors.ipfl`.
         eta: the step with which centres are made.
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
@@ -178,4 +220,4 @@ def ipfl_at_random(
         pull_alone=pull_alone,
         last_market=last_market,
     )
-    return replace(ipfl(), name="ipfl", select=part, train=part, weigh=part, settle=part)
+    return market_of("ipfl", part)

@@ -215,7 +215,7 @@ def lora(
     tokens = getattr(shared, "config").vocab_size  # noqa: B009 - a module's attribute by its library
     if num_classes > tokens:
         raise UserError(
-            f"model.base: {base!r} has {tokens} tokens, and the data have {num_classes}; data.tokenizer must be "
+            f"model.base: {base!r} has {tokens} tokens, and the data have {num_classes}; data.source.tokenizer must be "
             f"{BYTES if base == TINY else base!r}"
         )
     body = _sharing_copy(shared)

@@ -19,7 +19,7 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
 from hanse.learning.native.library import Layer, Seat, library, read_dense, why_not_native
-from hanse.learning.program import constant_of, read_stack
+from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew
 
@@ -48,7 +48,7 @@ class NativeEngine(ScoringEngine):
     name = "native"
 
     def __init__(self, problem: Problem, workers: int = 1) -> None:
-        reason, compiled, specs = why_not_native(problem), library(), read_stack(problem)
+        reason, compiled, specs = why_not_native(problem), library(), problem.stack
         layers = None if specs is None else read_dense(specs)
         if reason is not None or isinstance(compiled, str) or layers is None:
             raise ValueError(reason)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from hanse.learning.job import Problem
-from hanse.learning.program import Spec, read_stack
+from hanse.learning.module_layers import Spec
 
 VERSION = 1
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
@@ -79,7 +79,7 @@ def why_not_native(problem: Problem) -> str | None:
     compiled = library()
     if isinstance(compiled, str):
         return compiled
-    specs = read_stack(problem)
+    specs = problem.stack
     if specs is None or read_dense(specs) is None:
         return "the model is not linear layers with ReLU or tanh between them"
     if problem.objective is not None:

@@ -1,0 +1,263 @@
+"""Merkle trees as in RFC 9162: a root that stands for a list, and proofs that something is in it or came after.
+
+Hashes are SHA-256, of a leaf with the prefix 0 and of an inner node with the prefix 1, so that one cannot be taken for
+the other. Trees of any length are defined: the left half is the largest power of two below the length.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+
+__all__ = ["Tree", "grow", "leaf_hash", "path_length", "root_from", "root_of", "verify_consistency", "verify_inclusion"]
+
+EMPTY = hashlib.sha256(b"").digest()
+
+
+def leaf_hash(leaf: bytes) -> bytes:
+    """Return the hash of a leaf (RFC 9162, 2.1.1)."""
+    return hashlib.sha256(b"\0" + leaf).digest()
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    """Return the hash of an inner node."""
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+def grow(peaks: list[bytes], count: int, leaf: bytes) -> None:
+    """Add a leaf to a tree of which only the peaks are kept: the roots of its largest complete subtrees.
+
+    Args:
+        peaks: one hash for each bit of ``count`` that is set, the largest subtree first; it is changed in place.
+        count: how many leaves there were before.
+        leaf: the leaf itself, not its hash.
+
+    Examples:
+        >>> peaks: list[bytes] = []
+        >>> for count, leaf in enumerate([b"a", b"b", b"c"]):
+        ...     grow(peaks, count, leaf)
+        >>> root_of(peaks) == Tree([b"a", b"b", b"c"]).root()
+        True
+    """
+    found = leaf_hash(leaf)
+    while count & 1:
+        found, count = _node(peaks.pop(), found), count >> 1
+    peaks.append(found)
+
+
+def root_of(peaks: Sequence[bytes]) -> bytes:
+    """Return the root hash of the tree that has these peaks; see :func:`grow`."""
+    if not peaks:
+        return EMPTY
+    found = peaks[-1]
+    for peak in reversed(peaks[:-1]):
+        found = _node(peak, found)
+    return found
+
+
+class Tree:
+    """The Merkle tree of a list of leaves.
+
+    Complete subtrees are hashed once, level by level, so a proof takes ``O(log n)``.
+
+    Args:
+        leaves: the leaves, in their order.
+
+    Examples:
+        >>> tree = Tree([b"a", b"b", b"c"])
+        >>> verify_inclusion(b"b", 1, 3, tree.inclusion(1), tree.root())
+        True
+    """
+
+    def __init__(self, leaves: Sequence[bytes] = ()) -> None:
+        self._levels: list[list[bytes]] = [[]]  # of level k: the hashes of the complete subtrees of 2^k leaves
+        for leaf in leaves:
+            self.append(leaf)
+
+    def __len__(self) -> int:
+        """Return the number of leaves."""
+        return len(self._levels[0])
+
+    def append(self, leaf: bytes) -> None:
+        """Add a leaf at the end."""
+        self._levels[0].append(leaf_hash(leaf))
+        level = 0
+        while len(self._levels[level]) % 2 == 0:
+            if level + 1 == len(self._levels):
+                self._levels.append([])
+            left, right = self._levels[level][-2:]
+            self._levels[level + 1].append(_node(left, right))
+            level += 1
+
+    def root(self, size: int | None = None) -> bytes:
+        """Return the root hash of the first ``size`` leaves (default: all). Raises ValueError if there are fewer."""
+        size = len(self) if size is None else size
+        if not 0 <= size <= len(self):
+            raise ValueError(f"size: {size}: must be from 0 to {len(self)}")
+        return self._hash(0, size) if size else EMPTY
+
+    def _hash(self, start: int, end: int) -> bytes:
+        """Return the hash of the leaves from ``start`` to ``end``, at least one."""
+        count = end - start
+        level = count.bit_length() - 1
+        if count == 1 << level and start % count == 0:
+            return self._levels[level][start >> level]
+        split = start + _split(count)
+        return _node(self._hash(start, split), self._hash(split, end))
+
+    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
+        """Return the proof that a leaf is at ``index`` of the first ``size`` leaves (RFC 9162, 2.1.3.1).
+
+        Raises ValueError unless ``0 <= index < size <= len(self)``.
+        """
+        size = len(self) if size is None else size
+        if not 0 <= index < size <= len(self):
+            raise ValueError(f"index, size: {index}, {size}: must be below {size} and at most {len(self)}")
+        path, start, end = [], 0, size
+        while end - start > 1:
+            split = start + _split(end - start)
+            if index < split:
+                path.append(self._hash(split, end))
+                end = split
+            else:
+                path.append(self._hash(start, split))
+                start = split
+        return tuple(reversed(path))
+
+    def consistency(self, first: int, size: int | None = None) -> tuple[bytes, ...]:
+        """Return the proof that the tree of ``size`` leaves begins with that of ``first`` (RFC 9162, 2.1.4.1).
+
+        Raises ValueError unless ``0 < first <= size <= len(self)``.
+        """
+        size = len(self) if size is None else size
+        if not 0 < first <= size <= len(self):
+            raise ValueError(f"first, size: {first}, {size}: must be from 1 to {size}, and at most {len(self)}")
+        return tuple(self._consistency(first, 0, size, whole=True))
+
+    def _consistency(self, first: int, start: int, end: int, *, whole: bool) -> list[bytes]:
+        """Return the proof for the leaves from ``start`` to ``end``, of which the first ``first`` were there before."""
+        if first == end - start:
+            return [] if whole else [self._hash(start, end)]
+        k = _split(end - start)
+        if first <= k:
+            return [*self._consistency(first, start, start + k, whole=whole), self._hash(start + k, end)]
+        return [*self._consistency(first - k, start + k, end, whole=False), self._hash(start, start + k)]
+
+
+def path_length(index: int, size: int) -> int:
+    """Return how many hashes the proof has that a leaf is at ``index`` of ``size`` leaves."""
+    start, end, length = 0, size, 0
+    while end - start > 1:
+        split = start + _split(end - start)
+        start, end = (start, split) if index < split else (split, end)
+        length += 1
+    return length
+
+
+def _split(count: int) -> int:
+    """Return the largest power of two below ``count``, which is at least 2."""
+    return 1 << ((count - 1).bit_length() - 1)
+
+
+def root_from(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes | None:
+    """Return the root to which a proof leads from a leaf (RFC 9162, 2.1.3.2); None if it is not of that length.
+
+    Args:
+        leaf: the leaf itself, not its hash.
+        index: its place.
+        size: the number of leaves of the tree.
+        proof: as :meth:`Tree.inclusion` makes it.
+    """
+    if not 0 <= index < size:
+        return None
+    at, last, found = index, size - 1, leaf_hash(leaf)
+    for step in proof:
+        if last == 0:
+            return None
+        if at & 1 or at == last:
+            found = _node(step, found)
+            while not at & 1 and at:
+                at, last = at >> 1, last >> 1
+        else:
+            found = _node(found, step)
+        at, last = at >> 1, last >> 1
+    return found if last == 0 else None
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> bool:
+    """Return whether a proof shows that a leaf is at ``index`` of the tree of ``size`` leaves with this root; see
+    :func:`root_from`.
+    """
+    return root_from(leaf, index, size, proof) == root
+
+
+def verify_consistency(first: int, size: int, proof: Sequence[bytes], before: bytes, root: bytes) -> bool:
+    """Return whether a proof shows that a tree begins with an earlier one (RFC 9162, 2.1.4.2).
+
+    Args:
+        first: the number of leaves of the earlier tree.
+        size: the number of leaves of the later one.
+        proof: as :meth:`Tree.consistency` makes it.
+        before: the earlier root hash.
+        root: the later root hash.
+    """
+    if not 0 < first <= size:
+        return False
+    if first == size:
+        return not proof and before == root
+    path = list(proof)
+    if first & (first - 1) == 0:
+        path.insert(0, before)
+    if not path:
+        return False
+    at, last = first - 1, size - 1
+    while at & 1:
+        at, last = at >> 1, last >> 1
+    old = new = path[0]
+    for step in path[1:]:
+        if last == 0:
+            return False
+        if at & 1 or at == last:
+            old, new = _node(step, old), _node(step, new)
+            while not at & 1 and at:
+                at, last = at >> 1, last >> 1
+        else:
+            new = _node(new, step)
+        at, last = at >> 1, last >> 1
+    return last == 0 and old == before and new == root
+
+
+def decoded(text: str) -> bytes:
+    """Return the bytes of a text in base64.
+
+    Raises:
+        ValueError: it is not base64 as :func:`base64.b64encode` writes it. Of the last character not every bit counts,
+            so other texts would stand for the same bytes.
+    """
+    try:
+        blob = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("is not base64") from None
+    if base64.b64encode(blob).decode() != text:
+        raise ValueError("is not base64 as it is written")
+    return blob
+
+
+def as_text(*hashes: bytes) -> str:
+    """Return hashes of 32 bytes, one after the other, in base64.
+
+    Examples:
+        >>> hashes_of(as_text(b"a" * 32, b"b" * 32)) == [b"a" * 32, b"b" * 32]
+        True
+    """
+    return base64.b64encode(b"".join(hashes)).decode()
+
+
+def hashes_of(text: str) -> list[bytes]:
+    """Return the hashes in a text that :func:`as_text` wrote. Raises ValueError if there is anything else."""
+    blob = decoded(text)
+    if len(blob) % 32:
+        raise ValueError("is not a list of hashes")
+    return [blob[i : i + 32] for i in range(0, len(blob), 32)]

@@ -1,0 +1,262 @@
+"""``hanse attack``: what a client could gain by cheating. The search is in :mod:`hanse.lab.attack`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError
+from hanse.cli.options import Changes, Workers, err, out, resumable, say
+
+if TYPE_CHECKING:
+    from hanse.lab.attack import Attacked, Try
+    from hanse.lab.attack_markets import Found
+
+
+def attack(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name."),
+    ],
+    client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
+    pair: Annotated[bool, typer.Option("--pair", help="The next client deviates with it.")] = False,
+    second_key: Annotated[
+        bool, typer.Option("--second-key", help="The next client is another key of it, which by honesty never joins.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
+    ] = False,
+    markets: Annotated[
+        int | None, typer.Option("--markets", help="Try every lie on so many random markets, instead of playing runs.")
+    ] = None,
+    tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="End the search after this time; its confirmation comes on top.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,
+    set_: Changes = None,
+    workers: Workers = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/attack-<name>.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Search for the cheat that pays one client, or a pair, best: false numbers, answers, models, gradients, silence.
+
+    What can be done otherwise is read off what the mechanism asks of the client. Each deviation is played with the same
+    data, models and draws as honesty, so the difference is what it earned. The best one is confirmed with seeds that
+    the search has not seen, and written to attack.toml in the folder, which 'hanse run' plays. Finished runs are kept:
+    the same command goes on. With --replay and such a file, the gain is measured again.
+
+    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. With --markets nothing is
+    trained: each lie about size, cost and eagerness, and splitting, is tried on random markets of two kinds, with sizes
+    within a factor 2.2 and 35.
+
+    Examples:
+        hanse attack ipfl --minutes 5
+        hanse attack exp.toml --client 3 --pair
+        hanse attack runs/attack-ipfl/attack.toml --replay
+        hanse attack ipfl_posted --markets 200 --set sizes.proved=true
+        hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
+        hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
+    """
+    from hanse.lab.attack import replay as play_again
+    from hanse.lab.attack import search
+    from hanse.lab.player import cores
+
+    if replay and what.endswith(".json"):
+        _replayed(Path(what))
+        return
+    sections, name = _asked(what, set_ or [])
+    if markets is not None:
+        _on_markets(sections, markets, seed, out_dir or Path("runs") / f"attack-{name}", as_json)
+        return
+    if pair and second_key:
+        raise UserError("--pair, --second-key: only one of them")
+    clients = [client, client + 1] if pair or second_key else [client]
+    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
+    many = cores() if workers is None else workers
+    how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
+    with resumable(err):
+        if replay:
+            found = play_again(sections, folder, **how)
+        else:
+            found = search(sections, clients, folder, tries=tries, minutes=minutes, console=err, **how)
+    if as_json:
+        print(json.dumps(_json(found), indent=1))
+        return
+    if not replay:
+        out.print(_table(found))
+    for line in sentences(found):
+        say(line, wrap=True)
+    if not replay:
+        flags = [f"--seed {seed}"] * (seed != 0) + [f"--seeds {seeds}"] * (seeds != 5) + ["--second-key"] * second_key
+        say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
+
+
+def _on_markets(sections: dict[str, Any], markets: int, seed: int, folder: Path, as_json: bool) -> None:
+    """Search random markets, print what was found, and write the worst lie of each kind of market."""
+    from hanse.lab.attack_markets import KINDS, rule_of, search_markets, write_counterexample
+    from hanse.runs.config import Experiment
+    from hanse.runs.observers import counting
+
+    if markets < 1:
+        raise UserError(f"--markets {markets}: must be at least 1")
+    if seed < 0:
+        raise UserError(f"--seed {seed}: must be at least 0")
+    rule, found, files = rule_of(Experiment(**sections)), [], []
+    for kind in KINDS:
+        with counting(f"{kind} markets", err) as told:
+            found.append(search_markets(rule, kind, markets, seed=seed, told=told))
+        if found[-1].worst is not None:
+            files.append(folder / f"market-{kind}.json")
+            write_counterexample(files[-1], rule, found[-1].worst)
+    if as_json:
+        print(json.dumps([one.as_json() for one in found], indent=1))
+        return
+    for one in found:
+        out.print(_market_table(one))
+    for file in files:
+        say(f"hanse attack {file} --replay computes its gain again")
+
+
+def _market_table(found: Found) -> RichTable:
+    """Return a table of what each lie brings on random markets."""
+    from hanse.lab.attack_markets import CLIENTS, LIES
+
+    clients = found.markets * CLIENTS
+    title = (
+        f"{found.markets} {found.kind} markets of {CLIENTS} clients; {found.losers} have less than nothing by honesty; "
+        f"welfare net of distance {100 * found.welfare:.1f} % of eq. (10)'s"
+    )
+    heads = ("lie", "pays, of clients", "in markets (at most, 95 %)", "gain where it pays, tokens", "all others then")
+    table = RichTable(*heads, title=title, title_justify="left")
+    for lie in LIES:
+        pays, gained, others = found.pays[lie], "-", "-"
+        if pays:
+            gained = f"{found.gained[lie]:+.3f} of {found.honest[lie]:.3f}"
+            others = "-" if lie == "split" else f"{found.others[lie]:+.3f}"
+        share = f"{100 * found.touched[lie] / found.markets:.1f} % ({100 * found.at_most(lie):.1f} %)"
+        table.add_row(lie, f"{100 * pays / clients:.2f} %", share, gained, others)
+    return table
+
+
+def _replayed(file: Path) -> None:
+    """Compute a counterexample's gain again and print it."""
+    from hanse.lab.attack_markets import replay_counterexample
+
+    lie, honest, gain = replay_counterexample(file)
+    does = f"splits in {lie.factor:g}" if lie.what == "split" else f"{lie.what} times {lie.factor:g}"
+    say(f"client {lie.who}, {does}: {gain:+.6f} tokens a round to {honest:.6f} by honesty")
+
+
+def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the experiment's sections, and what to call its folder."""
+    from hanse.lab.attack import small
+    from hanse.mechanisms.registry import MECHANISMS
+    from hanse.runs.config import read_file
+    from hanse.runs.overrides import apply
+
+    if what in MECHANISMS:
+        sections, name = small(what), what
+    elif what.endswith(".toml") or Path(what).exists():
+        sections, name = read_file(what), Path(what).stem
+    else:
+        raise UserError(f"{what!r}: no such file, and no mechanism of that name; 'hanse list' shows these")
+    changed, notes = apply(sections, overrides)
+    for line in notes:
+        say(line, err, style="yellow")
+    return changed, name
+
+
+def _percent(found: Attacked, value: float) -> float:
+    return 100 * value / found.scale
+
+
+def _yardstick(found: Attacked) -> str:
+    """Return what percentages are of, in words."""
+    return "its utility by honesty" if found.measure == "utility" else "what a client earns or loses by honesty"
+
+
+def _table(found: Attacked) -> RichTable:
+    """Return a table of the deviations that looked best, with what they earned in the search's seeds."""
+    seeds = ", ".join(map(str, found.searched))
+    who = " and ".join(map(str, found.clients))
+    title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
+    table = RichTable(
+        f"deviation (seeds {seeds})",
+        "gain, tokens",
+        "gain, %",
+        "ahead of the others",
+        title=title,
+        title_justify="left",
+    )
+    raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
+    for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
+        gain, ahead = _mean(one.gains, found.searched), _ahead(one, found.searched)
+        beside = "nobody else" if ahead is None else f"{ahead:+.3f}"
+        table.add_row(escape(one.said), f"{gain:+.3f}", f"{_percent(found, gain):+.1f}", beside)
+    return table
+
+
+def _mean(by_seed: Any, seeds: Any) -> float:
+    return float(sum(by_seed[s] for s in seeds) / len(seeds))
+
+
+def _ahead(one: Try, seeds: Any) -> float | None:
+    """Return by how much the deviants are ahead of the others on average; None: there are no others."""
+    return _mean(one.ahead, seeds) if one.ahead else None
+
+
+def sentences(found: Attacked) -> list[str]:
+    """Return what a search says, in sentences."""
+    paid, drawn, bound = found.paying_share()
+    fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
+    nothing = (
+        "Does not surely pay"
+        if found.ended == "replay"
+        else f"Found nothing that pays surely in {len(found.tries)} tries; best"
+    )
+    lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
+    if found.idle is not None and found.idle.deviation != found.best.deviation:
+        lines.append(f"Best of those that send nothing they trained: {_told(found, found.idle)}.")
+    if drawn:
+        lines.append(
+            f"Of {drawn} deviations drawn at random {paid} paid in seed {found.searched[0]}: with 95 % confidence at "
+            f"most {100 * bound:.0f} % of the space do. That says nothing of what the space leaves out."
+        )
+    if failed := [one for one in found.tries if one.failed is not None]:
+        lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
+    ends = {"minutes": "The search was ended by --minutes.", "space": "Every deviation was tried."}
+    return [*lines, *([ends[found.ended]] if found.ended in ends else [])]
+
+
+def _told(found: Attacked, one: Try) -> str:
+    """Return what a deviation earned with the fresh seeds, in words."""
+    gain, low, high = (_percent(found, value) for value in one.gain(found.fresh))
+    ahead = _ahead(one, found.fresh)
+    said = f"{one.said}: {gain:+.1f} % of {_yardstick(found)} (95 %: {low:+.1f} to {high:+.1f})"
+    if ahead is None:
+        return said
+    return f"{said}, {abs(ahead):.3f} tokens {'above' if ahead >= 0 else 'below'} the others' mean"
+
+
+def _json(found: Attacked) -> dict[str, Any]:
+    """Return a search's result as plain values."""
+    paid, drawn, bound = found.paying_share()
+
+    def one(tried: Try) -> dict[str, Any]:
+        gains = {"gains": dict(tried.gains), "ahead": dict(tried.ahead)}
+        return {"deviation": dict(tried.deviation), "said": tried.said, **gains, "failed": tried.failed}
+
+    return {
+        "clients": list(found.clients), "measure": found.measure, "honest": found.scale, "pays": found.pays,
+        "best": one(found.best), "idle": None if found.idle is None else one(found.idle),
+        "interval": list(found.best.gain(found.fresh)), "fresh": list(found.fresh), "searched": list(found.searched),
+        "random": {"drawn": drawn, "paid": paid, "at_most": bound}, "ended": found.ended,
+        "tries": [one(tried) for tried in found.tries],
+    }  # fmt: skip

@@ -1,0 +1,125 @@
+"""``hanse doctor``: what is installed, how fast it can train, which data are at hand, and what each extra would add."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from rich.table import Table as RichTable
+
+from hanse.cli.options import out, say
+
+# what an extra is for; those of pyproject.toml, which a test holds this to
+EXTRAS = {
+    "flower": "a real network on Flower, and hanse.valued for a Flower app",
+    "ray": "Flower's simulation in several processes",
+    "frameworks": "the example apps on JAX and XGBoost",
+    "track": "TensorBoard files of a run",
+    "llm": "language models with LoRA",
+    "postgres": "the ledger's index in PostgreSQL",
+    "tables": "real tables to practise on",
+    "crate": "run directories as RO-Crates",
+    "web": "the live page, hanse serve",
+    "docs": "this documentation as a site",
+    "dev": "everything that the tests need",
+}
+_SHOWN = ("torch", "numpy", "scipy", "scikit-learn", "pandas")
+_REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(?P<extra>\[[^\]]*\])?[^;]*(?:;.*extra == ['\"](?P<of>[\w-]+)['\"])?")
+
+
+def doctor() -> None:
+    """Print versions, the training engine, the compiler, the data found, and what each extra would add.
+
+    Nothing is changed and nothing is downloaded. Send its output along when you report a problem.
+
+    Examples:
+        hanse doctor
+    """
+    for heading, lines in (("Versions", _versions()), ("Speed", _speed()), ("Data", _data())):
+        say(heading, style="bold")
+        for line in lines:
+            say(f"  {line}", wrap=True)
+    say("Extras", style="bold")
+    table = RichTable("extra", "here?", "what it is for", "missing", box=None, padding=(0, 2))
+    for extra, missing in missing_by_extra().items():
+        table.add_row(extra, "no" if missing else "yes", EXTRAS.get(extra, ""), ", ".join(missing))
+    out.print(table)
+    say("  To add some, in a clone: pip install -e '.[flower,web]'", wrap=True)
+
+
+def _versions() -> list[str]:
+    """Return the versions of hanse, of Python and of the libraries that results depend on."""
+    shown = [f"{name} {found}" for name in _SHOWN if (found := _installed(name)) is not None]
+    lines = [
+        f"hanse {version('hanse')} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    ]
+    return [*lines, ", ".join(shown)]
+
+
+def _speed() -> list[str]:
+    """Return which engines there are, and what is missing for faster ones."""
+    import torch
+
+    from hanse.learning.native.library import library
+
+    compiled = library()
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return [
+        "compiled engine: " + (compiled if isinstance(compiled, str) else "here; small networks train in it"),
+        f"C compiler: {compiler or 'none found; gcc builds the compiled engine when hanse is installed'}",
+        f"processors: {os.cpu_count()}, of which PyTorch uses {torch.get_num_threads()}",
+        "GPU: " + (", ".join(gpus) if gpus else "none that PyTorch sees; everything runs without"),
+    ]
+
+
+def _data() -> list[str]:
+    """Return where data sets are looked for, and which are there."""
+    from hanse.data.natural import NATURAL
+    from hanse.data.sources import IMAGES, cache_dir, is_here
+
+    named = os.environ.get("HANSE_DATA")
+    files = (*IMAGES, *NATURAL)
+    here = [source for source in files if is_here(source)]
+    missing = [source for source in files if source not in here]
+    return [
+        f"looked for in: {f'{named} (HANSE_DATA), ' if named else ''}{cache_dir()}"
+        + ("" if named else " (the variable HANSE_DATA can name another folder)"),
+        f"here: {', '.join(['digits (comes with scikit-learn)', *here])}",
+        f"not here: {', '.join(missing) or 'none'}",
+    ]
+
+
+def missing_by_extra() -> dict[str, list[str]]:
+    """Return for each extra of hanse which packages it would add, those of the extras that it names included.
+
+    Example:
+        >>> sorted(missing_by_extra()) == sorted(EXTRAS)
+        True
+    """
+    return {extra: list(dict.fromkeys(_missing("hanse", extra))) for extra in EXTRAS}
+
+
+def _missing(package: str, extra: str) -> Iterator[str]:
+    """Yield the packages that an extra of an installed package would add."""
+    for requirement in requires(package) or ():
+        parts = _REQUIREMENT.match(requirement)
+        if parts is None or parts["of"] != extra:
+            continue
+        if _installed(parts["name"]) is None:
+            yield parts["name"]
+        else:
+            for inner in (parts["extra"] or "[]")[1:-1].split(","):
+                yield from _missing(parts["name"], inner.strip()) if inner else ()
+
+
+def _installed(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,98 @@
+"""``hanse receipt``: what a participant's receipts prove by themselves, without the book."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hanse.base.errors import UserError
+
+if TYPE_CHECKING:
+    from hanse.ledger.receipts import Receipt
+
+app = typer.Typer(
+    help="A participant's receipts: what the operator has said of its account, provable without the book.",
+    epilog="Examples:\n\nhanse receipt verify ~/.hanse/RUN/client-3/receipts/client-3.jsonl --operator operator.pub",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``verify`` a subcommand: with one alone typer would leave its name out."""
+
+
+@app.command()
+def verify(
+    files: Annotated[list[Path], typer.Argument(help="Files of receipts, of one participant or of several.")],
+    operator: Annotated[
+        Path | None,
+        typer.Option("--operator", help="The operator's public key, operator.pub; default: those that you pinned."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what every receipt says, as JSON.")] = False,
+) -> None:
+    """Check receipts by themselves: their proofs, the operator's signatures, and that all are of one growing book.
+
+    Nothing but the files and the operator's public key is needed. The first receipt that does not hold is named, and
+    the exit code is 1, also if the node in whose folder they lie has seen two books. Receipts of several participants
+    that contradict each other prove that the operator has shown two books.
+
+    Examples:
+        hanse receipt verify client-3.jsonl --operator operator.pub
+        hanse receipt verify mine/client-3.jsonl theirs/client-5.jsonl
+    """
+    from hanse.deployment.operator_key import public_key
+    from hanse.ledger.note import fingerprint
+    from hanse.ledger.receipts import read_file, split_view
+    from hanse.ledger.witness import alarms
+
+    found = [(path, receipt) for path in files for receipt in read_file(path)]
+    if not found:
+        raise UserError(f"{files[0]}: has no whole receipt")
+    for home in {path.absolute().parents[3] for path in files if len(path.absolute().parents) > 3}:
+        for said in alarms(home):
+            _fail(f"{home}: its node has raised the alarm: {said}")
+    keys = _pinned() if operator is None else [public_key(operator)]
+    signed, by = operator is not None or any(r.note.signatures for _, r in found), b""
+    for path, receipt in found:
+        where = f"{path}: receipt of client {receipt.client}, round {receipt.round}"
+        if not receipt.holds():
+            _fail(f"{where}: its proof does not lead to its head")
+        key = next((key for key in keys if receipt.note.by(key)), None)
+        if signed and key is None and operator is None:
+            _fail(f"{where}: its head is not signed by a key that is pinned here; --operator operator.pub names one")
+        if signed and key is None:
+            _fail(f"{where}: its head is not signed by the operator's key, {fingerprint(keys[0])}")
+        by = key or by
+    if why := split_view(receipt for _, receipt in found):
+        _fail(f"the operator has shown more than one book: {why}")
+    _say([receipt for _, receipt in found], fingerprint(by) if signed else None, as_json)
+
+
+def _pinned() -> list[bytes]:
+    """Return the operators' keys that are pinned in this user's folder."""
+    from hanse.deployment.operator_key import home_of, public_key
+    from hanse.federation.node import OPERATORS
+
+    return [public_key(path) for path in sorted((home_of() / OPERATORS).glob("*.pub"))]
+
+
+def _fail(why: str) -> None:
+    """Say what does not hold, and end with exit code 1."""
+    print(f"The receipts do not hold: {why}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def _say(receipts: list[Receipt], key: str | None, as_json: bool) -> None:
+    """Print what was checked; ``key`` is the fingerprint of the key that has signed all heads, None if none has."""
+    if as_json:
+        said = [{"book": r.book, "count": r.count, "head": r.root, **r.said} for r in receipts]
+        print(json.dumps({"ok": True, "key": key, "receipts": said}, indent=1))
+        return
+    rounds, books = [r.round for r in receipts], sorted({r.book for r in receipts})
+    told = f"All heads are signed by the key {key}." if key else "The heads are not signed, as in a simulation."
+    print(f"{len(receipts)} receipts hold: book {', '.join(books)}, rounds {min(rounds)} to {max(rounds)}.\n{told}")

@@ -1,0 +1,395 @@
+"""Sources and partitions by name, each with its options: what ``[data] source`` and ``[data] partition`` may say.
+
+Each class here is one choice and its fields are the options of that choice; :mod:`hanse.base.factories` checks them.
+:func:`source_of` and :func:`partition_of` turn a name, or a table of a name and options, into the choice, and
+:func:`table_of` goes the other way. What the choices mean is in :mod:`hanse.data.build`, which carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hanse.base.errors import UserError, named, nearest
+from hanse.base.factories import Positive, Rate, Weight, call
+from hanse.data.mixtures import check_mix
+from hanse.data.natural import TEXTS
+from hanse.data.partitions import Choose, Sampler, SizeLaw
+from hanse.data.preparing import Statistics
+from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
+
+OBJECT = "object"
+"""The source of data that are given as an object."""
+
+Part = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A source without options.
+
+    Attributes:
+        name: the source's name.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Images:
+    """A source of images.
+
+    Attributes:
+        name: the source's name.
+        scale: 'standard' (mean 0, deviation 1 over the train set; of femnist and pacs the same as 'unit'), 'unit' (0 to
+            1), 'centred' (-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; RGB).
+    """
+
+    name: str
+    scale: Scale = "standard"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A source of instructions.
+
+    Attributes:
+        name: the source's name.
+        tokenizer: 'bytes', or a language model's tokenizer by its hub name or folder.
+        length: tokens of the window; longer ones are cut, and the run notes how many.
+    """
+
+    name: str
+    tokenizer: str = "bytes"
+    length: Annotated[int, Field(ge=2)] = 512
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A source that makes each client's samples on demand (:class:`hanse.data.synthetic.Synthetic`).
+
+    Attributes:
+        name: the source's name.
+        alpha: the variance of the models' means.
+        beta: the variance of the inputs' means.
+        samples_per_client: each client's number of samples; left out: lognormal.
+    """
+
+    name: str
+    alpha: Weight = 0.5
+    beta: Weight = 0.5
+    samples_per_client: Positive | None = None
+
+
+@dataclass(frozen=True)
+class Own:
+    """The user's own data: what a function returns, or an object that is given to :func:`hanse.run`.
+
+    Attributes:
+        name: the function's import path, or "object".
+        target: the column to be predicted.
+        client_column: the column with the client of each row.
+        features: the columns of features (default: all others), or lists of them by the name of an input, for a model
+            that takes several.
+        test: of data without a test set, the share of each client's rows that becomes the source's test set.
+        min_samples: least samples of a client, unless the data are a :class:`hanse.data.Dataset`.
+        prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
+            dates; or the import path of a function that returns a transformer, such as scikit-learn's
+            ``ColumnTransformer``. Left out: they are numbers.
+        statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
+        object: what data that were given as an object are called, for the record.
+        fingerprint: the digest of data that were given as an object; to resume a run, give it the same data.
+    """
+
+    name: str
+    target: str | None = None
+    client_column: str | None = None
+    features: list[str] | dict[str, list[str]] | None = None
+    test: Part = 0.2
+    min_samples: Positive = 10
+    prepare: str | None = None
+    statistics: Statistics = "own"
+    object: str | None = None
+    fingerprint: str | None = None
+
+
+Source = Plain | Images | Texts | Generated | Own
+SOURCE_KINDS: Mapping[str, type[Source]] = {
+    **dict.fromkeys(SOURCES, Plain),
+    **dict.fromkeys((*IMAGES, "femnist", "pacs"), Images),
+    **dict.fromkeys(TEXTS, Texts),
+    **dict.fromkeys(GENERATED, Generated),
+    OBJECT: Own,
+}
+"""The class of each source by its name."""
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Samples dealt at random.
+
+    Attributes:
+        samples_per_client: mean number of samples of a client; left out: all samples are used.
+        sizes: how many samples each has: 'equal', or 'power' for GreedyFed's power law.
+        min_samples: least samples of a client, before its shares are cut.
+    """
+
+    name: ClassVar[str] = "iid"
+    samples_per_client: Positive | None = None
+    sizes: SizeLaw = "equal"
+    min_samples: Positive = 10
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """A label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed).
+
+    Attributes:
+        alpha: the concentration; small is skewed.
+        sampler: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's published code did.
+        use_all: use all samples, though clients served last take what is left; false: keep every mix, and use what the
+            class that runs out first allows (as GreedyFed's published code does).
+        samples_per_client: mean number of samples of a client; left out: all samples are used.
+        sizes: how many samples each has: 'power' or 'equal'.
+        min_samples: least samples of a client, before its shares are cut.
+    """
+
+    name: ClassVar[str] = "dirichlet"
+    alpha: Rate = 0.5
+    sampler: Sampler = "log"
+    use_all: bool = True
+    samples_per_client: Positive | None = None
+    sizes: SizeLaw = "power"
+    min_samples: Positive = 10
+
+
+@dataclass(frozen=True)
+class Niid:
+    """Each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022).
+
+    Attributes:
+        alpha: the concentration; small is skewed.
+        min_samples: least samples of a client, before its shares are cut.
+    """
+
+    name: ClassVar[str] = "niid"
+    alpha: Rate = 0.5
+    min_samples: Positive = 10
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Mixtures of two or more distributions, the test mixture equal or inverse (PI-FL).
+
+    Attributes:
+        mix: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N of the first of
+            two), or 'random'.
+        test_mix: how a client's test and validation shares are mixed; 'inverse': from the opposite.
+        validation_mix: which of its two mixtures a client's validation share is drawn by ('train' in the code of
+            PI-FL's authors).
+        distributions: what tells distributions apart: groups of classes, images turned by steps of 90 degrees, or the
+            source (the default where the source has distributions, else classes).
+        num_distributions: number of distributions made by classes (consecutive groups) or rotation; default 2.
+        class_groups: the classes of each distribution; other classes are not used.
+        samples_per_client: mean number of samples of a client; left out: as many as the scarcest distribution allows.
+        sizes: how many samples each has: 'equal' or 'power'.
+        min_samples: least samples of a client, before its shares are cut.
+    """
+
+    name: ClassVar[str] = "mixture"
+    mix: str = "10:90"
+    test_mix: Literal["same", "inverse"] = "same"
+    validation_mix: Literal["test", "train"] = "test"
+    distributions: Literal["classes", "rotation", "source"] | None = None
+    num_distributions: Annotated[int, Field(ge=2)] | None = None
+    class_groups: list[list[int]] | None = None
+    samples_per_client: Positive | None = None
+    sizes: SizeLaw = "equal"
+    min_samples: Positive = 10
+
+    def __post_init__(self) -> None:
+        try:
+            check_mix(self.mix)
+        except ValueError as wrong:
+            raise UserError(f"mix: {self.mix!r}: {wrong}") from None
+        groups = self.class_groups
+        if groups is None:
+            return
+        flat = [c for group in groups for c in group]
+        if len(groups) < 2 or not all(groups) or min(flat) < 0 or len(set(flat)) < len(flat):
+            raise UserError(
+                f"class_groups: {groups!r}: allowed: two or more lists of classes, none empty, no class twice, such as "
+                "[[0, 1], [2, 3]]"
+            )
+        if self.num_distributions not in (None, len(groups)):
+            raise UserError(f"num_distributions: {self.num_distributions}: class_groups has {len(groups)} groups")
+        if self.distributions in ("rotation", "source"):
+            raise UserError(f"class_groups: has no effect with distributions = '{self.distributions}'; leave it out")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Clusters of clients: alike inside, unlike between (iPFL).
+
+    Attributes:
+        clusters: number of clusters of clients.
+        alpha_between: Dirichlet concentration between clusters.
+        alpha_within: Dirichlet concentration inside a cluster.
+        min_samples: least samples of a client, before its shares are cut.
+    """
+
+    name: ClassVar[str] = "cluster"
+    clusters: Positive = 3
+    alpha_between: Rate = 0.1
+    alpha_within: Rate = 10.0
+    min_samples: Positive = 10
+
+
+@dataclass(frozen=True)
+class Skew:
+    """Clusters of clients with the same few classes (iPFL).
+
+    Attributes:
+        classes_per_client: number of classes of each client.
+    """
+
+    name: ClassVar[str] = "skew"
+    classes_per_client: Positive = 5
+
+
+@dataclass(frozen=True)
+class Pathological:
+    """Exactly ``classes_per_client`` classes per client (after McMahan et al. 2017).
+
+    Attributes:
+        classes_per_client: number of classes of each client.
+    """
+
+    name: ClassVar[str] = "pathological"
+    classes_per_client: Positive = 2
+
+
+@dataclass(frozen=True)
+class Natural:
+    """The source's own clients.
+
+    Attributes:
+        choose: which of the source's clients take part: a 'random' choice, or the 'largest'.
+        per_owner: each of the source's clients is divided into this many, which form a group.
+        per_owner_alpha: with ``per_owner``: each class of an owner is spread over its clients ~ Dirichlet with this
+            concentration as in niid; left out: evenly.
+        min_samples: least samples of a client, with ``per_owner_alpha``.
+        test_owners: whose samples the test set holds. 'own': of the clients that take part. 'next': all samples of as
+            many others, the largest that do not take part; clients then train on all of theirs.
+        ids: path of a .npy file with one integer client id for each train sample.
+    """
+
+    name: ClassVar[str] = "natural"
+    choose: Choose = "random"
+    per_owner: Positive = 1
+    per_owner_alpha: Rate | None = None
+    min_samples: Positive = 10
+    test_owners: Literal["own", "next"] = "own"
+    ids: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_owner_alpha is not None and self.per_owner == 1:
+            raise UserError(
+                f"per_owner_alpha: {self.per_owner_alpha:g}: has no effect with per_owner = 1; leave it out"
+            )
+        if self.per_owner_alpha is None and self.min_samples != 10:
+            raise UserError(f"min_samples: {self.min_samples}: has no effect without per_owner_alpha; leave it out")
+        if self.test_owners == "next" and self.ids is not None:
+            raise UserError("test_owners: 'next': is for the source's own clients, without ids; allowed: 'own'")
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One client with everything: centralised training.
+
+    Attributes:
+        of: only the samples that this partition would give to ``data.clients`` clients, by name or as a table
+            ('dirichlet' alone); left out: all.
+    """
+
+    name: ClassVar[str] = "pooled"
+    of: str | dict[str, Any] | None = None
+    whole: Dirichlet | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.of is None:
+            return
+        made = partition_of(self.of, "dirichlet", "data.partition.of")
+        if not isinstance(made, Dirichlet):
+            raise UserError(f"of: '{made.name}': allowed: 'dirichlet'")
+        object.__setattr__(self, "whole", made)
+
+
+Split = Iid | Dirichlet | Niid | Mixture | Cluster | Skew | Pathological | Natural | Pooled
+PARTITIONS: Mapping[str, type[Split]] = {
+    kind.name: kind for kind in (Iid, Dirichlet, Niid, Mixture, Cluster, Skew, Pathological, Natural, Pooled)
+}
+"""The partitions by name."""
+BY_LABEL = (Dirichlet, Niid, Cluster, Skew, Pathological)
+"""Partitions that need one class label a sample."""
+
+
+def _given(given: Any, default: str) -> Any:
+    """Return a setting with its name: a table without one has options of the default."""
+    return {"name": default, **given} if isinstance(given, Mapping) else given
+
+
+def partition_of(given: Any, default: str = "dirichlet", where: str = "data.partition") -> Split:
+    """Return the partition of a name, or of a table of a name and options.
+
+    Args:
+        given: either; a partition is returned as it is.
+        default: the name of a table that has none.
+        where: the key, for messages.
+
+    Raises:
+        UserError: with a line for each mistake.
+    """
+    if isinstance(given, tuple(PARTITIONS.values())):
+        return given  # type: ignore[return-value]
+    make, options = _known(_given(given, default), where, PARTITIONS)
+    made: Split = call(make, options, where, ["name"])
+    return made
+
+
+def _known(given: Any, where: str, known: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return what :func:`hanse.base.errors.named` does, for names alone: an import path is no such name."""
+    name = given.get("name") if isinstance(given, Mapping) else given
+    if isinstance(name, str) and name not in known:
+        raise UserError(f"{where}: '{name}': no such name{nearest(name, known)}")
+    return named(given, where, known)
+
+
+def source_of(given: Any) -> Source:
+    """Return the source of a name or an import path, or of a table with either and options.
+
+    A table without a name means data that are given as an object.
+
+    Raises:
+        UserError: with a line for each mistake.
+    """
+    if isinstance(given, Plain | Images | Texts | Generated | Own):
+        return given
+    table = _given(given, OBJECT)
+    name = table.get("name") if isinstance(table, Mapping) else table
+    # an import path is followed when data are loaded, not when a file is checked
+    own = {name: Own} if isinstance(name, str) and ":" in name else {}
+    make, options = _known(table, "data.source", {**SOURCE_KINDS, **own})
+    made: Source = call(make, options, "data.source", ["name"], first=(name,))
+    return made
+
+
+def table_of(choice: Source | Split) -> dict[str, Any]:
+    """Return a choice as a table of its name and all options."""
+    options = {f.name: getattr(choice, f.name) for f in fields(choice) if f.init}
+    if isinstance(choice, Pooled) and choice.whole is not None:
+        options["of"] = table_of(choice.whole)
+    return {"name": choice.name, **options}

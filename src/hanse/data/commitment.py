@@ -1,0 +1,253 @@
+"""How many distinct samples a member has: a commitment, and an audit that finds a false one.
+
+A member tags each of its samples with a key that it keeps (HMAC-SHA256), sorts the tags, and publishes the root of
+their Merkle tree and their number: :class:`Commitment`. Nobody can guess or link the tags. Later a public seed draws
+``k`` of the leaves (:func:`drawn`). For each, the member shows the auditor the sample and the way to its tag by binary
+search (:meth:`Committed.open`), and :func:`fault` looks whether the tag is the sample's, whether the search ends at its
+leaf, and whether everything shown is in the tree.
+
+Leaves that pass form a strictly increasing sequence of tags of real samples, whatever the list was made of, so that at
+most as many can pass as there are distinct samples: a claim of x times the samples survives with a chance of at most
+``x^-k``, and an honest member always passes. What the audit counts are distinct records, not their worth: generated
+data, public data and copies with a little noise pass.
+
+The samples that are opened are seen by the auditor and nobody else: the audit is made where the data are. The server
+gets the ways alone (:func:`packed`), which it checks with :func:`unpacked` and :func:`misplaced`, and the auditor's
+signature under :func:`attested`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.merkle import Tree, path_length, verify_inclusion
+from hanse.data.samples import Samples
+
+__all__ = [
+    "Commitment", "Committed", "Opening", "Shown", "attested", "commit", "drawn", "fault", "misplaced", "num_shown",
+    "packed", "sample_bytes", "unpacked",
+]  # fmt: skip
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What a member publishes of its samples.
+
+    Attributes:
+        root: the root hash of the tree of their tags, 32 bytes.
+        size: how many there are.
+    """
+
+    root: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A leaf of the tree that is shown on the way to another.
+
+    Attributes:
+        index: its place.
+        tag: the tag there.
+        proof: that the tag is at this place of the tree.
+    """
+
+    index: int
+    tag: bytes
+    proof: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a member shows of one drawn leaf.
+
+    Attributes:
+        sample: the sample's bytes, as :func:`sample_bytes` gives them.
+        path: the leaves that a binary search for its tag looks at, in order; the last is the drawn one.
+    """
+
+    sample: bytes
+    path: tuple[Shown, ...]
+
+
+class Committed:
+    """A member's own side: its samples in the order of their tags, and their tree.
+
+    Args:
+        samples: the samples' bytes, in the order of ``tags``.
+        tags: ``size`` tags of 32 bytes. Who makes them honestly has them from :func:`commit`; any other list can be
+            committed to, and is what an audit is there to find.
+    """
+
+    def __init__(self, samples: Sequence[bytes], tags: Sequence[bytes]) -> None:
+        self._samples, self._tags = samples, tags
+        self._tree = Tree(tags)
+
+    @property
+    def commitment(self) -> Commitment:
+        """What is published."""
+        return Commitment(self._tree.root(), len(self._tags))
+
+    def open(self, index: int) -> Opening:
+        """Return what is shown of the leaf at ``index``."""
+        path = [Shown(i, self._tags[i], self._tree.inclusion(i)) for i in _search(index, len(self._tags))]
+        return Opening(self._samples[index], tuple(path))
+
+    def with_invented(self, more: int) -> Committed:
+        """Return a commitment to ``more`` samples that there are not, for experiments with liars."""
+        made = {hashlib.sha256(b"invented" + self.commitment.root + struct.pack("<Q", i)).digest() for i in range(more)}
+        pairs = sorted([*zip(self._tags, self._samples, strict=True), *((tag, b"") for tag in made)])
+        return Committed([sample for _, sample in pairs], [tag for tag, _ in pairs])
+
+
+def sample_bytes(samples: Samples) -> list[bytes]:
+    """Return each sample, inputs and target, as bytes: shape and values in the machine's little-endian form."""
+    x, y = (t.detach().cpu().contiguous().numpy() for t in (samples.x, samples.y))
+    x, y = (a.astype(a.dtype.newbyteorder("<"), copy=False).reshape(len(samples), -1) for a in (x, y))
+    return [
+        struct.pack("<II", row.nbytes, target.nbytes) + row.tobytes() + target.tobytes()
+        for row, target in zip(x, y, strict=True)
+    ]
+
+
+def commit(samples: Samples, key: bytes) -> Committed:
+    """Return a member's commitment to its samples. A sample that it has several times counts once.
+
+    Args:
+        samples: all that it claims.
+        key: 32 secret bytes; the auditor needs them, nobody else may have them.
+
+    Raises:
+        ValueError: a key of another length.
+
+    Examples:
+        >>> import torch
+        >>> held = commit(Samples(torch.arange(12.0).reshape(6, 2), torch.zeros(6, dtype=torch.int64)), b"k" * 32)
+        >>> held.commitment.size
+        6
+        >>> asked = drawn(held.commitment, b"public seed", 3)
+        >>> [fault(held.commitment, b"k" * 32, i, held.open(i)) for i in asked]
+        ['', '', '']
+    """
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"key: {len(key)} bytes: must be {KEY_BYTES}")
+    tagged = sorted({_tag(key, one): one for one in sample_bytes(samples)}.items())
+    return Committed([one for _, one in tagged], [tag for tag, _ in tagged])
+
+
+def _tag(key: bytes, sample: bytes) -> bytes:
+    """Return the tag of a sample."""
+    return hmac.digest(key, sample, "sha256")
+
+
+def drawn(commitment: Commitment, seed: bytes, k: int) -> list[int]:
+    """Return the leaves that an audit opens: ``k`` different places, or all if there are fewer.
+
+    Args:
+        commitment: what the member published; it is part of the draw.
+        seed: public, and not known to anybody before the commitment.
+        k: how many leaves, at least 1.
+    """
+    if k < 1:
+        raise ValueError(f"k: {k}: must be at least 1")
+    words = hashlib.sha256(seed + commitment.root + struct.pack("<Q", commitment.size)).digest()
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(words, "little")))
+    chosen: NDArray[np.int64] = generator.choice(commitment.size, min(k, commitment.size), replace=False)
+    return [int(i) for i in chosen]
+
+
+def _search(index: int, size: int) -> list[int]:
+    """Return the places that a binary search looks at which ends at ``index``."""
+    low, high, looked = 0, size, []
+    while True:
+        middle = (low + high) // 2
+        looked.append(middle)
+        if middle == index:
+            return looked
+        low, high = (middle + 1, high) if index > middle else (low, middle)
+
+
+def fault(commitment: Commitment, key: bytes, index: int, opening: Opening) -> str:
+    """Return what is wrong with what a member shows an auditor of a leaf, or "" if nothing is.
+
+    Args:
+        commitment: what it published.
+        key: its secret key.
+        index: the leaf that was drawn.
+        opening: what it shows.
+    """
+    if wrong := misplaced(commitment, index, opening.path):
+        return wrong
+    if opening.path[-1].tag != _tag(key, opening.sample):
+        return f"leaf {index} is not the tag of the sample that was shown"
+    return ""
+
+
+def misplaced(commitment: Commitment, index: int, path: Sequence[Shown]) -> str:
+    """Return what is wrong with the way to a leaf, or "" if nothing is. No sample is needed.
+
+    Args:
+        commitment: what the member published.
+        index: the leaf that was drawn.
+        path: the leaves that it shows.
+    """
+    if not 0 <= index < commitment.size:
+        return f"leaf {index} is not among the {commitment.size} that were committed to"
+    if [shown.index for shown in path] != _search(index, commitment.size):
+        return f"the way to leaf {index} is not that of a binary search"
+    for shown in path:
+        if not verify_inclusion(shown.tag, shown.index, commitment.size, shown.proof, commitment.root):
+            return f"leaf {shown.index} is not in the tree that was committed to"
+    tag = path[-1].tag
+    for shown in path[:-1]:
+        if not (shown.tag < tag if shown.index < index else shown.tag > tag):
+            return f"a search for leaf {index} leads elsewhere: leaf {shown.index} is out of order"
+    return ""
+
+
+def num_shown(size: int, leaves: Sequence[int]) -> int:
+    """Return how many hashes the ways to some leaves have: a tag and a proof for each leaf that a search looks at."""
+    return sum(1 + path_length(i, size) for leaf in leaves for i in _search(leaf, size))
+
+
+def packed(paths: Sequence[Sequence[Shown]]) -> NDArray[np.int64]:
+    """Return the hashes of some ways, each tag before its proof, ``[4 num_shown]`` with eight bytes to a number."""
+    hashes = b"".join(b"".join((shown.tag, *shown.proof)) for path in paths for shown in path)
+    return np.frombuffer(hashes, "<i8").astype(np.int64)
+
+
+def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> list[tuple[Shown, ...]]:
+    """Return the ways to ``leaves`` of a tree of ``size`` leaves, as :func:`packed` has them.
+
+    Raises:
+        ValueError: there are fewer or more hashes than these ways have.
+    """
+    if hashes.shape != (4 * num_shown(size, leaves),):
+        raise ValueError(f"hashes: {list(hashes.shape)}: must be {[4 * num_shown(size, leaves)]}")
+    each = iter(hashes.astype("<i8").view("V32").tolist())
+    return [
+        tuple(Shown(i, next(each), tuple(next(each) for _ in range(path_length(i, size)))) for i in _search(leaf, size))
+        for leaf in leaves
+    ]
+
+
+def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
+    """Return what an auditor signs: that the samples of all leaves that ``seed`` draws were there.
+
+    Args:
+        commitment: what the member published.
+        seed: of the questions.
+        leaves: how many were asked for.
+    """
+    said = {"root": commitment.root.hex(), "seed": seed.hex(), "size": commitment.size, "leaves": leaves}
+    return b"hanse size audit 1\n" + json.dumps(said, sort_keys=True).encode()

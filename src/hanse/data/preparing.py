@@ -1,0 +1,297 @@
+"""A table's columns as numbers: gaps filled, numbers scaled, words and dates made columns.
+
+:class:`Columns` (``prepare = "auto"``) does what :mod:`hanse.data.tables` does with its tables. Anything else with
+``fit`` and ``transform``, such as a scikit-learn ``ColumnTransformer``, serves as well. Labels are never shown to it.
+
+**Whose statistics.** Means, deviations and the values that fill gaps are those of each client's own rows (``statistics
+= "own"``), so that nobody's are told. With "pooled" they are those of all rows together, which supposes that the
+members' rules allow to add them up before round 0. Which columns there are, which values their words have, and which
+have gaps anywhere, is what a federation must agree on in any case.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError, first_line, import_path
+
+AUTO = "auto"
+FARTHEST = 5.0
+"""Numbers are cut at this many deviations from their mean, so that one huge income does not make a step of its own."""
+MOST_KINDS = 50
+"""Different words in a column that becomes one column for each."""
+
+Statistics = Literal["own", "pooled"]
+Matrix = NDArray[np.float32]
+
+
+def scaled(values: NDArray[np.float64], own: NDArray[np.float64], gaps: bool) -> list[Matrix]:
+    """Return a column of numbers scaled to mean 0 and deviation 1, and cut at 5 deviations; a gap becomes the mean.
+
+    Args:
+        values: ``[n]``, NaN for a gap.
+        own: the numbers from which mean and deviation are taken; none of them: 0 and 1.
+        gaps: whether a column follows that says where the gaps are.
+    """
+    missing = np.isnan(values)
+    mean, deviation = (own.mean(), own.std() or 1.0) if len(own) else (0.0, 1.0)
+    made = [np.where(missing, 0.0, (values - mean) / deviation).clip(-FARTHEST, FARTHEST).astype(np.float32)]
+    return [*made, missing.astype(np.float32)] if gaps else made
+
+
+@dataclass(frozen=True)
+class _Column:
+    """How one column becomes numbers.
+
+    Attributes:
+        name: its name.
+        numbers: returns its numbers ``[n, k]`` float64, NaN for a gap.
+        scaled: whether they are scaled.
+        gaps: whether a column says where the gaps are.
+    """
+
+    name: Any
+    numbers: Callable[[Any], NDArray[np.float64]]
+    scaled: bool
+    gaps: bool
+
+
+class Columns:
+    """Columns of a table as numbers, each by its type.
+
+    Numbers are scaled to mean 0 and deviation 1 and cut at 5 deviations, and a gap becomes the mean, with a further
+    column that says where the gaps were. Words and categories become a column of 0 and 1 for each value. Dates become
+    days (scaled), and the season, the weekday and the time of day as places on circles.
+
+    Args:
+        frame: the whole table of features, which says what columns there are.
+        where: what messages begin with.
+
+    Raises:
+        UserError: a column of more than 50 different words, or one without any value.
+    """
+
+    def __init__(self, frame: Any, where: str = "data") -> None:
+        made = [_column(frame[name], where) for name in frame.columns]
+        lines = [one for one in made if isinstance(one, str)]
+        if lines:
+            raise UserError(*lines)
+        self._columns = [one for one in made if isinstance(one, _Column)]
+        self._fitted: list[NDArray[np.float64]] = []
+
+    def fit(self, frame: Any) -> Columns:
+        """Take means and deviations from these rows."""
+        self._fitted = [one.numbers(frame[one.name])[:, 0] for one in self._columns]
+        self._fitted = [values[np.isfinite(values)] for values in self._fitted]
+        return self
+
+    def transform(self, frame: Any) -> Matrix:
+        """Return the features ``[rows, columns]`` float32."""
+        made: list[Matrix] = []
+        for one, own in zip(self._columns, self._fitted, strict=True):
+            numbers = one.numbers(frame[one.name])
+            if one.scaled:
+                made += scaled(numbers[:, 0], own, one.gaps)
+                numbers = numbers[:, 1:]
+            made += [np.nan_to_num(column).astype(np.float32) for column in numbers.T]
+        return np.stack(made, axis=1) if made else np.zeros((len(frame), 0), np.float32)
+
+
+def _column(column: Any, where: str) -> _Column | str:
+    """Return how a column becomes numbers, or a line that says why it cannot."""
+    name, kind = column.name, getattr(column.dtype, "kind", "O")
+    gaps = bool(column.isna().any())
+    if not column.notna().any():
+        return f"{where}: column '{name}': has no value in any row: leave it out of the features"
+    if kind in "biuf":
+        endless = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        if endless.any():
+            return (
+                f"{where}: column '{name}': infinite in {int(endless.sum())} rows: make them gaps, or drop these rows"
+            )
+        return _Column(name, _as_numbers, True, gaps)
+    if is_dates(column):
+        timed = bool((_seconds(column) % 86_400 != 0).any())
+        return _Column(name, lambda one: _as_dates(one, timed), True, gaps)
+    if are_numbers(column):
+        return _Column(name, _read_numbers, True, gaps)
+    kinds = sorted(set(column.dropna().map(str).to_list()))
+    if len(kinds) > MOST_KINDS:
+        return (
+            f"{where}: column '{name}': {len(kinds)} different words, such as {kinds[0]!r}; at most {MOST_KINDS} "
+            f"become columns: group them, leave the column out, or for dates pandas.to_datetime(frame['{name}'])"
+        )
+    return _Column(name, lambda one: _as_kinds(one, kinds), False, False)
+
+
+def is_dates(column: Any) -> bool:
+    """Return whether a pandas column holds dates."""
+    return getattr(column.dtype, "kind", "O") == "M" or str(column.dtype).startswith("datetime64")
+
+
+def are_numbers(column: Any) -> bool:
+    """Return whether a pandas column holds numbers that are written as text, or as objects."""
+    try:
+        column.dropna().map(float)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _as_numbers(column: Any) -> NDArray[np.float64]:
+    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan)).reshape(-1, 1)
+
+
+def _read_numbers(column: Any) -> NDArray[np.float64]:
+    read = [np.nan if missing else float(one) for one, missing in zip(column, column.isna(), strict=True)]
+    return np.array(read, np.float64).reshape(-1, 1)
+
+
+def _as_kinds(column: Any, kinds: Sequence[str]) -> NDArray[np.float64]:
+    """Return a column of 0 and 1 for each value, ``[n, kinds]``; a gap is of none."""
+    place = {kind: k for k, kind in enumerate(kinds)}
+    made = np.zeros((len(column), len(kinds)))
+    for i, (one, missing) in enumerate(zip(column, column.isna(), strict=True)):
+        if not missing and str(one) in place:
+            made[i, place[str(one)]] = 1.0
+    return made
+
+
+def _seconds(column: Any) -> NDArray[np.int64]:
+    """Return seconds since 1970 of the dates that are there, in the clock of their own time zone."""
+    days = column.dropna()
+    if getattr(days.dt, "tz", None) is not None:
+        days = days.dt.tz_localize(None)
+    return np.asarray(days.to_numpy(dtype="datetime64[s]").astype(np.int64))
+
+
+def _as_dates(column: Any, timed: bool) -> NDArray[np.float64]:
+    """Return days since 1970, and the season, the weekday and, if ``timed``, the hour as places on circles, ``[n, k]``;
+    NaN for a gap.
+    """
+    made = np.full((len(column), 7 if timed else 5), np.nan)
+    seconds = _seconds(column).astype(np.float64)
+    days = seconds / 86_400
+    turns = [days % 365.2425 / 365.2425, np.floor(days) % 7 / 7, *([days % 1] if timed else [])]
+    circles = [wave(2 * np.pi * turn) for turn in turns for wave in (np.sin, np.cos)]
+    made[column.notna().to_numpy()] = np.stack([days, *circles], axis=1)
+    return made
+
+
+# ---- any transformer, by whose statistics
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """How a table's columns become numbers.
+
+    Attributes:
+        how: "auto", the import path of a function that returns a transformer, or a transformer with ``fit`` and
+            ``transform``.
+        statistics: "own" or "pooled": whose rows it is fitted on.
+    """
+
+    how: Any = AUTO
+    statistics: Statistics = "own"
+
+    def __post_init__(self) -> None:
+        if self.statistics not in get_args(Statistics):
+            raise UserError(f"data.source.statistics: {self.statistics!r}: must be 'own' or 'pooled'")
+
+    @property
+    def note(self) -> str:
+        """A sentence for whoever reads the run's record."""
+        whose = "all clients' rows together" if self.statistics == "pooled" else "each client's own rows"
+        return f"columns were prepared by the statistics of {whose}"
+
+    def features(
+        self, table: Any, owner: NDArray[Any] | None, train: NDArray[np.int64], where: str
+    ) -> NDArray[np.float32]:
+        """Return a table as features ``[n, columns]``.
+
+        Args:
+            table: a pandas DataFrame of ``n`` rows, without client and target.
+            owner: ``[n]``, each row's client; None: none is known.
+            train: the rows on which a transformer may be fitted, ascending.
+            where: what messages begin with.
+
+        Raises:
+            UserError: the transformer cannot be made or used, or clients' columns differ.
+        """
+        made = self._transformer(table, where)
+        if self.statistics == "pooled":
+            return _checked(_fitted(made, table.iloc[train], where), table, where)
+        if owner is None:
+            raise UserError(
+                f"{where}: data.source.statistics: 'own': the rows belong to no client yet: name data.source."
+                "client_column, or say statistics = 'pooled'"
+            )
+        parts: dict[str, NDArray[np.float32]] = {}
+        for client in dict.fromkeys(owner.tolist()):
+            rows = np.flatnonzero(owner == client)
+            at = f"{where}: client '{client}'"
+            fitted = _fitted(made, table.iloc[np.intersect1d(rows, train)], at)
+            parts[client] = _checked(fitted, table.iloc[rows], at)
+        widths = {client: part.shape[1] for client, part in parts.items()}
+        first, other = (
+            next(iter(widths)),
+            next((c for c, w in widths.items() if w != next(iter(widths.values()))), None),
+        )
+        if other is not None:
+            raise UserError(
+                f"{where}: client '{other}': {widths[other]} columns after preparing, and '{first}' has "
+                f"{widths[first]}: name the values, as in OneHotEncoder(categories=[...]), or statistics = 'pooled'"
+            )
+        whole = np.zeros((len(table), widths[first]), np.float32)
+        for client, part in parts.items():
+            whole[owner == client] = part
+        return whole
+
+    def _transformer(self, table: Any, where: str) -> Any:
+        made = self.how
+        if made == AUTO:
+            return Columns(table, where)
+        if isinstance(made, str):
+            made = import_path(made, "data.source.prepare", [AUTO])()
+        if not all(callable(getattr(made, name, None)) for name in ("fit", "transform")):
+            raise UserError(
+                f"data.source.prepare: {made!r:.80}: must be 'auto', or a transformer with fit and transform, such as "
+                "a ColumnTransformer, or the import path of a function that returns one"
+            )
+        return made
+
+
+def _fitted(transformer: Any, rows: Any, where: str) -> Any:
+    """Return a copy of a transformer that is fitted on these rows. Raises UserError if it cannot be."""
+    try:
+        return copy.deepcopy(transformer).fit(rows)
+    except (ValueError, TypeError, KeyError) as wrong:
+        if isinstance(wrong, UserError):
+            raise
+        raise UserError(
+            f"{where}: data.source.prepare: cannot be fitted on {len(rows)} rows: {first_line(wrong)}"
+        ) from wrong
+
+
+def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
+    """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
+    try:
+        made = transformer.transform(rows)
+        found = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float32)
+    except (ValueError, TypeError, KeyError) as wrong:
+        raise UserError(f"{where}: data.source.prepare: its transform failed: {first_line(wrong)}") from wrong
+    if found.ndim != 2 or len(found) != len(rows) or not found.shape[1]:
+        raise UserError(f"{where}: data.source.prepare: made {found.shape} of {len(rows)} rows: must be a row each")
+    gaps = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    if len(gaps):
+        raise UserError(
+            f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows: add an imputer, such as "
+            "SimpleImputer()"
+        )
+    return found

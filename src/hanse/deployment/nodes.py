@@ -1,0 +1,144 @@
+"""Nodes: what they are called, how many are here, what they are sent, and waiting for their answers.
+
+Everything that talks to nodes goes through this module: hanse's own network (:mod:`hanse.deployment.link`,
+:mod:`hanse.deployment.newcomers`) and a mechanism over plain Flower apps (:mod:`hanse.deployment.strategy`).
+:mod:`hanse.deployment.replies` reads what they answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from logging import INFO
+from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+from httpx import HTTPError
+
+from hanse.deployment.message import QUERY
+from hanse.deployment.signing import sign
+from hanse.federation.check import one_line
+
+T = TypeVar("T")
+
+
+def key_of(node: Any) -> str:
+    """Return what identifies a node for as long as it keeps its key: the SHA-256 of its public key, in hexadecimal
+    digits.
+
+    A node without a key (node authentication is off) is known by its id in Flower, as ``node-ID``.
+    """
+    public = bytes(getattr(node, "public_key", b"") or b"")
+    return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
+
+
+def named(key: str, node: Any) -> str:
+    """Return a node in words: its id, its key, and the name by which the operator registered it, if there is one.
+
+    Args:
+        key: the node's key (:func:`key_of`).
+        node: what Flower's ``Grid.get_nodes`` gives of it.
+    """
+    name = str(getattr(node, "name", "") or "")
+    return f"node {node.node_id} (key {key}" + (f", registered as '{one_line(name)}')" if name else ")")
+
+
+def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
+    """Wait until enough nodes are online, without a time limit, and return those that take part.
+
+    Args:
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
+        clients: how many take part; None: all that are there once there are at least two.
+
+    Returns:
+        The nodes by key (:func:`key_of`), in ascending order of their ids in Flower.
+    """
+    told = -1
+    while True:
+        here = {key_of(node): node for node in grid.get_nodes()}
+        if len(here) >= (clients or 2):
+            ordered = sorted(here.items(), key=lambda item: (int(item[1].node_id), item[0]))
+            return dict(ordered[:clients])
+        if len(here) != told:
+            log(INFO, "Waiting for nodes: %s of %s are here", len(here), clients or 2)
+            told = len(here)
+        time.sleep(0.5)
+
+
+def sent(
+    grid: Grid, key: Ed25519PrivateKey, records: Mapping[int, RecordDict], seconds: float, group: str
+) -> dict[int, str]:
+    """Send a signed question to each of several nodes.
+
+    Args:
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
+        key: the operator's, by which each question is signed for its node.
+        records: what is sent, by node id.
+        seconds: after so long Flower takes no answer any more.
+        group: a label that Flower keeps with the messages.
+
+    Returns:
+        Flower's id of the question by node id. A node for which Flower did not take it is left out.
+    """
+    questions = [
+        sign(FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group), key)
+        for node, content in records.items()
+    ]
+    return {node: name for node, name in zip(records, grid.push_messages(questions), strict=False) if name}
+
+
+def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
+    """Yield the replies that are there, as ``(id of the question, reply)``.
+
+    Flower parses replies while it fetches them, so that one node's malformed reply would lose those of all. Where that
+    happens each reply is fetched alone, and the exception stands in the place of the malformed one.
+
+    Raises:
+        HTTPError, OSError: the SuperLink itself does not answer; this is no node's fault.
+    """
+    try:
+        replies = list(grid.pull_messages(ids))
+    except (HTTPError, OSError):  # the SuperLink failed, not a node
+        raise
+    except Exception as wrong:
+        if len(ids) == 1:
+            yield ids[0], wrong
+        else:
+            for one in ids:
+                yield from pulled(grid, [one])
+    else:
+        yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
+
+
+def pause(waited: float) -> None:
+    """Sleep before the next look for answers: a twentieth of the seconds waited so far, from 20 ms to half a second."""
+    time.sleep(min(0.5, max(0.02, waited / 20)))
+
+
+def answers(grid: Grid, waiting: Mapping[str, T], seconds: float) -> Iterator[tuple[T, FlowerMessage | Exception]]:
+    """Yield answers as they come, until all are in or ``seconds`` are over.
+
+    Args:
+        grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
+        waiting: what each question stands for, by Flower's id of the question. An answer to another question, or a
+            second one to the same, counts for nothing.
+        seconds: how long to wait.
+
+    Yields:
+        What the question stands for, and the answer (see :func:`pulled`).
+    """
+    left, begun = dict(waiting), time.monotonic()
+    while left:
+        for name, answer in pulled(grid, list(left)):
+            if name in left:
+                yield left.pop(name), answer
+        waited = time.monotonic() - begun
+        if waited > seconds:
+            return
+        if left:
+            pause(waited)

@@ -1,0 +1,282 @@
+"""A client that deviates in whatever way its mechanism leaves open: the space that ``hanse attack`` searches.
+
+Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
+:class:`Deviant` changes these by type, so that one behaviour covers what clients of any mechanism can do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
+from hanse.core.telling import Conduct
+from hanse.federation.behaviour import Attack, Attacker, Me, OfSome, Ratio, with_updates
+from hanse.federation.policy import ANSWERS
+
+NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is told beside updates and scores
+KINDS = get_args(Attack)
+SECOND = {
+    "copied": "the second sends the first one's update",
+    "opposed": "the first adds noise that the second takes away",
+    "turns": "the two take turns",
+}
+Said = bool | Annotated[float, Field(allow_inf_nan=False)] | Literal["none", "all"]
+
+
+@dataclass(frozen=True)
+class Deviant(OfSome):
+    """Some clients deviate from what their mechanism expects: in what they send, tell and answer, and when.
+
+    Attributes:
+        clients: their ids. Several deviate in the same way, and lie about gradients together.
+        second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
+            "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
+            opposite sign. With "turns" they are there in odd rounds and the first in even ones.
+        sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
+            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
+            of :class:`hanse.federation.behaviour.Attacker`.
+        of: whether such a kind replaces the "update" or the whole "model".
+        scale: a factor of the update that is sent.
+        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
+            (an accuracy stays within 0 and 1), or a number of an answer, as in "declare.cost".
+        says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
+            ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
+            best. 0: the true one.
+        silent: whether they do not answer when they are asked to train.
+        since: the first round in which they deviate.
+        leaves: the first round in which they are gone. None: they stay.
+
+    Examples:
+        One that says it has twice its samples, and sends back what came:
+
+        >>> import torch
+        >>> from hanse.core.recipe import Recipe
+        >>> me = Me(2, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
+        >>> request = Request(2, (Train(seat=0, row=0, start=torch.zeros(3)),))
+        >>> reply = Reply(2, (Trained(seat=0, row=torch.ones(3), num_samples=20, loss=0.5, steps=2),))
+        >>> sent = Deviant(clients=[2], sends="nothing", times={"samples": 2.0}).on_reply(me, 0, request, reply)
+        >>> sent.results[0].row, sent.results[0].num_samples
+        (tensor([0., 0., 0.]), 40.0)
+    """
+
+    sends: Literal["trained", "nothing", "copied"] | Attack = "trained"
+    of: Literal["update", "model"] = "update"
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    times: Mapping[str, Ratio] = field(default_factory=dict)
+    says: Mapping[str, Said] = field(default_factory=dict)
+    gradient: Ratio = 0.0
+    silent: bool = False
+    since: Annotated[int, Field(ge=0)] = 0
+    leaves: Annotated[int, Field(ge=0)] | None = None
+    second: Literal["same", "copied", "opposed", "turns"] = "same"
+    steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    sent: dict[tuple[int, int], tuple[int, Tensor]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lines = [
+            f"times.{key}: must be {_options()}" for key in self.times if key not in NUMBERS and not _right(key, float)
+        ]
+        for key, value in self.says.items():
+            kind = bool if isinstance(value, bool) else list if isinstance(value, str) else float
+            if not _right(key, kind):
+                lines.append(f"says.{key}: {value!r}: must be an answer's field of that type, such as {_options()}")
+        if lines:
+            raise UserError(*lines)
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client is there."""
+        if me.id not in self.clients:
+            return True
+        turn = self.second != "turns" or round < self.since or (round % 2 == 0) == (me.id == self.clients[0])
+        return turn and (self.leaves is None or round < self.leaves)
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request | None:
+        """Return the request, or None if it asks a silent client to train."""
+        mine = self.silent and me.id in self.clients and round >= self.since
+        return None if mine and any(isinstance(task, Train) for task in request.tasks) else request
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Return the reply with what the client sends, tells and answers instead."""
+        copied = self.sends == "copied" or self.second == "copied"
+        if me.id not in self.clients or round < self.since:
+            return with_updates(request, reply, lambda task, r: self._seen(me, task, r)) if copied else reply
+        reply = self._update(me, round, request, reply)
+        if self.second == "opposed":
+            reply = with_updates(request, reply, lambda task, r: self._opposed(me, round, task, r))
+        elif self.second == "copied":
+            if me.id == self.clients[0]:
+                with_updates(request, reply, lambda task, r: self._seen(me, task, r))
+            else:
+                reply = with_updates(
+                    request, reply, lambda task, r: self._step(task, r, self.steps.get(self.clients[0]))
+                )
+        if self.gradient:
+            with_updates(request, reply, lambda task, r: self._kept(me, round, task, r))
+        asked = {task.name: task for task in request.tasks if isinstance(task, Ask | Gradient)}
+        told = (self._told(round, asked.get(getattr(r, "name", "")), r) for r in reply.results)
+        return replace(reply, results=tuple(told))
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return the clients that deviate, as cheats, and in what."""
+        told = f"Deviants do what would pay them: {said_of(self)}."
+        return Conduct("deviants", told, self.those(num_clients), cheats=True, rank=5)
+
+    def _update(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Return the reply with the update that is sent."""
+        if self.sends in KINDS:
+            kind = cast(Attack, self.sends)
+            attacker = Attacker(self.clients, kind=kind, scale=self.scale, of=self.of)
+            return attacker.on_reply(me, round, request, reply)
+        if self.sends == "trained" and self.scale == 1:
+            return reply
+        factor = 0.0 if self.sends == "nothing" else self.scale
+        others = [client for client in self.steps if client not in self.clients]
+        step = self.steps[min(others)] * factor if self.sends == "copied" and others else None
+
+        def scaled(task: Train, result: Trained) -> Trained:
+            if self.sends == "copied":
+                return self._step(task, result, step)
+            row, width = result.row.clone(), me.num_parameters
+            start = task.start.to(row.device)
+            row[:width] = start[:width] + factor * (row[:width] - start[:width])
+            return replace(result, row=row if self.sends == "trained" else start.clone())
+
+        return with_updates(request, reply, scaled)
+
+    def _seen(self, me: Me, task: Train, result: Trained) -> Trained:
+        """Note what was sent, for those who copy it."""
+        self.steps[me.id] = result.row - task.start.to(result.row.device)
+        return result
+
+    def _step(self, task: Train, result: Trained, step: Tensor | None) -> Trained:
+        """Return the result with this step from the model that came; None: with none."""
+        start = task.start.to(result.row.device)
+        return replace(result, row=start.clone() if step is None else start + step.to(start.device))
+
+    def _opposed(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
+        """Return the first one's result with noise added, or another's with the opposite noise alone."""
+        start, width = task.start.to(result.row.device), me.num_parameters
+        draw = stream(me.seed, "opposed", round=round).standard_normal(width, dtype="float32")
+        step = torch.zeros_like(start)
+        step[:width] = torch.from_numpy(draw).to(start.device)
+        if me.id == self.clients[0]:
+            moved = result.row - start
+            step *= 3 * moved[:width].norm() / (step.norm() + 1e-12)
+            self.steps[me.id] = step
+            return self._step(task, result, moved + step)
+        noise = self.steps.get(self.clients[0])
+        return self._step(task, result, None if noise is None else -noise)
+
+    def _kept(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
+        """Keep what was sent, for gradients that are asked for later in the round."""
+        self.sent[me.id, task.row] = (round, result.row)
+        return result
+
+    def _told(self, round: int, asked: Ask | Gradient | None, result: Result) -> Result:
+        """Return a result as it is told."""
+        if isinstance(result, Trained):
+            loss = None if result.loss is None else result.loss * self._factor("loss")
+            steps = math.floor(result.steps * self._factor("steps") + 0.5)
+            return replace(result, num_samples=result.num_samples * self._factor("samples"), steps=steps, loss=loss)
+        if isinstance(result, Scored):
+            right = (result.accuracy * self._factor("accuracy")).clamp(max=1.0)
+            return replace(result, loss=result.loss * self._factor("loss"), accuracy=right)
+        if isinstance(result, Answered) and isinstance(asked, Ask):
+            return replace(result, values=self._answer(asked, result.values))
+        if isinstance(result, Derived) and self.gradient and isinstance(asked, Gradient):
+            return replace(result, gradients=self._gradients(round, asked.models, result.gradients))
+        return result
+
+    def _factor(self, key: str) -> float:
+        return self.times.get(key, 1.0)
+
+    def _answer(self, asked: Ask, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an answer with its numbers times their factors, then what is said whatever is true."""
+        found = dict(values)
+        for name, value in values.items():
+            factor = self._factor(f"{asked.name}.{name}")
+            if factor != 1 and isinstance(value, int | float) and math.isfinite(value):
+                found[name] = value * factor
+        for key, said in self.says.items():
+            question, _, name = key.partition(".")
+            if question == asked.name and (name in values or name in asked.values):
+                found[name] = _list(said, asked.values.get(name)) if isinstance(said, str) else said
+        return found
+
+    def _gradients(self, round: int, models: Tensor, true: Tensor) -> Tensor:
+        """Return gradients ``[C, P]`` that point away from what the deviants sent this round.
+
+        A model's own updates are those that lie nearest to it of what each deviant sent.
+        """
+        rows: dict[int, list[Tensor]] = {}
+        for (client, _), (sent_in, row) in self.sent.items():
+            if sent_in == round:
+                rows.setdefault(client, []).append(row.to(models.device))
+        found = true.clone()
+        for c, model in enumerate(models if rows else ()):
+            nearest = [min(mine, key=lambda row: float((row - model).norm())) for mine in rows.values()]
+            moved = torch.stack([row - model for row in nearest]).sum(0)
+            found[c] = -self.gradient * moved[: found.shape[1]] / (moved.norm() + 1e-12)
+        return found
+
+
+def said_of(deviant: Deviant) -> str:
+    """Return how a deviant deviates, in words: what differs from a client that does not."""
+    found = []
+    if deviant.sends != "trained":
+        found.append(
+            "sends the model that came"
+            if deviant.sends == "nothing"
+            else "copies another's update"
+            if deviant.sends == "copied"
+            else f"sends: {deviant.sends}, of the {deviant.of}"
+        )
+    found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
+    found += [f"{key} times {factor:g}" for key, factor in sorted(deviant.times.items())]
+    found += [f"{key} = {_shown(value)}" for key, value in sorted(deviant.says.items())]
+    found += [f"a gradient of length {deviant.gradient:g} for its own update"] if deviant.gradient else []
+    found += ["silent when asked to train"] if deviant.silent else []
+    found += [SECOND[deviant.second]] if deviant.second != "same" else []
+    found += [f"from round {deviant.since} on"] if deviant.since else []
+    found += [f"leaves in round {deviant.leaves}"] if deviant.leaves is not None else []
+    return ", ".join(found) or "nothing"
+
+
+def _shown(value: bool | float | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else f"{value:g}"
+
+
+def _list(said: str, offered: Any) -> list[int]:
+    """Return none or all of what a question offers: a list, or how many there are."""
+    if said == "none" or offered is None:
+        return []
+    return list(range(offered)) if isinstance(offered, int) else list(offered)
+
+
+def fields_of(question: str) -> Mapping[str, type]:
+    """Return the fields of the answer to a question that hanse's mechanisms ask, each as bool, float or list."""
+    if question not in ANSWERS:
+        return {}
+    hints = get_type_hints(ANSWERS[question].kind)
+    return {name: hint if hint in (bool, float) else list for name, hint in hints.items()}
+
+
+def _right(key: str, kind: type) -> bool:
+    """Return whether a key names an answer's field of a type. Questions of the user's own may have any field."""
+    question, dot, name = key.partition(".")
+    return bool(dot and name) and (question not in ANSWERS or fields_of(question).get(name) is kind)
+
+
+def _options() -> str:
+    return ", ".join([*NUMBERS, *(f"{q}.{name}" for q in ANSWERS for name in fields_of(q))])

@@ -1,0 +1,702 @@
+"""What could a client gain by cheating? A search for the deviation that pays best, by playing it: ``hanse attack``.
+
+The experiment is played honestly and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`: the same
+data, models and draws, so the difference in what it ends with is what the deviation earned. What may vary is read off
+the types of what that client is asked (:func:`space_of`). Deviations are tried one by one, then in combinations that
+are drawn at random or changed from the best so far; those that look best are played with more seeds, and the best of
+all is confirmed with seeds that the search has not seen, so that its interval is not that of the luckiest of many.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+from hanse.base.streams import stream
+from hanse.base.toml import dumps
+from hanse.core.entry import MINT, TOKEN, client
+from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Trained
+from hanse.federation.deviant import KINDS, Deviant, fields_of, said_of
+from hanse.games.market import utilities_of
+from hanse.lab.job import Job, Step, attempt, seeded
+from hanse.lab.kept import Results, Store
+from hanse.lab.player import play_all
+from hanse.mechanisms.ipfl import IPFL
+from hanse.rounds.round import first_state, play_round
+from hanse.runs.config import Experiment
+from hanse.runs.setup import build, settle_engine
+
+FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
+SEARCHED = 3  # seeds that the search plays its best deviations with
+LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
+MEASURES = ("utility", "balance", "nothing")
+_BATCH, _KEEPS, _HEARD = 8, 6, 3
+_SECOND = ("copied", "opposed", "turns")
+Deviation = Mapping[str, Any]
+"""What a deviant does, by knob: ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One thing that a client can do otherwise.
+
+    Attributes:
+        key: its name among :class:`Deviant`'s options, such as "sends" or "times.samples".
+        values: what is tried, at first one by one.
+        factor: whether it is a factor, which may take any value in between.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    factor: bool = False
+
+
+@dataclass(frozen=True)
+class Try:
+    """A deviation and what it earned.
+
+    Attributes:
+        deviation: what was done.
+        gains: by seed, what the deviants ended with, less what the same clients end with by honesty: tokens each, or
+            of a client with a second key, together.
+        ahead: by seed, what the deviants ended with, less the mean of the others in the same run; nothing if there are
+            no others.
+        uniform: whether it was drawn at random from the whole space, and not made from what had paid.
+        failed: why it could not be played; None: it was.
+    """
+
+    deviation: Deviation
+    gains: Mapping[int, float] = field(default_factory=dict)
+    ahead: Mapping[int, float] = field(default_factory=dict)
+    uniform: bool = False
+    failed: str | None = None
+
+    @property
+    def said(self) -> str:
+        """The deviation in words."""
+        return said_of(Deviant(**table_of(self.deviation, [])))
+
+    @property
+    def contributes(self) -> bool:
+        """Whether the client still sends what it trained."""
+        return self.deviation.get("sends", "trained") == "trained" and not self.deviation.get("silent", False)
+
+    def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
+        """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
+        return interval([self.gains[s] for s in seeds])
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What a search found.
+
+    Attributes:
+        clients: who deviated.
+        scale: what a gain is compared with, in tokens: see :attr:`_Game.scale`.
+        measure: what is compared: "utility" or "balance".
+        tries: all deviations, in the order of the search.
+        best: the one that paid most, with the fresh seeds.
+        idle: the best of those that send nothing they trained, likewise; None: none was tried.
+        searched: the search's seeds.
+        fresh: the seeds of the confirmation.
+        ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
+    """
+
+    clients: Sequence[int]
+    scale: float
+    measure: str
+    tries: Sequence[Try]
+    best: Try
+    idle: Try | None
+    searched: Sequence[int]
+    fresh: Sequence[int]
+    ended: str
+
+    @property
+    def pays(self) -> bool:
+        """Whether the best deviation gains more than 1 % of the scale, beyond its interval."""
+        return self.best.gain(self.fresh)[1] > LEAST * self.scale
+
+    def paying_share(self) -> tuple[int, int, float]:
+        """Return how many random deviations paid in the search's first seed, of how many, and the 95 % upper bound of
+        the share of the whole space that does (Clopper and Pearson).
+        """
+        from scipy.special import betaincinv  # late: it takes longer to import than a short run
+
+        drawn = [one for one in self.tries if one.uniform and one.failed is None]
+        paid = sum(one.gains[self.searched[0]] > LEAST * self.scale for one in drawn)
+        bound = 1.0 if paid == len(drawn) else float(betaincinv(paid + 1, len(drawn) - paid, 0.95))
+        return paid, len(drawn), bound
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of at least two values and its 95 % interval (Student's t)."""
+    from scipy.special import stdtrit  # late: it takes longer to import than a short run
+
+    found = np.asarray(values, float)
+    half = float(stdtrit(len(found) - 1, 0.975)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
+
+
+def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
+    """Return the table ``[behaviour.deviant]`` of a deviation."""
+    table: dict[str, Any] = {"clients": list(clients)}
+    for key, value in deviation.items():
+        outer, dot, inner = key.partition(".")
+        if dot:
+            table.setdefault(outer, {})[inner] = value
+        else:
+            table[outer] = value
+    return table
+
+
+def with_deviation(sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
+    """Return an experiment's sections in which these clients deviate; without a deviation they are honest."""
+    behaviour = dict(sections.get("behaviour", {}))
+    return {**sections, "behaviour": behaviour | ({"deviant": table_of(deviation, clients)} if deviation else {})}
+
+
+# ---- what can be done otherwise
+
+
+@dataclass
+class _Listening:
+    """A federation that notes what clients were asked and what they answered."""
+
+    inner: Any
+    heard: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def present(self, round: int) -> Any:
+        """Return who is there."""
+        return self.inner.present(round)
+
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any) -> Any:
+        """Ask as always, and note the answers."""
+        replies: Sequence[Reply] = self.inner.exchange(round, requests, deadline_s, closing)
+        tasks = {request.client: request.tasks for request in requests}
+        for reply in replies:
+            self.heard += zip(tasks.get(reply.client, ()), reply.results, strict=False)
+        return replies
+
+
+def space_of(experiment: Experiment) -> list[Knob]:
+    """Return what a client of an experiment can do otherwise, by what clients are asked in the first rounds.
+
+    Raises:
+        UserError: the experiment does not fit together.
+    """
+    setup = settle_engine(build(experiment)).setup
+    listening = _Listening(setup.federation)
+    setup, state = replace(setup, federation=listening), first_state(setup)
+    for _ in range(min(_HEARD, experiment.run.rounds)):
+        state = play_round(setup, state).state
+    found: dict[str, Knob] = {}
+    for task, result in listening.heard:
+        for knob in _knobs_of(task, result):
+            found.setdefault(knob.key, knob)
+    rounds = experiment.run.rounds
+    times = [Knob("since", (rounds // 2,)), Knob("leaves", (rounds // 2, rounds - 1))] if found and rounds > 3 else []
+    return [*found.values(), *times]
+
+
+def _knobs_of(task: Any, result: Any) -> list[Knob]:
+    """Return what can be told otherwise in one result."""
+    if isinstance(result, Trained):
+        knobs = [
+            Knob("sends", ("nothing", "copied", *KINDS)),
+            Knob("of", ("model",)),
+            Knob("scale", (0.1, 3.0, 10.0), factor=True),
+        ]
+        knobs += [Knob("times.samples", FACTORS, factor=True), Knob("silent", (True,))]
+        return knobs + ([] if result.loss is None else [Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True)])
+    if isinstance(result, Scored):
+        return [
+            Knob("times.accuracy", (0.0, 0.5, 10.0), factor=True),
+            Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True),
+        ]
+    if isinstance(result, Derived):
+        return [Knob("gradient", (1.0, 1e3, 1e6), factor=True)]
+    if isinstance(result, Answered) and isinstance(task, Ask):
+        return [knob for name, kind in fields_of(task.name).items() for knob in _answer_knobs(task, name, kind, result)]
+    return []
+
+
+def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Knob]:
+    """Return what one field of an answer can be instead."""
+    key = f"{task.name}.{name}"
+    if kind is bool:
+        return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
+    if kind is list:
+        return [Knob(f"says.{key}", ("none", "all"))]
+    return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
+
+
+# ---- the search
+
+
+def search(
+    sections: Mapping[str, Any],
+    clients: Sequence[int],
+    folder: Path,
+    *,
+    tries: int = 150,
+    seeds: int = 5,
+    seed: int = 0,
+    minutes: float | None = None,
+    second_key: bool = False,
+    workers: int = 1,
+    console: Console | None = None,
+    work: Callable[[Job, Step], dict[str, Any]] | None = None,
+) -> Attacked:
+    """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
+
+    Finished runs are kept in the folder; the same call goes on with them.
+
+    Args:
+        sections: the experiment as nested plain values.
+        clients: who deviates, all in the same way.
+        folder: is made if it is missing.
+        tries: how many deviations are tried, at most.
+        seeds: with how many seeds that the search has not seen the best one is confirmed, at least 2.
+        seed: the first of the search's three seeds; the fresh ones come after these.
+        minutes: the search ends after this time; its confirmation comes on top. None: it has as long as it needs.
+        second_key: of two clients the second is another key of the first, which by honesty never joins. What it gets
+            counts as the first one's, less its grant, and it sends only what the first one makes.
+        workers: how many processes play.
+        console: where progress is drawn; None draws none.
+        work: plays one job; None: a run of hanse.
+
+    Raises:
+        UserError: there is no such client, a number is out of range, the experiment is not valid, or nobody is paid.
+    """
+    experiment = Experiment(**sections)
+    _check(experiment, clients, tries, seeds, seed, minutes)
+    key = clients[1] if second_key else None
+    store = _Kept(folder / ("jobs" if key is None else "jobs-second-key"), experiment.data.clients)
+    game = _Game(sections, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key)
+    searched = list(range(seed, seed + SEARCHED))
+    fresh = fresh_seeds(seed, seeds)
+    game.honest(searched)
+    if game.scale == 0:
+        raise UserError(
+            f"run.rounds: {experiment.run.rounds}: nobody has gained or paid anything by then, so there is no measure"
+        )
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    space = [knob for knob in space_of(experiment) if not (second_key and knob.key in ("since", "leaves"))]
+    if len(clients) > 1:
+        space.append(Knob("second", _SECOND[:2] if second_key else _SECOND))
+    with _bar(console, tries) as moved:
+        found, ended = _tried(game, space, tries, searched, until, moved)
+    ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
+    if not ranked:
+        raise UserError(f"none of {len(found)} deviations could be played: {found[0].failed}")
+    idle = next((one for one in ranked if not one.contributes), None)
+    game.honest(fresh)
+    chosen = [_simplest(game, one, searched) for one in (ranked[0], idle) if one is not None]
+    best, *others = game.played_all(chosen, fresh)
+    if best.failed is not None:
+        raise UserError(f"{best.said}: could not be played again: {best.failed}")
+    write_whole(folder / "attack.toml", dumps(game.sections_of(best.deviation)).encode())
+    kept = others[0] if others and others[0].failed is None else None
+    return Attacked(clients, game.scale, game.measure, found, best, kept, searched, fresh, ended)
+
+
+def replay(
+    sections: Mapping[str, Any],
+    folder: Path,
+    *,
+    seeds: int = 5,
+    seed: int = 0,
+    second_key: bool = False,
+    workers: int = 1,
+    work: Callable[[Job, Step], dict[str, Any]] | None = None,
+) -> Attacked:
+    """Play a deviation that was found before, beside honesty, with the same fresh seeds as :func:`search` does.
+
+    Args:
+        sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
+        folder: of finished runs, is made if it is missing.
+        seeds: with how many seeds.
+        seed: the first of the search's seeds, which are left out.
+        second_key: as for :func:`search`.
+        workers: how many processes play.
+        work: plays one job; None: a run of hanse.
+
+    Raises:
+        UserError: nobody deviates, a number is out of range, the experiment is not valid, or nobody is paid.
+    """
+    behaviour = dict(sections.get("behaviour", {}))
+    given = behaviour.pop("deviant", None)
+    if not isinstance(given, Mapping) or not given.get("clients"):
+        raise UserError("behaviour.deviant.clients: are missing: there is no deviation to replay")
+    clients, honest = [*given["clients"]], {**sections, "behaviour": behaviour}
+    experiment = Experiment(**sections)
+    _check(Experiment(**honest), clients, 1, seeds, seed, None)
+    if second_key and len(clients) != 2:
+        raise UserError(f"--second-key: {len(clients)} clients deviate in this file: must be 2")
+    deviation = {key: value for key, value in given.items() if key not in ("clients", "times", "says")}
+    for outer in ("times", "says"):
+        deviation |= {f"{outer}.{inner}": value for inner, value in given.get(outer, {}).items()}
+    key = clients[1] if second_key else None
+    store = _Kept(folder / ("jobs" if key is None else "jobs-second-key"), experiment.data.clients)
+    game, fresh = (
+        _Game(honest, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key),
+        fresh_seeds(seed, seeds),
+    )
+    game.honest(fresh)
+    [best] = game.played_all([Try(deviation)], fresh)
+    if best.failed is not None:
+        raise UserError(f"{best.said}: could not be played: {best.failed}")
+    return Attacked(clients, game.scale, game.measure, [best], best, None, fresh, fresh, "replay")
+
+
+def fresh_seeds(seed: int, seeds: int) -> list[int]:
+    """Return the seeds that confirm what a search with the first seed ``seed`` finds."""
+    return list(range(seed + SEARCHED, seed + SEARCHED + seeds))
+
+
+def _check(
+    experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int, minutes: float | None
+) -> None:
+    """Raise UserError for a client that is not there, or a number out of range."""
+    last = experiment.data.clients - 1
+    of = "" if len(clients) == 1 else f" of {clients[0]} and {clients[-1]}, who cheat together"
+    lines = [f"--client {c}: there is no such client{of}; allowed: 0..{last}" for c in clients if not 0 <= c <= last]
+    lines += [f"--seed {seed}: must be at least 0"] if seed < 0 else []
+    lines += [] if experiment.run.rounds else ["run.rounds: 0: nobody is asked anything, so nothing can be cheated at"]
+    lines += [f"--tries {tries}: must be at least 1"] if tries < 1 else []
+    lines += [f"--seeds {seeds}: must be at least 2, as one run has no interval"] if seeds < 2 else []
+    lines += [f"--minutes {minutes:g}: must be above 0"] if minutes is not None and not minutes > 0 else []
+    if "deviant" in experiment.behaviour:
+        lines.append("behaviour.deviant: the search puts its own in this place; leave it out of the file")
+    if lines:
+        raise UserError(*lines)
+
+
+def _tried(
+    game: _Game,
+    space: Sequence[Knob],
+    tries: int,
+    searched: Sequence[int],
+    until: float,
+    moved: Callable[[list[Try]], None],
+) -> tuple[list[Try], str]:
+    """Return the deviations that were tried and why the search ended: singles, then batches of combinations."""
+    draw = stream(searched[0], "attack search")
+    todo = [Try({knob.key: value}) for knob in space for value in knob.values]
+    found: list[Try] = []
+    seen = {_key(one.deviation) for one in todo}
+    while len(found) < tries:
+        batch, todo = todo[: min(_BATCH, tries - len(found))], todo[_BATCH:]
+        if not batch:
+            batch = _drawn(draw, space, _leading(found, searched[:1]), seen, min(_BATCH, tries - len(found)))
+        if not batch:
+            return _raced(game, found, searched), "space"
+        found += game.played_all(batch, searched[:1])
+        moved(found)
+        if time.monotonic() > until:
+            return _raced(game, found, searched), "minutes"
+    return _raced(game, found, searched), "tries"
+
+
+@contextmanager
+def _bar(console: Console | None, tries: int) -> Iterator[Callable[[list[Try]], None]]:
+    """Draw how many deviations were tried, and the best so far. It has no thread, since players may fork beside it."""
+    shown = "{task.completed}/{task.total} deviations, best so far: {task.fields[best]}"
+    with Progress(BarColumn(), TextColumn(shown), console=console, auto_refresh=False, disable=console is None) as bar:
+        task = bar.add_task("", total=tries, best="none")
+
+        def moved(found: list[Try]) -> None:
+            best = next(iter(_ranked(found, list(found[-1].gains)[:1])), None)
+            bar.update(task, completed=len(found), best="none" if best is None else escape(best.said), refresh=True)
+
+        yield moved
+
+
+def _raced(game: _Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
+    """Return the tries, the best of them (and of those that send nothing trained) played with all of the search's
+    seeds.
+    """
+    chosen = _leading(found, searched[:1])
+    game.honest(searched[1:])
+    again = {_key(one.deviation): one for one in game.played_all(chosen, searched[1:])}
+    return [again.get(_key(one.deviation), one) for one in found]
+
+
+def _leading(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
+    """Return the tries that look best, and the best of those that send nothing trained, each once."""
+    ranked = _ranked(found, seeds)
+    chosen = [*ranked[:_KEEPS], *[one for one in ranked if not one.contributes][:_KEEPS]]
+    return list({_key(one.deviation): one for one in chosen}.values())
+
+
+def _simplest(game: _Game, best: Try, seeds: Sequence[int]) -> Try:
+    """Return a try without the knobs that earn nothing, one after the other left out."""
+    for key in sorted(best.deviation):
+        less = {k: v for k, v in best.deviation.items() if k != key}
+        if not less or (best.contributes != Try(less).contributes):
+            continue
+        [tried] = game.played_all([Try(less, uniform=best.uniform)], seeds)
+        if tried.failed is None and sum(tried.gains.values()) >= sum(best.gains[s] for s in seeds):
+            best = tried
+    return best
+
+
+def _ranked(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
+    """Return the tries that could be played, those that paid most first; of equals the simpler one."""
+    sound = [one for one in found if one.failed is None]
+    return sorted(sound, key=lambda one: (-sum(one.gains[s] for s in seeds), len(one.deviation)))
+
+
+def _drawn(
+    draw: np.random.Generator, space: Sequence[Knob], best: Sequence[Try], seen: set[str], most: int
+) -> list[Try]:
+    """Return new deviations, half drawn from the whole space and half changed from the best; none if all are known."""
+    made: list[Try] = []
+    for _ in range(50 * most):
+        if len(made) == most or not space:
+            break
+        uniform = len(made) % 2 == 0 or not best
+        chosen = {} if uniform else dict(best[int(draw.integers(len(best)))].deviation)
+        count = int(draw.integers(1, 4)) if uniform else 1
+        for k in draw.permutation(len(space))[:count].tolist():
+            chosen = _turned(draw, chosen, space[k])
+        if chosen and _key(chosen) not in seen:
+            seen.add(_key(chosen))
+            made.append(Try(chosen, uniform=uniform))
+    return made
+
+
+def _turned(draw: np.random.Generator, deviation: Mapping[str, Any], knob: Knob) -> dict[str, Any]:
+    """Return the deviation with one knob at another value; a knob that was set may be left out again."""
+    found = dict(deviation)
+    if knob.key in found and draw.random() < 0.3:
+        del found[knob.key]
+    elif knob.factor and draw.random() < 0.5:
+        low, high = (math.log(max(v, 0.01)) for v in (min(knob.values), max(knob.values)))
+        found[knob.key] = float(f"{math.exp(draw.uniform(low, high)):.3g}")
+    else:
+        found[knob.key] = knob.values[int(draw.integers(len(knob.values)))]
+    return found
+
+
+def _key(deviation: Deviation) -> str:
+    return repr(sorted(deviation.items()))
+
+
+@dataclass
+class _Game:
+    """Plays deviations beside honesty.
+
+    Attributes:
+        second_key: whether the second of the clients is another key of the first.
+        granted: by seed, what a client gets from the mint by honesty, in tokens; 0 where utility is measured.
+        outcomes: by seed, what each client ends with by honesty, ``[N]`` in tokens.
+        measure: "utility" or "balance".
+    """
+
+    sections: Mapping[str, Any]
+    clients: Sequence[int]
+    store: Results
+    workers: int
+    work: Callable[[Job, Step], dict[str, Any]]
+    second_key: bool = False
+    granted: dict[int, float] = field(default_factory=dict)
+    outcomes: dict[int, np.ndarray] = field(default_factory=dict)
+    measure: str = ""
+
+    @property
+    def scale(self) -> float:
+        """What a gain is compared with, in tokens, by honesty and over all seeds: the mean absolute utility of those
+        who deviate; of balances, how far a client's is from its grant, as a mean over all clients: what the mechanism
+        moves. What everybody is given is no yardstick.
+        """
+        if self.measure == "balance":
+            return float(np.mean([np.abs(all_ - self.granted[s]).mean() for s, all_ in self.outcomes.items()]))
+        return float(np.mean([np.abs(all_[self.people]).mean() for all_ in self.outcomes.values()]))
+
+    @property
+    def people(self) -> list[int]:
+        """Those who deviate, each once: a second key is none of its own."""
+        return list(self.clients)[: 1 if self.second_key else None]
+
+    def honest(self, seeds: Sequence[int]) -> None:
+        """Play these seeds honestly. Raises UserError if that fails or nobody is paid anything."""
+        jobs = {s: self._job({}, s) for s in seeds if s not in self.outcomes}
+        done = self._all(jobs.values())
+        for s, job in jobs.items():
+            if job.key in done.failures:
+                raise UserError(f"the honest run with seed {s} failed: {done.failures[job.key]}")
+            kept = done.results[job.key]
+            self.measure, self.outcomes[s] = kept["measure"], np.array(kept["outcome"])
+            self.granted[s] = float(kept["granted"])
+            if self.measure == "nothing":
+                name = self.sections["mechanism"]["name"]
+                raise UserError(
+                    f"mechanism.name: '{name}': pays nobody in this experiment, so nobody can gain by cheating"
+                )
+
+    def played_all(self, batch: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
+        """Return tries with what they earned with these seeds, besides what they had."""
+        jobs = [[self._job(one.deviation, s) for s in seeds] for one in batch]
+        done = self._all([job for of in jobs for job in of])
+        found = []
+        for one, of in zip(batch, jobs, strict=True):
+            failed = next((done.failures[job.key] for job in of if job.key in done.failures), None)
+            earned = (
+                {} if failed else {s: np.array(done.results[j.key]["outcome"]) for s, j in zip(seeds, of, strict=True)}
+            )
+            gains = {s: self._gain(s, o) for s, o in earned.items()}
+            others = {s: np.delete(o, list(self.clients)) for s, o in earned.items()}
+            ahead = {
+                s: gains[s] + float(self.outcomes[s][self.people].mean() - rest.mean())
+                for s, rest in others.items()
+                if len(rest)
+            }
+            found.append(replace(one, gains={**one.gains, **gains}, ahead={**one.ahead, **ahead}, failed=failed))
+        return found
+
+    def _gain(self, seed: int, outcome: np.ndarray) -> float:
+        """Return what the deviants have more than by honesty: each, or of two keys together without the second's
+        grant.
+        """
+        apart = (outcome - self.outcomes[seed])[list(self.clients)]
+        return float(apart.sum()) - self.granted[seed] if self.second_key else float(apart.mean())
+
+    def sections_of(self, deviation: Deviation) -> dict[str, Any]:
+        """Return the experiment in which the clients deviate so, or are honest. A second key never joins then."""
+        if self.second_key and not deviation:
+            return with_deviation(self.sections, {"leaves": 0}, self.clients[1:])
+        base = {"second": "copied"} if self.second_key else {}
+        return with_deviation(self.sections, {**base, **deviation} if deviation else {}, self.clients)
+
+    def _job(self, deviation: Deviation, seed: int) -> Job:
+        words = said_of(Deviant(**table_of(deviation, []))) if deviation else "honest"
+        return seeded(self.sections_of(deviation), seed, f"{words}, seed={seed}")
+
+    def _all(self, jobs: Any) -> Any:
+        return play_all(list(jobs), self.store, self.work, workers=self.workers, label="attack")
+
+
+class _Kept:
+    """The results of a search: those of a sweep that have every client's outcome."""
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        self.inner, self.clients = Store(folder), clients
+
+    def read(self, job: Job) -> dict[str, Any] | None:
+        """Return a finished result; None if it must be played, as one that has no outcomes must."""
+        found = self.inner.read(job)
+        outcome = (found or {}).get("outcome")
+        sound = (
+            _is_number((found or {}).get("granted"))
+            and isinstance(outcome, list)
+            and len(outcome) == self.clients
+            and all(_is_number(o) for o in outcome)
+        )
+        return found if sound and found is not None and found.get("measure") in MEASURES else None
+
+    def write(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Keep a result. Raises MachineError if it cannot be written."""
+        self.inner.write(job, result)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def play_with_outcome(job: Job, step: Step, second_key: int | None = None) -> dict[str, Any]:
+    """Play a job and return what :func:`hanse.lab.job.attempt` keeps, and what each client ends with.
+
+    ``outcome`` is a list with a number of tokens a client, and ``measure`` says what: the "utility" that the mechanism
+    accounts, by what is true and not by what was said, less what eq. (8) of iPFL says that far models took from their
+    buyers; or else the "balance" of the client's account; "nothing" if no client was ever paid. ``granted`` is what the
+    mint gave, in tokens a client; 0 of utilities. ``second_key`` is a client that is another's second key.
+    """
+    from hanse.runs.experiment import run
+
+    last, kept = _Watched(job.experiment.data.clients, second_key), dict[str, Any]()
+
+    def go(observers: Sequence[Any]) -> Any:
+        result = run(job.experiment, observers=[*observers, last])
+        kept.update(_outcome(result, last))
+        return result
+
+    return attempt(job, step, go) | kept
+
+
+class _Watched:
+    """An observer that keeps the parts' states after the last round, and what a market brought by what is true.
+
+    Attributes:
+        states: of the parts, by slot.
+        traded: iPFL's eq. (1) less lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. The
+            model of a second key has nothing in it that its owner has not: it counts as one of no samples, and what
+            it imports is worth nothing beside what its owner does.
+    """
+
+    def __init__(self, clients: int, second_key: int | None = None) -> None:
+        self.states: Mapping[str, Any] = {}
+        self.traded, self._key = np.zeros(clients), second_key
+
+    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+        """Keep the states, and add the round's market."""
+        self.states = played.state.states
+        arrays = {} if played.view.settlement is None else played.view.settlement.arrays
+        if "market_distance" not in arrays:
+            return
+        paid, clients = arrays["market_paid"][:, None], arrays["market_client"]
+        graph, money = arrays["market_graph"] * paid, arrays["market_units"] * paid / TOKEN
+        truth = [arrays[f"market_true_{name}"] for name in ("size", "cost", "eagerness")]
+        sizes, costs, eagerness = truth[0] * (clients != self._key), truth[1], truth[2] * (clients != self._key)
+        eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
+        apart = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None] * arrays["market_distance"]
+        far = np.where((graph != 0) & (sizes[:, None] > 0), apart, 0.0).sum(axis=1)
+        np.add.at(self.traded, clients, utilities_of(graph, money, sizes, costs, eagerness) - far)
+
+
+def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
+    """Return what each client ended with, what that is, and what the mint gave."""
+    utility = next((state["utility"] for state in last.states.values() if "utility" in state), None)
+    if utility is not None:
+        priced = isinstance(result.experiment.mechanism.built.settle, IPFL)
+        return {"measure": "utility", "outcome": (last.traded if priced else utility).tolist(), "granted": 0.0}
+    pays, clients = "settle" in result.experiment.mechanism.built.slots(), len(last.traded)
+    held = [result.book.balance(client(c)) / TOKEN for c in range(clients)]
+    there = max(1, sum(f"client/{c}" in result.book.balances for c in range(clients)))
+    granted = -result.book.balance(MINT) / TOKEN / there
+    return {"measure": "balance" if pays else "nothing", "outcome": held, "granted": granted}
+
+
+def small(mechanism: str) -> dict[str, Any]:
+    """Return a small experiment with a mechanism: 8 clients with handwritten digits, who trade or bid for 8 rounds.
+
+    Args:
+        mechanism: its name.
+    """
+    return {
+        "data": {"source": "digits", "clients": 8, "client_test": 0.1, "client_validation": 0.1},
+        "model": {"name": "logistic"},
+        "mechanism": {"name": mechanism},
+        "train": {"steps": 20, "batch_size": 16, "lr": 0.1},
+        "clients": {
+            "grant": 100.0,
+            "profiles": {"name": "roles", "roles": ["trader"] * 8, "eagerness": [5e4, 5e4], "cost": [0.2, 0.4]},
+        },
+        "engine": {"threads": 1},
+        "eval": {"every": 8},
+        "run": {"rounds": 8},
+    }

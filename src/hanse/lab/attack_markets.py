@@ -1,0 +1,377 @@
+"""Do lies pay on markets of models in general? Every single lie of a grid, on many random markets, without training.
+
+:mod:`hanse.lab.attack` plays whole runs, a few of them. A market's trades and prices follow from its numbers alone, so
+that thousands of markets can be searched (:func:`search_markets`) for all that one client could say otherwise of its
+size, its cost and its eagerness, and for what splitting itself into several sellers would bring it. What a client has
+is iPFL's eq. (1) by what is true, less what eq. (8) says that far models take away.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from hanse.base.errors import UserError
+from hanse.base.factories import Weight
+from hanse.base.files import read_text, write_whole
+from hanse.core.declared import Declared, UnsoundError
+from hanse.games.market import Floats, Graph, Market, best_imports, prices, utilities_of
+from hanse.games.market_checks import critical_prices
+from hanse.games.market_posted import Tariff, posted_imports
+from hanse.lab.attack import LEAST
+from hanse.mechanisms.ipfl import IPFL, Pricing
+from hanse.runs.config import Experiment
+
+CLIENTS, ROUNDS = 10, 50
+APART = 1e9  # parts of one seller do not trade
+FACTORS = (0.1, 0.25, 0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0, 4.0, 10.0)
+LIES = ("size up", "size down", "cost", "eagerness", "split")
+Kind = Literal["paper", "wide"]
+KINDS: tuple[Kind, ...] = ("paper", "wide")
+
+
+def random_market(kind: Kind, draw: np.random.Generator) -> Market:
+    """Return a market of 10 clients, of whom four in five buy.
+
+    Args:
+        kind: "paper" has sizes of 2,500 to 5,500, as in iPFL's own setting; in "wide" they are log-uniform from 200 to
+            7,000, a factor of 35. Costs, eagerness and lambda are those of the paper, distances uniform.
+        draw: where it is drawn from.
+    """
+    distance = np.triu(draw.uniform(0, 1, (CLIENTS, CLIENTS)), 1)
+    sizes = (
+        draw.uniform(2500, 5500, CLIENTS)
+        if kind == "paper"
+        else np.exp(draw.uniform(math.log(200), math.log(7000), CLIENTS))
+    )
+    eagerness = np.where(draw.random(CLIENTS) < 0.8, draw.uniform(3e5, 6e5, CLIENTS), 0.0)
+    return Market.of(distance + distance.T, sizes.round(), draw.uniform(0.5, 1, CLIENTS), eagerness, 2.0)
+
+
+class _Told(TypedDict):
+    distance: list[list[float]]
+    sizes: list[float]
+    costs: list[float]
+    eagerness: list[float]
+    lam: float
+
+
+class _Rule(TypedDict):
+    pricing: Pricing
+    flat: Weight
+    per_thousand: Weight
+    leaves: Annotated[int, Field(ge=0, le=10_000)]
+    bond: Weight
+
+
+class _Lie(TypedDict):
+    what: Literal["size up", "size down", "cost", "eagerness", "split"]
+    who: int
+    factor: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class _Counterexample(TypedDict):
+    """What a file of a counterexample holds."""
+
+    market: _Told
+    rule: _Rule
+    lie: _Lie
+    gain: float
+
+
+_COUNTEREXAMPLE = Declared[_Counterexample](_Counterexample)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a market trades, and what a claim of too many samples risks.
+
+    Attributes:
+        pricing: "marginal" (iPFL eq. 10), "critical" or "posted", as in :class:`hanse.mechanisms.ipfl.IPFL`.
+        tariff: the posted prices.
+        leaves: an audit opens so many samples of a claim, which passes with the chance x^-leaves for x times the true
+            number (:mod:`hanse.data.commitment`); 0: sizes are not audited.
+        bond: tokens that are lost if it does not, spread over 50 rounds. Its owner is taken to trade on as if honest,
+            which is kind to liars: a run takes its size for 0 from then on.
+
+    Examples:
+        >>> market = Market.of([[0, 0.1], [0.1, 0]], [100, 300], [0.5, 0.5], [1e4, 0], lam=1.0)
+        >>> Rule("posted").trade(market, market, 0)[0].tolist()
+        [[0, 1], [0, 0]]
+    """
+
+    pricing: Pricing = "marginal"
+    tariff: Tariff = field(default_factory=Tariff)
+    leaves: int = 0
+    bond: float = 10.0
+
+    def trade(self, said: Market, truth: Market, liar: int | None) -> tuple[Graph, Floats]:
+        """Return who imports whose model and what is paid, ``[m, m]`` each, where one client says what is not true.
+
+        At posted prices a buyer chooses for itself, so the liar buys by what is true.
+        """
+        if self.pricing == "posted":
+            graph = posted_imports(said, self.tariff)
+            if liar is not None and said is not truth:
+                graph[liar] = posted_imports(truth, self.tariff)[liar]
+            return graph, self.tariff.due(graph, said.sizes)
+        graph = best_imports(said)
+        return graph, prices(said, graph) if self.pricing == "marginal" else critical_prices(said, graph)
+
+    def worth(self, said: Market, truth: Market, liar: int | None = None) -> Floats:
+        """Return everybody's true utility net of distance, ``[m]`` in tokens."""
+        return net_utilities(*self.trade(said, truth, liar), truth)
+
+
+def rule_of(experiment: Experiment) -> Rule:
+    """Return how the market of an experiment trades. Raises UserError if it has none of iPFL's."""
+    part = experiment.mechanism.built.settle
+    if not isinstance(part, IPFL):
+        name = experiment.mechanism.name
+        raise UserError(f"--markets: mechanism.name: '{name}': has no market of models; 'ipfl' and 'ipfl_posted' have")
+    sizes = experiment.sizes
+    return Rule(part.pricing, part.tariff or Tariff(), sizes.leaves if sizes.proved else 0, sizes.bond)
+
+
+def net_utilities(graph: NDArray[np.generic], paid: Floats, truth: Market) -> Floats:
+    """Return eq. (1) by what is true, less lambda n_j/n_i d_ij of all imports (eq. 8), ``[m]`` in tokens."""
+    far = np.where(np.asarray(graph) != 0, truth.similarity(slice(0, truth.size)), 0.0).sum(axis=1)
+    return np.asarray(utilities_of(graph, paid, truth.sizes, truth.costs, truth.eagerness) - far)
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What one client says that is not true, or into how many sellers it splits.
+
+    Attributes:
+        what: one of ``LIES``.
+        who: the client.
+        factor: of what is true; of a split, the number of parts.
+    """
+
+    what: str
+    who: int
+    factor: float
+
+    def told(self, truth: Market) -> Market:
+        """Return the market as it is told, of any lie but a split."""
+        name = "sizes" if self.what.startswith("size") else {"cost": "costs"}.get(self.what, self.what)
+        values = getattr(truth, name).copy()
+        values[self.who] *= self.factor
+        return replace(truth, **{name: values})
+
+    def gain(self, rule: Rule, truth: Market, honest: float) -> float:
+        """Return what it gains in one round, in tokens, beside what it has by honesty."""
+        if self.what == "split":
+            return _split_worth(rule, truth, self.who, int(self.factor)) - honest
+        gained = float(rule.worth(self.told(truth), truth, self.who)[self.who]) - honest
+        if self.what == "size up" and rule.leaves:
+            passes = self.factor**-rule.leaves
+            return passes * gained - (1 - passes) * rule.bond / ROUNDS
+        return gained
+
+
+def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
+    """Yield the lies of a client that could pay: where trade does not depend on what is said, there is nothing to say.
+
+    A claim that fails its audit too often to be paid for by any sale is left out, and so is a cost that leaves the
+    client's answer at posted prices as it is.
+    """
+    most = (truth.size - 1) * float(rule.tariff.price(truth.sizes[who] * max(FACTORS)))
+    for factor in FACTORS:
+        risky = factor > 1 and rule.leaves > 0 and rule.pricing == "posted"
+        if not risky or factor**-rule.leaves * most > (1 - factor**-rule.leaves) * rule.bond / ROUNDS:
+            yield Lie("size up" if factor > 1 else "size down", who, factor)
+    if rule.pricing == "posted":
+        price, cost = float(rule.tariff.price(truth.sizes[who])), float(truth.costs[who])
+        turned = [f for f in FACTORS if (f * cost <= price) != (cost <= price)]
+        yield from (Lie("cost", who, f) for f in turned[:1])
+    else:
+        yield from (Lie("cost", who, f) for f in FACTORS)
+        yield from (Lie("eagerness", who, f) for f in (0.0, *FACTORS) if truth.eagerness[who] > 0)
+    yield from (Lie("split", who, float(parts)) for parts in (2, 3))
+
+
+def _split_worth(rule: Rule, truth: Market, who: int, parts: int) -> float:
+    """Return what a client has that offers its samples as so many sellers; the first of them buys for it, as itself."""
+    place = [who] * (parts - 1)
+    far = np.pad(truth.distance, (0, parts - 1))
+    far[truth.size :, : truth.size], far[: truth.size, truth.size :] = truth.distance[place], truth.distance[:, place]
+    mine = [who, *range(truth.size, truth.size + parts - 1)]
+    far[np.ix_(mine, mine)] = APART
+    np.fill_diagonal(far, 0.0)
+    sizes = np.r_[truth.sizes, truth.sizes[place]]
+    sizes[mine] /= parts
+    costs, eager = np.r_[truth.costs, truth.costs[place]], np.r_[truth.eagerness, np.zeros(parts - 1)]
+    split = Market(far, sizes, costs, eager, truth.lam)
+    graph, paid = rule.trade(split, split, None)
+    if rule.pricing == "posted":  # it chooses by all that it has
+        graph[who, : truth.size], graph[who, truth.size :] = posted_imports(truth, rule.tariff)[who], 0
+        paid = rule.tariff.due(graph, sizes)
+    free = replace(truth, costs=np.zeros(truth.size))  # its sales are counted below
+    own = net_utilities(graph[: truth.size, : truth.size], np.zeros((truth.size, truth.size)), free)[who]
+    others = np.setdiff1d(np.arange(len(sizes)), mine)
+    sold = int((graph[np.ix_(others, mine)] != 0).sum())
+    cost = float(truth.costs[who]) * sold if sold else 0.0
+    return float(own - paid[who].sum() + paid[np.ix_(others, mine)].sum()) - cost
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search over random markets found.
+
+    Attributes:
+        kind: the kind of markets.
+        markets: how many.
+        pays: for how many of all clients a lie gains more than 1 % of what honesty brings, by lie.
+        touched: in how many markets there is such a client, by lie.
+        gained: what these gain, in tokens, by lie: the median.
+        honest: what these have by honesty, in tokens, by lie: the median.
+        others: what the others then gain or lose together, in tokens, by lie: the mean; not computed of splits.
+        losers: how many clients have less than nothing by honesty.
+        welfare: the sum of net utilities by honesty, as a part of that under eq. (10).
+        worst: the lie that gains most, with its market and gain; None: none gains anything.
+    """
+
+    kind: Kind
+    markets: int
+    pays: Mapping[str, int]
+    touched: Mapping[str, int]
+    gained: Mapping[str, float]
+    honest: Mapping[str, float]
+    others: Mapping[str, float]
+    losers: int
+    welfare: float
+    worst: tuple[Lie, Market, float] | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values, without the worst lie's market."""
+        worst = None if self.worst is None else {**asdict(self.worst[0]), "gain": self.worst[2]}
+        bounds = {lie: self.at_most(lie) for lie in LIES}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"worst": worst, "at_most": bounds}
+
+    def at_most(self, lie: str) -> float:
+        """Return the 95 % upper bound of the share of markets with a client for whom a lie pays (Clopper, Pearson)."""
+        from scipy.special import betaincinv  # late: it takes longer to import than a short run
+
+        k, n = self.touched[lie], self.markets
+        return 1.0 if k == n else float(betaincinv(k + 1, n - k, 0.95))
+
+
+def search_markets(
+    rule: Rule, kind: Kind, markets: int, *, seed: int = 2026, told: Callable[[int, int], None] = lambda done, of: None
+) -> Found:
+    """Try every lie of every client on random markets.
+
+    Args:
+        rule: how they trade.
+        kind: see :func:`random_market`.
+        markets: how many.
+        seed: of the markets.
+        told: called after every market with how many are done, and of how many.
+    """
+    draw = np.random.default_rng(seed)
+    return search_these(rule, kind, [random_market(kind, draw) for _ in range(markets)], told)
+
+
+def search_these(
+    rule: Rule, kind: Kind, markets: Sequence[Market], told: Callable[[int, int], None] = lambda done, of: None
+) -> Found:
+    """Try every lie of every client on these markets, as :func:`search_markets` does on random ones."""
+    gained: dict[str, list[float]] = {lie: [] for lie in LIES}
+    had: dict[str, list[float]] = {lie: [] for lie in LIES}
+    aside: dict[str, list[float]] = {lie: [] for lie in LIES}
+    touched, losers, total, reference = dict.fromkeys(LIES, 0), 0, 0.0, 0.0
+    worst: tuple[Lie, Market, float] | None = None
+    for number, truth in enumerate(markets, 1):
+        honest = rule.worth(truth, truth)
+        losers += int((honest < -1e-9).sum())
+        total, reference = total + float(honest.sum()), reference + float(Rule().worth(truth, truth).sum())
+        paying = list(_paying(rule, truth, honest))
+        for lie, gain in paying:
+            gained[lie.what].append(gain)
+            had[lie.what].append(float(honest[lie.who]))
+            if lie.what != "split":
+                now = rule.worth(lie.told(truth), truth, lie.who)
+                aside[lie.what].append(float(np.delete(now - honest, lie.who).sum()))
+            if worst is None or gain > worst[2]:
+                worst = lie, truth, gain
+        for what in {lie.what for lie, _ in paying}:
+            touched[what] += 1
+        told(number, len(markets))
+    return Found(
+        kind,
+        len(markets),
+        {lie: len(found) for lie, found in gained.items()},
+        touched,
+        {lie: float(np.median(found)) if found else 0.0 for lie, found in gained.items()},
+        {lie: float(np.median(found)) if found else 0.0 for lie, found in had.items()},
+        {lie: float(np.mean(found)) if found else 0.0 for lie, found in aside.items()},
+        losers,
+        total / reference if reference else math.nan,
+        worst,
+    )
+
+
+def _paying(rule: Rule, truth: Market, honest: Floats) -> Iterator[tuple[Lie, float]]:
+    """Yield for each client and each thing to lie about the lie that pays most, with its gain, if any pays."""
+    for who in range(truth.size):
+        best: dict[str, tuple[Lie, float]] = {}
+        for lie in lies(rule, truth, who):
+            gain = lie.gain(rule, truth, float(honest[who]))
+            if gain > LEAST * abs(float(honest[who])) + 1e-9 and gain > best.get(lie.what, (lie, 0.0))[1]:
+                best[lie.what] = lie, gain
+        yield from best.values()
+
+
+def write_counterexample(file: Path, rule: Rule, found: tuple[Lie, Market, float]) -> None:
+    """Write a market, a lie and its gain, which :func:`replay_counterexample` computes again."""
+    lie, truth, gain = found
+    market = {name: getattr(truth, name).tolist() for name in ("distance", "sizes", "costs", "eagerness")}
+    kept = {
+        "market": {**market, "lam": truth.lam},
+        "rule": {"pricing": rule.pricing, "flat": rule.tariff.flat, "per_thousand": rule.tariff.per_thousand,
+                 "leaves": rule.leaves, "bond": rule.bond},
+        "lie": {"what": lie.what, "who": lie.who, "factor": lie.factor},
+        "gain": gain,
+    }  # fmt: skip
+    write_whole(file, (json.dumps(kept) + "\n").encode())
+
+
+def replay_counterexample(file: Path) -> tuple[Lie, float, float]:
+    """Return a counterexample's lie, what the client has by honesty, and what the lie gains it, computed anew.
+
+    Raises:
+        UserError: the file is none, or the gain is not the one in it.
+    """
+    kept = _kept(file)
+    rule = Rule(kept["rule"]["pricing"], Tariff(kept["rule"]["flat"], kept["rule"]["per_thousand"]),
+                kept["rule"]["leaves"], kept["rule"]["bond"])  # fmt: skip
+    lie = Lie(kept["lie"]["what"], kept["lie"]["who"], kept["lie"]["factor"])
+    try:
+        truth = Market.of(**kept["market"])
+    except ValueError as wrong:
+        raise UserError(f"{file}: market: {wrong}") from None
+    if not 0 <= lie.who < truth.size:
+        raise UserError(f"{file}: lie.who: {lie.who}: must be from 0 to {truth.size - 1}")
+    honest = float(rule.worth(truth, truth)[lie.who])
+    gain = lie.gain(rule, truth, honest)
+    if not math.isclose(gain, kept["gain"], rel_tol=1e-9, abs_tol=1e-12):
+        raise UserError(f"{file}: gain: {kept['gain']:g}: this lie gains {gain:g}")
+    return lie, honest, gain
+
+
+def _kept(file: Path) -> _Counterexample:
+    try:
+        return _COUNTEREXAMPLE.read(read_text(file, 1 << 22))
+    except UnsoundError as wrong:
+        raise UserError(f"{file}: is no counterexample of 'hanse attack --markets': {wrong}") from None

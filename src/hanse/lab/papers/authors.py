@@ -1,0 +1,204 @@
+"""Parts that do as the code of a paper's authors does where it and the text differ, for the papers' tables.
+
+The parts in :mod:`hanse.mechanisms` follow one reading of each paper. What is here adds another one, and the tables
+name it by its import path. The numbers in brackets are those of docs/papers.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.factories import Positive, Rate, Weight
+from hanse.core.part import Choice, Mechanism, SelectPart, Settlement, State, View, Weighed
+from hanse.core.table import Ints
+from hanse.games.market import Graph, Market, Stop, best_imports
+from hanse.mechanisms.ipfl import IPFL, Bills, Utilities, graph_of, market_of
+from hanse.mechanisms.pifl import Tiers, tier_choice
+from hanse.mechanisms.select import PowerOfChoice
+from hanse.mechanisms.weigh import Centres, Received
+
+
+@dataclass(frozen=True)
+class AuthorsMarket(IPFL):
+    """iPFL with the readings of its authors' code. Its other options are those of :class:`hanse.mechanisms.ipfl.IPFL`.
+
+    Attributes:
+        stop: "skip": Alg. 2 passes over a seller that does not pay off. "break": it ends there, as printed, and leaves
+            out imports that would have paid (I2).
+        pull_alone: whether a client that imports nothing is pulled towards its own last model (I19).
+        last_market: whether models are traded after the last training too, when nobody trains with them any more:
+            T markets instead of T - 1 (I21).
+
+    Examples:
+        >>> AuthorsMarket(stop="break").bounded
+        True
+    """
+
+    stop: Stop = "skip"
+    pull_alone: bool = False
+    last_market: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UserError for other prices than eq. (10)'s with ``stop = "break"``."""
+        super().__post_init__()
+        if self.stop == "break" and self.pricing != "marginal":
+            raise UserError(f"mechanism.weigh.pricing: {self.pricing!r}: must be 'marginal' with stop = 'break'")
+
+    def _imports(self, market: Market) -> Graph:
+        return best_imports(market, self.stop)
+
+    def _over(self, view: View) -> bool:
+        return not self.last_market and super()._over(view)
+
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
+        """Return iPFL's models and centres, all of which count as made of others' if ``pull_alone``.
+
+        Args:
+            view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
+            state: of that part.
+        """
+        weighed, state = super().weigh(view, state)
+        if not self.pull_alone:
+            return weighed, state
+        found = [replace(f, imports=np.ones_like(f.imports)) if isinstance(f, Centres) else f for f in weighed.found]
+        return replace(weighed, found=tuple(found)), state
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        """Return iPFL's settlement; the record of a market says that it breaks, which an audit must know.
+
+        Args:
+            view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
+            state: of that part.
+        """
+        settlement, state = super().settle(view, state)
+        if self.stop == "break" and any(isinstance(found, Bills) for found in settlement.found):
+            settlement = replace(settlement, arrays={**settlement.arrays, "market_stop": np.array(self.stop)})
+        return settlement, state
+
+    def _markets(self, rounds: int) -> int:
+        return rounds if self.last_market else super()._markets(rounds)
+
+
+def ipfl(
+    lam: Weight = 2.0,
+    eta: Rate = 5.0,
+    bounded: bool = True,
+    keep_best: bool = True,
+    adapters: Literal["factors", "products"] = "factors",
+    stop: Stop = "skip",
+    pull_alone: bool = False,
+    last_market: bool = False,
+) -> Mechanism:
+    """iPFL as its authors' code may run it.
+
+    Args:
+        lam: the weight of distances; see :class:`hanse.mechanisms.ipfl.IPFL`, as for the next four.
+        eta: the step with which centres are made.
+        bounded: whether centres stay within reach of the imported models.
+        keep_best: whether each client keeps its best model.
+        adapters: "factors" or "products".
+        stop: "skip" or "break"; see :class:`AuthorsMarket`, as for the last two.
+        pull_alone: whether a client that imports nothing is pulled towards its own last model.
+        last_market: whether there is a market after the last training.
+    """
+    part = AuthorsMarket(
+        lam,
+        eta,
+        bounded=bounded,
+        keep_best=keep_best,
+        adapters=adapters,
+        stop=stop,
+        pull_alone=pull_alone,
+        last_market=last_market,
+    )
+    return market_of("ipfl", part)
+
+
+@dataclass(frozen=True)
+class AuthorsUtilities(Utilities):
+    """The accounts of iPFL's baselines as the authors' code keeps them.
+
+    Attributes:
+        count: what client i imports: "mixed", as in :class:`hanse.mechanisms.ipfl.Utilities`, or what it "received",
+            where the mechanism sends more models than it mixes (FedFomo).
+        last_market: whether the last round counts, after which nobody trains (I21).
+
+    Examples:
+        >>> AuthorsUtilities(last_market=True).cost
+        1.0
+    """
+
+    count: Literal["mixed", "received"] = "mixed"
+    last_market: bool = False
+
+    def _over(self, view: View) -> bool:
+        return not self.last_market and super()._over(view)
+
+    def _graph(self, view: View, clients: Ints) -> Graph:
+        received = view.get(Received) if self.count == "received" else None
+        return graph_of(view, clients) if received is None else received.among(clients)
+
+
+@dataclass(frozen=True)
+class FullTiers(Tiers):
+    """PI-FL's scheduler, and a tier that nobody bids for trains as many random clients as it has seats.
+
+    So does the authors' code where all tiers are good. The options are those of :class:`hanse.mechanisms.pifl.Tiers`.
+
+    Examples:
+        >>> FullTiers(by_contribution=4).contribution
+        'last'
+    """
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        """Return PI-FL's choice, the empty tiers filled at random.
+
+        Args:
+            view: the round, as :class:`hanse.mechanisms.pifl.Tiers` reads it.
+            state: of that part.
+        """
+        choice, state = super().select(view, state)
+        if view.round == 0:
+            return choice, state
+        rows, metrics = view.table.shared, dict(choice.metrics)
+        groups = [choice.clients[choice.start == k] for k in rows]
+        for place, k in enumerate(rows.tolist()):
+            if not len(groups[place]):
+                order = view.draw("schedule", start=k).permutation(view.present)
+                groups[place] = order[: self.by_contribution + self.at_random]
+                metrics[f"select/tier {k}/invited"] = len(groups[place])
+        return tier_choice(rows, groups, metrics), state
+
+
+@dataclass(frozen=True)
+class RandomPick(SelectPart):
+    """The selection that the Power-of-Choice of GreedyFed's authors comes to: a uniform draw, and nobody is asked.
+
+    Their code lists the clients' losses by id but reads its choice from a shuffled list.
+
+    Attributes:
+        clients_per_round: how many clients train in a round.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> _, view, state = rehearse("power_of_choice").before("select")
+        >>> len(RandomPick(4).select(view, state)[0].clients)
+        4
+    """
+
+    needs = PowerOfChoice.needs
+    clients_per_round: Positive = 10
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        """Return the clients that were drawn, in ascending order.
+
+        Args:
+            view: the round; ``present`` and ``draw`` are read.
+            state: of this part, which keeps none: ``{}``.
+        """
+        m = min(self.clients_per_round, len(view.present))
+        return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state

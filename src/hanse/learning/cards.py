@@ -1,0 +1,50 @@
+"""What a graphics card needs: samples that stay on it, and arithmetic whose bits are the same every time.
+
+:func:`same_bits` is called by :func:`hanse.learning.engines.make_engine`; engines and scorers hold their samples in a
+:class:`Resident`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hanse.data.samples import Samples
+
+_KEPT = 2  # sets of samples on a card: those that are trained on, and those of the test
+
+
+def same_bits(device: torch.device) -> None:
+    """Have convolutions on a CUDA device compute in float32, and in one order; on other devices do nothing.
+
+    By PyTorch's own settings they round their inputs to 10 bits (TF32), so that rows are 1e-3 off those of the CPU, and
+    may add in another order each time. The setting is cuDNN's, and that of the whole process.
+    """
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn
+        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
+
+
+class Resident:
+    """Keeps the last sets of samples on a device, so that they travel once and not every round.
+
+    Args:
+        device: where they are kept. On the CPU samples are handed back as they are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._kept: list[tuple[Samples, Samples]] = []
+
+    def of(self, pool: Samples) -> Samples:
+        """Return the samples on the device."""
+        for given, there in self._kept:
+            if given is pool:
+                return there
+        there = pool.to(self.device)
+        if there is not pool:
+            self._kept = [*self._kept[1 - _KEPT :], (pool, there)]
+        return there
+
+    def clear(self) -> None:
+        """Forget the samples, so that their memory can be freed."""
+        self._kept = []

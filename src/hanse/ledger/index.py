@@ -1,0 +1,336 @@
+"""The index of a book in a database, SQLite or PostgreSQL: for queries, reports, and the operator's own tools.
+
+The log is the book (:mod:`hanse.ledger.store`). The index is made from it and never believed: hanse reads the tables
+only to compare them with the log. One that lags behind is completed, one that differs is written anew. One database
+holds any number of books. ``docs/ledger.md`` describes the columns.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    event,
+    func,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from hanse.base.errors import UserError
+from hanse.core.book import LedgerError
+from hanse.core.entry import Transaction
+from hanse.ledger.record import Record
+from hanse.ledger.store import Ledger
+
+CHUNK = 10_000  # transactions written or compared at a time
+WAIT_S = 5  # seconds that SQLite waits for another writer
+
+metadata = MetaData()
+_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only in a plain INTEGER key
+
+books = Table(
+    "books",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("floor", BigInteger, nullable=False),
+)
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("book_id", _Id, ForeignKey("books.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("balance", BigInteger, nullable=False),
+    UniqueConstraint("book_id", "name"),
+)
+transactions = Table(
+    "transactions",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("book_id", _Id, ForeignKey("books.id"), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("round", BigInteger, nullable=False),
+    Column("step", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("memo", Text, nullable=False),
+    UniqueConstraint("book_id", "number"),
+)
+postings = Table(
+    "postings",
+    metadata,
+    Column("transaction_id", _Id, ForeignKey("transactions.id"), primary_key=True, autoincrement=False),
+    Column("line", Integer, primary_key=True, autoincrement=False),
+    Column("account_id", _Id, ForeignKey("accounts.id"), nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Index("postings_by_account", "account_id", "transaction_id"),
+    sqlite_with_rowid=False,
+)
+
+
+def as_url(url: str | Path) -> URL:
+    """Return the URL of a database. A path, or text without ``://``, means an SQLite file.
+
+    A plain ``postgresql://`` URL gets the driver psycopg; one that names a driver keeps it.
+
+    Raises:
+        UserError: it is not a URL, or one of another kind of database.
+    """
+    if isinstance(url, Path) or "://" not in url:
+        return URL.create("sqlite", database=str(url))
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise UserError(f"ledger.url: '{url}': is not a database URL") from None
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise UserError(f"ledger.url: {parsed.render_as_string()}: must be sqlite:///FILE or postgresql://...")
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def follow(url: str | Path, ledger: Ledger) -> int:
+    """Bring the index of a book to where the log is, and return how many transactions were written.
+
+    One with more transactions than the log is written anew.
+
+    Args:
+        url: the database, its URL or the path of an SQLite file.
+        ledger: the book. One that was read as far as the index goes, and no further, is not read again.
+
+    Raises:
+        UserError: the URL is not one, or the database's driver is not installed.
+        LedgerError: the database cannot be reached, refuses a statement, or has other tables of these names; or the
+            book does not hold.
+    """
+    with _opened(url, writing=True) as connection:
+        there = _count(connection, _book(connection, ledger))
+        written = _completed(connection, ledger, there)
+        return written if there <= ledger.count() else _completed(connection, ledger, None)
+
+
+def rebuild(url: str | Path, ledger: Ledger) -> int:
+    """Write the index of a book anew, and return how many transactions it has; see :func:`follow`."""
+    with _opened(url, writing=True) as connection:
+        return _completed(connection, ledger, None)
+
+
+def _completed(connection: Connection, ledger: Ledger, there: int | None) -> int:
+    """Write what the log has behind the transaction ``there``; None: all of it, in the place of what there is."""
+    if there is None:
+        _clear(connection, ledger)
+    book, written, records = _book(connection, ledger), 0, ledger.history(after=there or 0)
+    while some := list(islice(records, CHUNK)):
+        _write(connection, book, some)
+        written += len(some)
+    return written
+
+
+def difference(url: str | Path, ledger: Ledger) -> str | None:
+    """Return the first thing in which the index of a book differs from the log, in words; None if nothing does.
+
+    That it lacks the last transactions is no difference: it is completed when the run goes on.
+
+    Args:
+        url: the database, its URL or the path of an SQLite file. Nothing is written into it.
+        ledger: the book, which must hold.
+
+    Raises:
+        UserError: the URL is not one, or the database's driver is not installed.
+    """
+    try:
+        with _opened(url, writing=False) as connection:
+            apart = _difference(connection, ledger)
+    except LedgerError as wrong:
+        apart = str(wrong)
+    return f"the index differs from the books: {apart}; 'hanse ledger rebuild' writes it anew" if apart else None
+
+
+@contextmanager
+def _opened(url: str | Path, *, writing: bool) -> Iterator[Connection]:
+    """Yield a connection to an index, inside one transaction of the database. A writer makes the tables if there are
+    none. Raises as :func:`follow`.
+    """
+    parsed = as_url(url)
+    where = parsed.render_as_string()
+    try:
+        engine = _sqlite(parsed, writing) if parsed.get_backend_name() == "sqlite" else create_engine(parsed)
+    except (ModuleNotFoundError, NoSuchModuleError) as missing:
+        needed = "pip install '.[postgres]' in a clone of hanse"
+        raise UserError(f"ledger.url: {parsed.drivername}: {missing}; {needed}") from None
+    try:
+        with engine.begin() as connection:
+            _settle(connection, where, writing)
+            yield connection
+    except DBAPIError as wrong:
+        said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
+        raise LedgerError(f"{where}: {said}") from wrong
+    except UnicodeDecodeError as wrong:  # the driver's message quotes a damaged page
+        raise LedgerError(f"{where}: the database is damaged") from wrong
+    finally:
+        engine.dispose()
+
+
+def _sqlite(url: URL, writing: bool) -> Engine:
+    """Return an engine for an SQLite file, in which a writer takes its turn at once."""
+    file = f"file:{quote(url.database or '')}?mode={'rwc' if writing else 'ro'}"
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(file, timeout=WAIT_S, uri=True))
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin below, not where the driver thinks
+        connection.execute("PRAGMA synchronous = OFF")  # what is lost is made again from the log
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _settle(connection: Connection, where: str, writing: bool) -> None:
+    """Make the tables. Raises LedgerError if others of these names are there, or anything that is not a plain table."""
+    if connection.dialect.name == "sqlite":
+        # The file may come from a stranger: a view or a trigger may be a query that never ends.
+        for kind, name, made in connection.execute(text("SELECT type, name, sql FROM sqlite_master")):
+            if kind in ("view", "trigger") or str(made or "").upper().lstrip().startswith("CREATE VIRTUAL"):
+                raise LedgerError(f"{where}: is not an index: it has '{str(name)[:40]}', which is no plain table")
+    found = inspect(connection)
+    for table in metadata.sorted_tables:
+        if found.has_table(table.name):
+            columns = {column["name"] for column in found.get_columns(table.name)}
+            if columns != {column.name for column in table.columns}:
+                raise LedgerError(f"{where}: its table '{table.name}' is not this hanse's; drop it, or name another")
+        elif not writing:
+            raise LedgerError(f"{where}: has no table '{table.name}'")
+    if writing:
+        metadata.create_all(connection)
+
+
+def _clear(connection: Connection, ledger: Ledger) -> None:
+    """Delete a book from the index."""
+    mine = select(books.c.id).where(books.c.name == ledger.book)
+    own = select(transactions.c.id).where(transactions.c.book_id.in_(mine))
+    connection.execute(postings.delete().where(postings.c.transaction_id.in_(own)))
+    for table in (transactions, accounts):
+        connection.execute(table.delete().where(table.c.book_id.in_(mine)))
+    connection.execute(books.delete().where(books.c.name == ledger.book))
+
+
+def _book(connection: Connection, ledger: Ledger) -> int:
+    """Return the id of a book, which is entered if it is not there."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    made = dialect.insert(books).values(name=ledger.book, floor=ledger.floor)
+    connection.execute(made.on_conflict_do_nothing())
+    return int(connection.execute(select(books.c.id).where(books.c.name == ledger.book).with_for_update()).scalar_one())
+
+
+def _count(connection: Connection, book: int) -> int:
+    """Return the number of the last transaction of a book in the index."""
+    wanted = select(func.coalesce(func.max(transactions.c.number), 0)).where(transactions.c.book_id == book)
+    return int(connection.execute(wanted).scalar_one())
+
+
+def _write(connection: Connection, book: int, records: Sequence[Record]) -> None:
+    """Write transactions behind the last one, and move the balances."""
+    a, t = accounts.c, transactions.c
+    moved: dict[str, int] = {}
+    for record in records:
+        for name, units in record.transaction.postings:
+            moved[name] = moved.get(name, 0) + units
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    new = dialect.insert(accounts)
+    sums = {"balance": a.balance + new.excluded.balance}
+    more = new.on_conflict_do_update(index_elements=["book_id", "name"], set_=sums)
+    held = [{"book_id": book, "name": name, "balance": units} for name, units in moved.items()]
+    if held:  # the close of a round moves nothing
+        connection.execute(more, held)
+    ids = {row.name: row.id for row in connection.execute(select(a.name, a.id).where(a.book_id == book))}
+    rows = [
+        {"book_id": book, "number": r.number, "round": r.round, "step": x.step, "kind": x.kind, "memo": x.memo}
+        for r, x in ((r, r.transaction) for r in records)
+    ]
+    connection.execute(transactions.insert(), rows)
+    mine = (t.book_id == book) & (t.number >= records[0].number)
+    id_of = {row.number: row.id for row in connection.execute(select(t.number, t.id).where(mine))}
+    lines = [
+        {"transaction_id": id_of[r.number], "line": line, "account_id": ids[name], "amount": units}
+        for r in records
+        for line, (name, units) in enumerate(r.transaction.postings)
+    ]
+    if lines:
+        connection.execute(postings.insert(), lines)
+
+
+def _difference(connection: Connection, ledger: Ledger) -> str:
+    """Return the first thing in which the index of a book differs from the log, or ""."""
+    book = connection.execute(select(books.c.id).where(books.c.name == ledger.book)).scalar()
+    if book is None:
+        return ""
+    held: dict[str, int] = {}
+    number, theirs = 0, _indexed(connection, int(book))
+    for record in ledger.history():
+        found = next(theirs, None)
+        if found is None:
+            break
+        if found != record:
+            return f"transaction {record.number} (round {record.round}, step {record.transaction.step!a})"
+        number += 1
+        for name, units in record.transaction.postings:
+            held[name] = held.get(name, 0) + units
+    if next(theirs, None) is not None:
+        return f"transaction {number + 1}: the log ends before it"
+    a = accounts.c
+    listed = {row.name: row.balance for row in connection.execute(select(a.name, a.balance).where(a.book_id == book))}
+    for name in sorted(held.keys() | listed.keys()):
+        if listed.get(name) != held.get(name) or type(listed.get(name)) is not int:
+            return f"account {name!a}: holds {held.get(name)} units by the log, {listed.get(name)!a} by the index"
+    p, t = postings.c, transactions.c
+    stray = select(p.transaction_id).where(~select(t.id).where(t.id == p.transaction_id).exists())
+    if connection.execute(stray.limit(1)).first() is not None:
+        return "a posting that belongs to no transaction"
+    return ""
+
+
+def _indexed(connection: Connection, book: int) -> Iterator[Record]:
+    """Yield the transactions of a book as the index has them; the types of their values are whatever it holds."""
+    a, t, p = accounts.c, transactions.c, postings.c
+    wanted = (
+        select(t.number, t.round, t.step, t.kind, t.memo, p.line, p.amount, a.name)
+        .select_from(transactions)
+        .outerjoin(postings, p.transaction_id == t.id)
+        .outerjoin(accounts, (a.id == p.account_id) & (a.book_id == t.book_id))
+        .where(t.book_id == book)
+        .order_by(t.number, p.line)
+    )
+    rows = connection.execution_options(stream_results=True, max_row_buffer=CHUNK).execute(wanted)
+    for _, lines in groupby(rows, key=lambda row: row.number):
+        first, *others = lines
+        moved = []
+        # a close has no postings: one row without a line
+        for place, row in enumerate(() if first.line is None and not others else (first, *others)):
+            whole = row.line == place and type(row.amount) is int
+            moved.append((row.name, row.amount) if whole else ("", 0))
+        yield Record(first.number, first.round, Transaction(first.step, first.kind, tuple(moved), first.memo))

@@ -1,0 +1,172 @@
+"""Signatures under the heads of a log: the operator's, and those of witnesses (C2SP signed-note, tlog-cosignature).
+
+A note is a text and, after a blank line, a line for each signature: an em dash, the name of the key, and in base64 four
+bytes that tell keys apart and the Ed25519 signature. The operator signs the text as it is. A witness signs it behind a
+line with the time, which stands in its signature. Names and forms are those of the specification, so that any tool that
+reads the heads of transparency logs reads these.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hanse.base.errors import UserError, library
+from hanse.base.merkle import decoded
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+DASH = "\u2014 "  # before each signature
+_LINE = re.compile(rf"{DASH}([^\s+]+) ([A-Za-z0-9+/]+=*)\n?")
+_SIGNED, _COSIGNED = b"\x01", b"\x04"  # the kinds of keys: Ed25519, and Ed25519 for cosignatures
+
+
+def sign(text: str, name: str, key: Ed25519PrivateKey) -> str:
+    """Return the line with an operator's signature under a note.
+
+    Args:
+        text: the note's text, which ends with a newline.
+        name: the key's name; no white space and no plus.
+        key: the operator's.
+
+    Examples:
+        >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        >>> key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+        >>> line = sign("hanse/town\\n", "hanse/town", key)
+        >>> is_signed("hanse/town\\n", line, "hanse/town", key.public_key().public_bytes_raw())
+        True
+    """
+    if not re.fullmatch(r"[^\s+]+", name):
+        raise UserError(f"book: {name!r}: has a space or a plus, and a key cannot be called so: give another name")
+    return _line(name, _id(name, _SIGNED, public_of(key)) + key.sign(text.encode()))
+
+
+def is_signed(text: str, line: str, name: str, public: bytes) -> bool:
+    """Say whether a line is this key's signature under a note.
+
+    Args:
+        text: the note's text, which ends with a newline.
+        line: of the note, with or without its newline.
+        name: the key's name.
+        public: the key, 32 bytes.
+
+    Raises:
+        UserError: the package ``cryptography`` is not installed.
+    """
+    blob = _blob(line, name, _SIGNED, public)
+    return len(blob) == 64 and _is_signature(text.encode(), blob, public)
+
+
+def cosign(text: str, name: str, key: Ed25519PrivateKey, time: int) -> str:
+    """Return the line with a witness's cosignature under a note.
+
+    Args:
+        text: the note's text, which ends with a newline.
+        name: the key's name; no white space and no plus.
+        key: the witness's.
+        time: seconds since 1970, by the witness's clock.
+    """
+    said = struct.pack(">Q", time) + key.sign(_with_time(text, time))
+    return _line(name, _id(name, _COSIGNED, public_of(key)) + said)
+
+
+def cosigned_at(text: str, line: str, name: str, public: bytes) -> int | None:
+    """Return the time that a witness's cosignature names; None if the line is not its cosignature under this note.
+
+    For the arguments see :func:`is_signed`.
+    """
+    blob = _blob(line, name, _COSIGNED, public)
+    if len(blob) != 72:
+        return None
+    [time] = struct.unpack(">Q", blob[:8])
+    return int(time) if _is_signature(_with_time(text, time), blob[8:], public) else None
+
+
+def name_on(line: str) -> str | None:
+    """Return whose signature a line says that it is; None if it is no line of a signature."""
+    form = _LINE.fullmatch(line)
+    return None if form is None else form[1]
+
+
+def public_of(key: Ed25519PrivateKey) -> bytes:
+    """Return the public half of a key, 32 bytes."""
+    return key.public_key().public_bytes_raw()
+
+
+def fingerprint(public: bytes) -> str:
+    """Return what people compare of a public key: the first 128 bits of its SHA-256, in groups of four digits.
+
+    Examples:
+        >>> fingerprint(bytes(32))
+        '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
+    """
+    digits = hashlib.sha256(public).hexdigest()[:32]
+    return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+
+
+def load_key(path: Path) -> Ed25519PrivateKey:
+    """Read an Ed25519 private key without a password, in PEM or OpenSSH format.
+
+    Raises:
+        UserError: the file is no such key, or the package ``cryptography`` is not installed.
+    """
+    private, _ = _ed25519()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+
+    blob = path.read_bytes()
+    try:
+        key = (load_ssh_private_key if b"OPENSSH" in blob else load_pem_private_key)(blob, None)
+    except (ValueError, TypeError) as wrong:
+        raise UserError(f"{path}: is not a private key without a password ({wrong})") from None
+    if not isinstance(key, private):
+        raise UserError(f"{path}: is not an Ed25519 key")
+    found: Ed25519PrivateKey = key
+    return found
+
+
+def _with_time(text: str, time: int) -> bytes:
+    return f"cosignature/v1\ntime {time}\n{text}".encode()
+
+
+def _id(name: str, kind: bytes, public: bytes) -> bytes:
+    """Return the four bytes that tell keys apart."""
+    return hashlib.sha256(name.encode() + b"\n" + kind + public).digest()[:4]
+
+
+def _line(name: str, blob: bytes) -> str:
+    return f"{DASH}{name} {base64.b64encode(blob).decode()}\n"
+
+
+def _blob(line: str, name: str, kind: bytes, public: bytes) -> bytes:
+    """Return what a line has behind the four bytes; empty if it is not a line of this key."""
+    form = _LINE.fullmatch(line)
+    if form is None or form[1] != name:
+        return b""
+    try:
+        blob = decoded(form[2])
+    except ValueError:
+        return b""
+    return blob[4:] if blob[:4] == _id(name, kind, public) else b""
+
+
+def _is_signature(said: bytes, signature: bytes, public: bytes) -> bool:
+    _, form = _ed25519()
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        form.from_public_bytes(public).verify(signature, said)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _ed25519() -> tuple[Any, Any]:
+    """Return the classes of private and public keys. Raises UserError if ``cryptography`` is not installed."""
+    said = "signatures need the package 'cryptography'; 'pip install cryptography'"
+    found = library("cryptography.hazmat.primitives.asymmetric.ed25519", said)
+    return found.Ed25519PrivateKey, found.Ed25519PublicKey

@@ -1,0 +1,138 @@
+"""A transaction as it stands in the log, and as it is written there; the notes that say where the log ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hanse.base.merkle import as_text, hashes_of
+from hanse.core.book import LedgerError
+from hanse.core.entry import Transaction
+from hanse.ledger.note import DASH, is_signed, sign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ORIGIN = "hanse/"  # before the book's name, in the first line of a head
+
+
+@dataclass(frozen=True)
+class Record:
+    """A transaction as it stands in the book.
+
+    Attributes:
+        number: its place in the book, counted from 1.
+        round: the round that it belongs to.
+        transaction: what was posted.
+
+    Examples:
+        >>> from hanse.core.entry import MINT, leaf
+        >>> from hanse.ledger.record import read_line
+        >>> grant = Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))
+        >>> read_line(leaf(1, 0, grant)) == Record(1, 0, grant)
+        True
+    """
+
+    number: int
+    round: int
+    transaction: Transaction
+
+
+def read_line(line: bytes) -> Record:
+    """Return the record on a line of the log. Only its form is checked.
+
+    Raises:
+        LedgerError: it is not a line of a log.
+    """
+    try:
+        fields = json.loads(line)
+        postings = tuple((account, units) for account, units in fields["postings"])
+        transaction = Transaction(fields["step"], fields["kind"], postings, fields["memo"])
+        return Record(fields["number"], fields["round"], transaction)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise LedgerError("is not a transaction") from None
+
+
+def as_dict(record: Record) -> dict[str, Any]:
+    """Return a record as a dict that JSON can hold, as in the log; amounts are integers of units."""
+    t = record.transaction
+    return {
+        "number": record.number,
+        "round": record.round,
+        "step": t.step,
+        "kind": t.kind,
+        "memo": t.memo,
+        "postings": [list(posting) for posting in t.postings],
+    }
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a log ends: how many transactions it has, and the root of the Merkle tree over their lines.
+
+    Attributes:
+        book: the book's name.
+        count: how many transactions there are.
+        root: the tree's root (RFC 9162).
+        round: the round that was posted last.
+        signatures: the lines under the text (:mod:`hanse.ledger.note`), the operator's first; none without a key.
+
+    Examples:
+        >>> print(Head("town", 0, bytes(32), 0).note(), end="")
+        hanse/town
+        0
+        AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
+        round 0
+        <BLANKLINE>
+    """
+
+    book: str
+    count: int
+    root: bytes
+    round: int
+    signatures: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The log's name, which is that of the operator's key, too."""
+        return ORIGIN + self.book
+
+    @property
+    def text(self) -> str:
+        """What is signed: the text of a checkpoint of a transparency log (C2SP tlog-checkpoint). The round is an
+        extension line.
+        """
+        return f"{self.origin}\n{self.count}\n{as_text(self.root)}\nround {self.round}\n"
+
+    def note(self) -> str:
+        """Return the head as a signed note: the text, a blank line, the signatures."""
+        return f"{self.text}\n{''.join(self.signatures)}"
+
+    def signed(self, key: Ed25519PrivateKey | None) -> Head:
+        """Return the head with the operator's signature alone; without any if there is no key."""
+        return replace(self, signatures=() if key is None else (sign(self.text, self.origin, key),))
+
+    def by(self, public: bytes) -> bool:
+        """Say whether the operator with this key (32 bytes) has signed the head."""
+        return any(is_signed(self.text, line, self.origin, public) for line in self.signatures)
+
+    @staticmethod
+    def read(note: str) -> Head:
+        """Return the head in a note, its signatures unchecked. Raises ValueError if it has not the form that
+        :meth:`note` gives it.
+        """
+        form = _NOTE.fullmatch(note)
+        if form is None:
+            raise ValueError("is not a head of a log")
+        try:
+            [root] = hashes_of(form[3])
+        except ValueError:
+            raise ValueError("is not a head of a log") from None
+        return Head(form[1], int(form[2]), root, int(form[4]), tuple(form[5].splitlines(keepends=True)))
+
+
+_NOTE = re.compile(
+    rf"{ORIGIN}([^\n]+)\n(0|[1-9]\d{{0,18}})\n([^\n]{{44}})\nround (0|[1-9]\d{{0,18}})\n\n((?:{DASH}[^\s+]+ [^\s]+\n)*)"
+)

@@ -1,0 +1,236 @@
+"""Finds the ledger of a run directory, and what the rest of the directory says about it.
+
+Whatever looks at a finished or running run (the report, a statement, ``hanse ledger``) opens its ledger with
+:func:`reading` or :func:`open_ledger`. The last checkpoint names the head of the book
+(:func:`latest_claim`), and the book has the hash of each round's record: :func:`verify_run` compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from hanse.base.errors import UserError
+from hanse.base.files import json_lines, opened, read_json, read_toml, run_folder, table
+from hanse.base.merkle import EMPTY, root_of
+from hanse.core.book import DamagedError, LedgerError
+from hanse.core.declared import Declared
+from hanse.core.entry import CLOSE, LOG, TOKEN, Transaction
+from hanse.ledger.closing import METRICS, Closes, Records
+from hanse.ledger.receipts import Receipt
+from hanse.ledger.store import Ledger
+from hanse.ledger.verify import Verdict, verify
+
+COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned
+HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
+NOTES = 1 << 28  # bytes (256 MiB) that a checkpoint's header may have; a longer one is taken for damage
+_Whole = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Books(TypedDict):
+    """The state of the books in a checkpoint: the peaks of the tree, and the number of transactions."""
+
+    peaks: list[str]
+    count: _Whole
+
+
+# in functional form, because the key is no identifier; the lengths are bytes
+_Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole})
+
+
+class _Notes(TypedDict):
+    """The parts of a checkpoint's metadata that are read here.
+
+    A pending transaction is (round, step, kind, memo, postings).
+    """
+
+    round: _Whole
+    book: _Books
+    lengths: _Lengths
+    pending: list[tuple[_Whole, str, str, str, list[tuple[str, int]]]]
+    finished: NotRequired[bool]
+
+
+_NOTES = Declared[_Notes](_Notes)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a checkpoint says about the books. The defaults describe the start of a run.
+
+    Attributes:
+        round: the checkpoint's round; None for the start of the run.
+        count: how many transactions there are.
+        head: the root of the tree over them.
+        pending: the last of them, each with its round. The ledger may not have these yet, because the checkpoint is
+            written first.
+        lines: how many bytes of ``metrics.jsonl`` belong to the checkpoint.
+        finished: whether the last round is settled, too.
+    """
+
+    round: int | None = None
+    count: int = 0
+    head: str = EMPTY.hex()
+    pending: Sequence[tuple[int, Transaction]] = ()
+    lines: int = 0
+    finished: bool = False
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The head that the ledger must have had, with who names it; empty where there are no transactions."""
+        return {self.head: self.who} if self.count else {}
+
+    @property
+    def who(self) -> str:
+        """Who makes the claim, in words for a message."""
+        return "start of the run" if self.round is None else f"checkpoint of round {self.round}"
+
+    def lacking(self, count: int) -> Sequence[tuple[int, Transaction]]:
+        """Return those of ``pending`` that a ledger with ``count`` transactions does not have yet."""
+        # the test for > 0 matters: [-0:] would be all of them
+        return self.pending[-missing:] if (missing := self.count - count) > 0 else ()
+
+
+def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
+    """Open the ledger of a run directory.
+
+    The name of the book and the operator's key come from ledger.json, the floor from config.toml.
+
+    Args:
+        folder: the run directory.
+        read_only: see :meth:`Ledger.open`.
+
+    Raises:
+        UserError: it is no run directory, the run has no payments, its ledger.json is malformed, or the ledger cannot
+            be opened.
+    """
+    config = read_toml(run_folder(folder) / "config.toml")
+    if not (folder / "ledger.json").exists():
+        raise UserError(f"{folder}: this run has no ledger, because nobody pays in it; {HOW_TO_PAY}")
+    book, public = name_and_key(folder / "ledger.json")
+    floor = table(config, "ledger").get("floor", 0)
+    if not isinstance(floor, int | float) or not -1e12 <= floor <= 0:
+        raise UserError(f"{folder / 'config.toml'}: ledger.floor: {floor!r}: must be a number from -1e12 to 0")
+    try:
+        units = round(floor * TOKEN)
+        return Ledger.open(folder / LOG, book=book, floor=units, read_only=read_only, public=public)
+    except LedgerError as wrong:
+        raise UserError(str(wrong)) from None
+
+
+def name_and_key(file: Path) -> tuple[str, bytes | None]:
+    """Return what a run's ``ledger.json`` says: the book's name, and the operator's key (32 bytes) if heads are signed.
+
+    Raises:
+        UserError: it is damaged or cannot be read.
+    """
+    named = read_json(file)
+    book, key = (named.get(name) if isinstance(named, dict) else None for name in ("book", "key"))
+    if not isinstance(book, str) or not (key is None or (isinstance(key, str) and re.fullmatch("[0-9a-f]{64}", key))):
+        raise UserError(f'{file}: must be {{"book": NAME}}, with "key": 64 hexadecimal digits where heads are signed')
+    return book, None if key is None else bytes.fromhex(key)
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[Ledger]:
+    """Open a run's ledger for reading, and close it at the end of the ``with`` statement.
+
+    Raises UserError if it cannot be opened, and for any LedgerError inside the ``with`` statement.
+    """
+    with open_ledger(folder) as ledger:
+        try:
+            yield ledger
+        except DamagedError as wrong:
+            raise UserError(f"{folder}: the books do not hold: {wrong} ('hanse ledger verify' checks them)") from None
+        except LedgerError as wrong:
+            raise UserError(str(wrong)) from None
+
+
+def latest_claim(folder: Path) -> Claim | None:
+    """Return what the newest readable checkpoint says about the books; None if there is no such checkpoint.
+
+    Only the header of the checkpoint's file is read. Its checksum is not verified: whoever resumes from it does that.
+    """
+    for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
+        try:
+            with opened(path) as file:
+                # a safetensors file starts with the length of its JSON header (8 bytes, little endian)
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > NOTES:
+                    continue
+                notes = _NOTES.read(json.loads(file.read(length))["__metadata__"]["notes"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
+            continue
+        book = notes["book"]
+        pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
+        head = root_of([bytes.fromhex(peak) for peak in book["peaks"]]).hex()
+        lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
+        return Claim(notes["round"], book["count"], head, pending, lines, finished)
+    return None
+
+
+def movements(ledger: Ledger) -> Iterator[tuple[int, Transaction]]:
+    """Yield the transactions of a ledger that move something, each with its round: all but the closes of rounds."""
+    return ((r.round, r.transaction) for r in ledger.history() if r.transaction.kind != CLOSE)
+
+
+def wrong_in(folder: Path) -> str | None:
+    """Return what is wrong with a run's books in a few words, None if they hold: what ``hanse ledger verify`` checks.
+
+    Every transaction is read, about 0.02 ms each. Raises UserError: the books or the run's metrics cannot be read.
+    """
+    with open_ledger(folder) as ledger:
+        return verify_run(folder, ledger).wrong
+
+
+def verify_run(
+    folder: Path, ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str, str] | None = None
+) -> Verdict:
+    """Verify a run's ledger, and compare it with the records of its rounds and with the head in its last checkpoint.
+
+    Args:
+        folder: the run directory.
+        ledger: its open ledger.
+        receipts: what participants kept of the book.
+        heads: further heads that the book must have had, with who names them, such as witnesses.
+
+    Raises:
+        UserError: the metrics are damaged.
+    """
+    claim, closes = latest_claim(folder) or Claim(), Closes(Records(folder))
+    said, public = claim.heads | dict(heads or {}), ledger.public
+    verdict = verify(ledger.file, ledger.book, ledger.floor, receipts, said, claim.lacking, public, closes)
+    due = claim.count - verdict.transactions
+    written = closes.seen | {round for round, _ in claim.pending[-due:] if due > 0}
+    for line in () if not verdict.ok else json_lines(folder / METRICS, ("round",), until=claim.lines):
+        if line["round"] not in written:
+            return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
+    return verdict
+
+
+def is_settled(folder: Path, ledger: Ledger) -> bool:
+    """Say whether the run is over by its last checkpoint, and the ledger has as many transactions as that says."""
+    claim = latest_claim(folder)
+    return claim is not None and claim.finished and ledger.count() >= claim.count
+
+
+def rounds_written(folder: Path, ledger: Ledger) -> int | None:
+    """Return the first round that may be incomplete in the ledger. All rounds before it are there.
+
+    Rounds behind the last checkpoint may be missing or left in part by a run that was killed, and so may transactions
+    that the checkpoint counts but the ledger lacks. Without a checkpoint the answer is 0 for an empty ledger and None,
+    which means unknown, for any other.
+    """
+    claim, count = latest_claim(folder), ledger.count()
+    if claim is None or claim.round is None:
+        return None if count else 0
+    return min([claim.round, *(round_ for round_, _ in claim.lacking(count))])

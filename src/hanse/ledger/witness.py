@@ -1,0 +1,317 @@
+"""Witnesses: participants that are shown each head of the operator's log, and cosign it if it goes on from the last.
+
+An operator may show each participant another log, or an earlier state of it. :class:`Witness` is what a participant's
+node does about that: it keeps every head that it has cosigned, takes a new one only with a proof that the new log
+begins with the old one (RFC 9162), and signs that it has seen it (C2SP tlog-cosignature). A head that contradicts what
+it has seen, signed by the operator, is evidence: it is written into ``alarm.jsonl`` and never cosigned. :class:`Prover`
+is the operator's side, and :func:`cosigned` counts who has cosigned a head.
+
+What one witness sees is that its own operator's log only grows. That all participants see the same log is seen from
+cosignatures of more than half of them under one head: two logs cannot both have these unless some witness signs both.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from hanse.base.errors import UserError
+from hanse.base.files import LONGEST, json_lines, private_folder, write_whole
+from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
+from hanse.core.book import Tally
+from hanse.core.entry import leaf
+from hanse.ledger.log import Walk
+from hanse.ledger.note import cosign, cosigned_at, fingerprint, load_key, public_of
+from hanse.ledger.record import Head
+from hanse.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY, PUBLIC, HEADS, ALARM = "witness.key", "witness.pub", "heads", "alarm.jsonl"  # in a participant's folder
+LARGEST = 1 << 14  # characters of a head or of a proof that are read
+
+
+class UnprovenError(ValueError):
+    """A head comes without a proof that it goes on from the last one that was seen.
+
+    Attributes:
+        count: how many transactions that one has: where the proof must begin.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"the head comes without a proof that it goes on from that of {count} transactions")
+        self.count = count
+
+
+class SplitViewError(ValueError):
+    """A head that the operator has signed contradicts one that was seen before."""
+
+
+class Witness:
+    """What a participant has seen of its operator's logs.
+
+    Args:
+        folder: the participant's own; ``witness.key`` is made in it if there is none, and ``witness.pub``, its public
+            half in 64 hexadecimal digits.
+
+    Examples:
+        >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        >>> operator = Ed25519PrivateKey.from_private_bytes(bytes(32))
+        >>> ledger = Ledger.open("transactions.jsonl", book="town", key=operator)
+        >>> prover, witness = Prover(ledger), Witness(Path("mine"))
+        >>> for round in (0, 1):
+        ...     _ = ledger.close_round(round)
+        ...     head = prover.head()
+        ...     line = witness.see(head.note(), round, prover.proof(round), public_of(operator), now=0)
+        >>> cosigned(head, [line], {witness.name: witness.public})
+        ['...']
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._key = _witness_key(folder / KEY)
+
+    @property
+    def public(self) -> bytes:
+        """The public half of the witness's key, 32 bytes."""
+        return public_of(self._key)
+
+    @property
+    def name(self) -> str:
+        """The name of its key, which follows from the key."""
+        return name_of(self.public)
+
+    def see(self, note: str, since: int, proof: str, operator: bytes, now: int) -> str:
+        """Take in a head, and return the line with the cosignature under it.
+
+        Args:
+            note: the head as the operator shows it.
+            since: how many transactions the head has from which the proof leads to this one.
+            proof: its hashes, one after the other in base64.
+            operator: the operator's key (32 bytes), which must have signed the head.
+            now: seconds since 1970.
+
+        Raises:
+            UnprovenError: the proof does not lead from the last head that was seen.
+            SplitViewError: the head contradicts the last one: fewer transactions, another root, or a proof that does
+                not lead from one to the other. It is in ``alarm.jsonl``, and nothing is cosigned.
+            ValueError: it is no head, or the operator has not signed it.
+        """
+        if max(len(note), len(proof)) > LARGEST:
+            raise ValueError("a head or its proof is too long")
+        head = Head.read(note)
+        if not head.by(operator):
+            raise ValueError(
+                f"the head is not signed by the operator's key that is pinned here, {fingerprint(operator)}"
+            )
+        private_folder(self.folder / HEADS)
+        path = self._seen(head)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = _last(file)
+            if last is not None and (why := _against(last, head, since, proof)):
+                raise self._alarm(last, head, why)
+            line = cosign(head.text, self.name, self._key, now)
+            if last is None or head.count > last.count:
+                file.write(json.dumps({"head": note, "cosignature": line}).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        return line
+
+    def compare(self, head: Head) -> None:
+        """Hold a head that came otherwise, in a receipt for instance, against those that were seen.
+
+        Args:
+            head: the head, which the operator has signed.
+
+        Raises:
+            SplitViewError: another head of as many transactions, or of the same round, was seen. It is in
+                ``alarm.jsonl``.
+        """
+        for fields in json_lines(self._seen(head)):
+            seen = Head.read(fields["head"])
+            if (seen.count == head.count or seen.round == head.round) and seen.text != head.text:
+                shown, told = (f"{one.count} transactions in round {one.round}" for one in (seen, head))
+                raise self._alarm(seen, head, f"the book '{head.book}' has two heads: {shown} shown, {told} told")
+
+    def _seen(self, head: Head) -> Path:
+        """Return the file with the heads of a log that were seen."""
+        return self.folder / HEADS / f"{hashlib.sha256(head.origin.encode()).hexdigest()[:32]}.jsonl"
+
+    def _alarm(self, last: Head, head: Head, why: str) -> SplitViewError:
+        """Write down two heads that contradict each other, and return the error that says so."""
+        said = json.dumps({"why": why, "seen": last.note(), "shown": head.note()})
+        with os.fdopen(os.open(self.folder / ALARM, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(said + "\n")
+        return SplitViewError(f"{why}; both heads are in {self.folder / ALARM}")
+
+
+def alarms(folder: Path) -> list[str]:
+    """Return why a participant's node has raised the alarm, one line each; none if it has not.
+
+    Args:
+        folder: the participant's own.
+    """
+    path = folder / ALARM
+    if not path.is_file():
+        return []
+    try:
+        return [str(json.loads(line)["why"]) for line in path.read_text().splitlines()]
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise UserError(f"{path}: cannot be read: {wrong}") from None
+
+
+def name_of(public: bytes) -> str:
+    """Return the name of a witness's key."""
+    return f"hanse-witness/{hashlib.sha256(public).hexdigest()[:16]}"
+
+
+def cosigned(head: Head, lines: Iterable[str], witnesses: Mapping[str, bytes]) -> list[str]:
+    """Return the names of those who have cosigned a head, sorted.
+
+    Args:
+        head: the head.
+        lines: cosignatures, of any heads.
+        witnesses: the public keys of those who count (32 bytes each), by any names.
+    """
+    lines = list(lines)
+    return sorted(
+        who
+        for who, key in witnesses.items()
+        if any(cosigned_at(head.text, line, name_of(key), key) is not None for line in lines)
+    )
+
+
+def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str], Head | None, int]:
+    """Return the heads that witnesses have cosigned, and how far more than half of them agree.
+
+    Args:
+        file: a run's ``cosigned.jsonl``, which may be forged: only lines with a sound cosignature count.
+        witnesses: the public keys of those who count (32 bytes each), by any names.
+
+    Returns:
+        The root of each head that somebody has cosigned, in hexadecimal digits, with a word on who; the newest head
+        that more than half have cosigned (None: there is none); and the most cosignatures that any head has.
+    """
+    by_text: dict[str, list[str]] = {}
+    for fields in json_lines(file):
+        if isinstance(fields.get("head"), str) and isinstance(fields.get("cosignature"), str):
+            by_text.setdefault(fields["head"], []).append(fields["cosignature"])
+    said, newest, most = dict[str, str](), None, 0
+    for text, lines in by_text.items():
+        try:
+            head = Head.read(text)
+        except ValueError:
+            continue
+        who = cosigned(head, lines, witnesses)
+        if who:
+            said[head.root.hex()] = f"cosigned by {', '.join(who)}"
+        most = max(most, len(who))
+        if 2 * len(who) > len(witnesses) and (newest is None or head.count > newest.count):
+            newest = head
+    return said, newest, most
+
+
+def read_witnesses(file: Path) -> dict[str, bytes]:
+    """Return the public keys in a file by their names: a line each, NAME and 64 hexadecimal digits.
+
+    Raises:
+        UserError: it cannot be read, a line is something else, or a name or a key comes twice.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise UserError(f"--witnesses {file}: cannot be read: {wrong}") from None
+    for number, line in enumerate(lines, 1):
+        form = re.fullmatch(r"(\S+)\s+([0-9a-f]{64})\s*", line)
+        if form is None and not line.strip():
+            continue
+        if form is None or form[1] in found or bytes.fromhex(form[2]) in found.values():
+            raise UserError(
+                f"--witnesses {file}: line {number}: must be a new name and a new key, 64 hexadecimal digits"
+            )
+        found[form[1]] = bytes.fromhex(form[2])
+    if not found:
+        raise UserError(f"--witnesses {file}: names nobody")
+    return found
+
+
+def _against(last: Head, head: Head, since: int, proof: str) -> str:
+    """Return why a head does not go on from the last one; "" if it does. Raises UnprovenError if the
+    proof begins elsewhere."""
+    book = f"the book '{head.book}'"
+    if head.count < last.count:
+        return f"{book} was rolled back: {last.count} transactions were seen, and {head.count} are shown"
+    if head.count == last.count:
+        same = head.root == last.root
+        return "" if same else f"{book} is shown with two heads of {head.count} transactions"
+    if since != last.count:
+        raise UnprovenError(last.count)
+    try:
+        hashes = hashes_of(proof)
+    except ValueError:
+        hashes = []
+    if verify_consistency(last.count, head.count, hashes, last.root, head.root):
+        return ""
+    return f"{book} of {head.count} transactions is not shown to begin with the {last.count} that were seen"
+
+
+def _last(file: BinaryIO) -> Head | None:
+    """Return the last head in a file; what a crash left of a line is cut off."""
+    file.seek(0)
+    last, end = None, 0
+    while (line := file.readline(LONGEST)).endswith(b"\n"):
+        last, end = line, end + len(line)
+    file.truncate(end)
+    return None if last is None else Head.read(json.loads(last)["head"])
+
+
+def _witness_key(path: Path) -> Ed25519PrivateKey:
+    """Return a witness's key, which is made if there is none. Raises UserError if others can read it."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if not path.exists():
+        private_folder(path.parent)
+        made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_whole(path, made, durable=True, private=True, replace=False)
+        write_whole(path.with_name(PUBLIC), public_of(load_key(path)).hex() + "\n", durable=True, private=True)
+    if path.stat().st_mode & 0o077:
+        raise UserError(f"{path}: others may read it: chmod 600, or delete it for a new one")
+    return load_key(path)
+
+
+class Prover:
+    """The operator's side: the heads of a log that grows, and the proofs that later ones go on from earlier ones.
+
+    Args:
+        ledger: the log. Every line is read once, and its hash is kept (about 200 bytes a line).
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._walk = Walk(ledger.file, ledger.book, Tally(floor=ledger.floor), public=ledger.public)
+        self._tree = Tree()
+
+    def head(self) -> Head | None:
+        """Return the newest head; None if nothing was posted yet."""
+        for record in self._walk.records():
+            self._tree.append(leaf(record.number, record.round, record.transaction))
+        return self._walk.head
+
+    def proof(self, first: int) -> str:
+        """Return the proof that the log of the newest head begins with its first lines, in base64.
+
+        Args:
+            first: how many lines; 0 or as many as there are need no proof, and neither does what the log does not have.
+        """
+        if not 0 < first < len(self._tree):
+            return ""
+        return as_text(*self._tree.consistency(first))

@@ -1,0 +1,102 @@
+"""Fitted estimators of scikit-learn as arrays that can be averaged, and averages as estimators again.
+
+Averaged are the fitted coefficients of linear models (``coef_``, ``intercept_``) and of multi-layer perceptrons
+(``coefs_``, ``intercepts_``). Trees, neighbours and pipelines have no average; what they are worth is asked by training
+anew (``hanse.shapley``). scikit-learn itself is not imported here, so whatever has these attributes will do.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from hanse.base.errors import UserError
+
+Parameters = dict[str, np.ndarray]
+
+_AVERAGED = (("coef_", "intercept_"), ("coefs_", "intercepts_"))
+_SAME = ("classes_", "n_features_in_", "feature_names_in_")  # what estimators that are averaged must agree in
+
+
+def is_estimator(model: Any) -> bool:
+    """Return whether this is an estimator in scikit-learn's manner."""
+    return hasattr(model, "fit") and hasattr(model, "get_params")
+
+
+def parameters_of(model: Any, where: str) -> Parameters:
+    """Return the fitted coefficients of an estimator, by name.
+
+    Args:
+        model: an estimator.
+        where: what it is called in messages.
+
+    Raises:
+        UserError: it is not fitted, or has no coefficients that can be averaged.
+
+    Examples:
+        >>> from sklearn.linear_model import LinearRegression
+        >>> line = LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0])
+        >>> {name: part.round(6).tolist() for name, part in parameters_of(line, "line").items()}
+        {'coef_': [2.0], 'intercept_': 1.0}
+    """
+    names = next((pair for pair in _AVERAGED if all(hasattr(model, name) for name in pair)), None)
+    if names is None:
+        kind = type(model).__name__
+        fitted = any(name.endswith("_") and not name.startswith("_") for name in vars(model))
+        could = fitted or not any(hasattr(model, name) for name in ("partial_fit", "warm_start"))
+        said = (
+            "has no coef_ or coefs_ to average; give parameters=(get, put), or ask what data are worth by training "
+            "anew: hanse.shapley(worth, names)"
+        )
+        raise UserError(f"{where}: a {kind}: {said if could else 'is not fitted: call fit or partial_fit first'}")
+    found: Parameters = {}
+    for name in names:
+        part = getattr(model, name)
+        layers = {f"{name}[{i}]": one for i, one in enumerate(part)} if isinstance(part, list) else {name: part}
+        found |= {called: np.asarray(one, dtype=np.float64) for called, one in layers.items()}
+    return found
+
+
+def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
+    """Raise UserError unless two estimators are of one class, and were fitted on the same classes and columns.
+
+    Args:
+        model: the one that is checked.
+        first: the one that it must be like.
+        where: what the one is called in messages.
+        as_first: what the other is called.
+    """
+    if type(model) is not type(first):
+        raise UserError(f"{where}: a {type(model).__name__}: must be a {type(first).__name__}, as {as_first} is")
+    for name in _SAME:
+        mine, other = (getattr(one, name, None) for one in (model, first))
+        if not np.array_equal(mine, other):  # type: ignore[arg-type]
+            hint = "; fit with partial_fit(x, y, classes=...) on the classes of all" if name == "classes_" else ""
+            raise UserError(f"{where}: its {name} are {_short(mine)}: must be {_short(other)}, as {as_first} has{hint}")
+
+
+def _short(values: Any) -> str:
+    told = str(values.tolist() if isinstance(values, np.ndarray) else values)
+    return told if len(told) <= 60 else f"{told[:57]}..."
+
+
+def with_parameters(model: Any, parameters: Parameters) -> Any:
+    """Return a copy of an estimator with these coefficients, in the shapes and types that it has.
+
+    Args:
+        model: the estimator; it is not changed.
+        parameters: as :func:`parameters_of` returns them.
+    """
+    made = copy.deepcopy(model)
+    for names in _AVERAGED:
+        for name in names:
+            if name in parameters:
+                own = getattr(model, name)
+                value = np.asarray(parameters[name], dtype=np.asarray(own).dtype)
+                setattr(made, name, value if isinstance(own, np.ndarray) else value.item())
+            elif f"{name}[0]" in parameters:
+                own = getattr(model, name)
+                setattr(made, name, [parameters[f"{name}[{i}]"].astype(one.dtype) for i, one in enumerate(own)])
+    return made

@@ -1,0 +1,302 @@
+"""Models in the forms in which people have them, as rows that can be averaged, and averages in those forms again.
+
+State dicts, arrays, lists of arrays as Flower has them, rows of one array, and fitted scikit-learn estimators
+(:mod:`hanse.questions.estimators`), each as a list or by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError
+from hanse.core.table import Floats
+from hanse.questions.estimators import check_alike, is_estimator, parameters_of, with_parameters
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which updates are given.
+
+    Attributes:
+        first: the first update, whose names and shapes all others must have.
+        names: the tensors that make a row: those that are averaged.
+        called: what the first update is called in messages.
+    """
+
+    first: Any
+    names: Sequence[Any]
+    called: str = "updates[0]"
+
+    def row(self, update: Any, where: str) -> Tensor:
+        """Return an update as a row ``[P]`` float64.
+
+        Raises:
+            UserError: it is not of this form, or has numbers that are not finite; the message begins with ``where``.
+        """
+        parts = parts_of(update, where)
+        mine = parts_of(self.first, where)
+        if parts.keys() != mine.keys():
+            odd = sorted(map(str, parts.keys() ^ mine.keys()))[:3]
+            raise UserError(
+                f"{where}: has other entries than {self.called} ({', '.join(odd)}): must be of one architecture"
+            )
+        for name in self.names:
+            if parts[name].shape != mine[name].shape:
+                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
+                at = f", {name!r}" if len(parts) > 1 else ""
+                raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as {self.called} has")
+        # in float64, so that averaging loses nothing of updates in float32
+        row = torch.cat([torch.zeros(0), *(parts[name].reshape(-1) for name in self.names)]).double()
+        if not bool(row.isfinite().all()):
+            bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
+            at = f", {bad!r}" if len(parts) > 1 else ""
+            raise UserError(f"{where}{at}: has numbers that are not finite: leave this update out, or mend it")
+        return row
+
+    def others(self, update: Any) -> bytes:
+        """Return what is not averaged of an update (counters), as bytes."""
+        parts = parts_of(update, self.called)
+        return b"".join(part.cpu().numpy().tobytes() for name, part in parts.items() if name not in self.names)
+
+    def gradient(self, given: Any) -> Tensor:
+        """Return a gradient in this form as a row ``[P]`` float64. Entries that a state dict of it lacks, or that are
+        None, are 0; those of whole numbers, which are not averaged, do not count.
+
+        Raises:
+            UserError: it is not of this form.
+        """
+        mine, plain = parts_of(self.first, self.called), _plain(given)
+        if isinstance(plain, list | tuple):
+            if len(plain) != len(mine):
+                raise UserError(f"gradient: a list of {len(plain)} arrays: must have {len(mine)}, as {self.called} has")
+            plain = dict(enumerate(plain))
+        if isinstance(plain, Mapping):  # of whole numbers libraries give zeros, or what is no array; None is of none
+            known = {name for name in mine if name not in self.names}
+            plain = {name: part for name, part in plain.items() if part is not None and name not in known}
+        parts = {} if isinstance(plain, Mapping) and not plain else parts_of(plain, "gradient")
+        if odd := sorted(map(str, parts.keys() - mine.keys()))[:3]:
+            raise UserError(f"gradient: has entries that no update has ({', '.join(odd)})")
+        for name in parts:
+            if parts[name].shape != mine[name].shape:
+                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
+                at = f", {name!r}" if len(mine) > 1 else ""
+                raise UserError(f"gradient{at}: has shape {what}: must be {wanted}, as {self.called} has")
+        whole = [parts.get(name, torch.zeros_like(mine[name])).reshape(-1).cpu().double() for name in self.names]
+        return torch.cat(whole)
+
+    def made(self, row: Tensor, like: Any) -> Any:
+        """Return a row ``[P]`` in the form of an update; what is not averaged is copied from the update ``like``."""
+        parts, found, at = parts_of(like, ""), {}, 0
+        for name, part in parts.items():
+            if name not in self.names:
+                found[name] = part.clone()  # the user's ``evaluate`` may change it in place
+                continue
+            # an average of whole numbers is seldom one
+            kind = part.dtype if part.is_floating_point() else torch.float64
+            found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
+            at += part.numel()
+        if isinstance(like, Mapping):
+            return {name: found[name] if isinstance(like[name], Tensor) else found[name].numpy() for name in like}
+        if isinstance(like, list | tuple):
+            return [found[i] if isinstance(part, Tensor) else found[i].numpy() for i, part in enumerate(like)]
+        return found[None] if isinstance(like, Tensor) else found[None].numpy()
+
+
+def _plain(given: Any) -> Any:
+    """Return an update or a gradient with arrays of other libraries, such as JAX, as NumPy's."""
+    if isinstance(given, Mapping):
+        return {name: _plain(part) for name, part in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(part) for part in given]
+    # a copy, since theirs may not be written to
+    return np.array(given) if hasattr(given, "__array__") and not isinstance(given, Tensor | np.ndarray) else given
+
+
+def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
+    """Return an update's tensors by name (state dicts), by number (lists), or under None (one array).
+
+    Raises:
+        UserError: something that is no array of real numbers; the message begins with ``where``.
+    """
+    if isinstance(update, Mapping):
+        named: Mapping[Any, Any] = update
+    elif isinstance(update, list | tuple):
+        named = dict(enumerate(update))
+    else:
+        named = {None: update}
+    found = {}
+    for name, part in named.items():
+        at = where if name is None else f"{where}, {name!r}"
+        if isinstance(part, np.ndarray) and part.dtype.kind in "fiub":
+            found[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
+        elif isinstance(part, Tensor) and not part.is_complex() and part.layout is torch.strided:
+            found[name] = part.detach()
+        elif isinstance(part, nn.Module):
+            raise UserError(f"{at}: is a module: give its state_dict()")
+        else:
+            raise UserError(f"{at}: {type(part).__name__}: must be a dense array or tensor of real numbers")
+    if not found:
+        raise UserError(f"{where}: has no entries")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Updates as they were given.
+
+    Attributes:
+        names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
+        keys: ``[n]``, the keys themselves; None: they came as a list.
+        updates: ``[n]``, each as a state dict, list, array or tensor.
+        form: their form.
+        rows: ``[n, P]`` float64 on the CPU, a model a row.
+        get: returns a model as the user has it in the form of ``updates``; its second argument says what to call it.
+        put: returns a model in the form of ``updates`` as the user has it.
+    """
+
+    names: tuple[str, ...]
+    keys: tuple[Any, ...] | None
+    updates: Sequence[Any]
+    form: Form
+    rows: Tensor
+    get: Callable[[Any, str], Any]
+    put: Callable[[Any], Any]
+
+
+def given_updates(updates: Any, parameters: Parameters | None) -> Given:
+    """Return the updates that the user gave, by name if they are a dictionary.
+
+    Args:
+        updates: as in :func:`hanse.questions.valuing.value`.
+        parameters: how to read a model's arrays and how to put them back; None: as is, or as scikit-learn has them.
+
+    Raises:
+        UserError: no updates, or updates that do not fit each other.
+    """
+    keys: tuple[Any, ...] | None = None
+    updates = updates if isinstance(updates, Mapping | Sequence) else _plain(updates)
+    if isinstance(updates, Tensor | np.ndarray):
+        if updates.ndim != 2:
+            raise UserError(
+                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], a model a row, or a list"
+            )
+        updates = list(updates)
+    elif isinstance(updates, Mapping):
+        keys, updates = tuple(updates), list(updates.values())
+        _refuse_one_state(keys, updates)
+    if not isinstance(updates, Sequence) or isinstance(updates, str):
+        kind = type(updates).__name__
+        raise UserError(f"updates: {kind}: must be models by name, a list of them, or rows [n, P]")
+    if not updates:
+        raise UserError(f"updates: the {'list' if keys is None else 'dictionary'} is empty: must have at least one")
+    names = tuple(map(str, range(len(updates)) if keys is None else keys))
+    if len(set(names)) < len(names):
+        raise UserError(f"updates: two are called {max(names, key=names.count)!r}: give them other names")
+    where = [f"updates[{key!r}]" for key in (range(len(updates)) if keys is None else keys)]
+    get, put = _pair(parameters, updates, where)
+    plain = [_plain(get(update, at)) for update, at in zip(updates, where, strict=True)]
+    parts = parts_of(plain[0], where[0])
+    lone = len(parts) == 1  # whole numbers in a state dict are counters; a lone array of them is a model all the same
+    averaged = [name for name, part in parts.items() if part.is_floating_point() or (lone and name is None)]
+    form = Form(plain[0], averaged, where[0])
+    if sum(parts[name].numel() for name in averaged) == 0:
+        raise UserError(f"{where[0]}: has no real numbers to average")
+    rows = torch.stack([form.row(update, at).cpu() for update, at in zip(plain, where, strict=True)])
+    return Given(names, keys, plain, form, rows, get, put)
+
+
+Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
+"""How a model's arrays are read, ``get(model)``, and put into a copy of it, ``put(model, arrays)``."""
+
+
+def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
+    """Raise UserError for one state dict in the place of several: arrays by name, of several shapes."""
+    arrays = [one for one in updates if isinstance(one, Tensor | np.ndarray)]
+    if len(arrays) == len(updates) and len({tuple(one.shape) for one in arrays}) > 1:
+        shown = ", ".join(map(str, keys[:3]))
+        raise UserError(
+            f"updates: arrays of several shapes by name ({shown}): if this is one model's state dict, give one for "
+            "each client: {'Hope': state, ...}"
+        )
+
+
+def _pair(
+    parameters: Parameters | None, updates: Sequence[Any], where: Sequence[str]
+) -> tuple[Callable[[Any, str], Any], Callable[[Any], Any]]:
+    """Return what reads a model that the user gave, and what makes one such model of the arrays."""
+    first = updates[0]
+    if parameters is not None:
+        if not isinstance(parameters, tuple | list) or len(parameters) != 2 or not all(map(callable, parameters)):
+            raise UserError(f"parameters: {parameters!r:.80}: must be two functions, get(model) and put(model, arrays)")
+        read, write = parameters
+
+        def put(arrays: Any) -> Any:
+            made = copy.deepcopy(first)
+            said = write(made, arrays)
+            return made if said is None else said
+
+        return lambda model, _: read(model), put
+    if not is_estimator(first):
+        return lambda model, _: model, lambda arrays: arrays
+
+    def get(model: Any, at: str) -> Any:
+        check_alike(model, first, at, where[0])
+        return parameters_of(model, at)
+
+    return get, lambda arrays: with_parameters(first, arrays)
+
+
+def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given) -> Floats:
+    """Return the weights ``[n]`` as float64, ones if there are none given.
+
+    Raises:
+        UserError: not n finite numbers of 0 or more, all of them 0, or by other names than the updates.
+    """
+    n = len(given.rows)
+    if weights is None:
+        return np.ones(n)
+    if given.keys is not None and hasattr(weights, "to_dict"):  # a pandas Series has names, and an order of its own
+        weights = weights.to_dict()
+    if isinstance(weights, Mapping):
+        if given.keys is None or set(weights) != set(given.keys):
+            named = "0, 1, ..., as a list" if given.keys is None else ", ".join(given.names)[:200]
+            raise UserError(f"weights: by {', '.join(map(str, weights))[:200]}: must be by the updates' names: {named}")
+        weights = [weights[key] for key in given.keys]
+    try:
+        numbers: Any = weights.detach().cpu() if isinstance(weights, Tensor) else weights
+        found = np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
+    if found.shape != (n,):
+        raise UserError(f"weights: of shape {found.shape}: must be {n} numbers, one for each update")
+    if (
+        not np.isfinite(found).all()
+        or (found < 0).any()
+        or not found.any()
+        or found.max() > np.finfo(np.float64).max / n
+    ):
+        raise UserError(f"weights: {found.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum")
+    return found
+
+
+def start_of(start: Any, given: Given) -> Tensor | float:
+    """Return the row ``[P]`` of the model before, or the worth of no update.
+
+    Raises:
+        UserError: neither a finite number nor a model in the form of the updates.
+    """
+    if start is None:
+        return 0.0
+    if isinstance(start, int | float | np.number) and not isinstance(start, bool):
+        if not math.isfinite(start):
+            raise UserError(f"start: {start}: must be a finite number, or a model in the form of one update")
+        return float(start)
+    return given.form.row(_plain(given.get(start, "start")), "start").cpu()

@@ -1,0 +1,430 @@
+"""Whom joining a federation pays: each client's model beside the one that it trains alone, on its own test rows.
+
+:func:`who_gains` (``hanse.who_gains``) plays the same data by several mechanisms and by every client alone, and returns
+:class:`Joining`. What it says of one client is what the client's statement says
+(:func:`hanse.reports.statement_fit.fit_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from hanse.base.errors import UserError
+from hanse.core.part import Mechanism, in_slots
+from hanse.data.build import with_own
+from hanse.data.own import as_dataset
+from hanse.data.preparing import Statistics
+from hanse.data.spec import DataSpec
+from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
+from hanse.learning.models import Factory
+from hanse.questions.showing import Picture, Shown, frame
+from hanse.questions.worths import HALF_WIDTH
+from hanse.reports.chart import Chart, Line, Lines, slug
+from hanse.reports.statement_fit import Fit, fit_of
+from hanse.runs import experiment as running
+from hanse.runs.config import Experiment
+from hanse.runs.observers import ProgressBar, errors
+from hanse.runs.run_record import RunRecord, load_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALONE = "local"
+"""The mechanism in which every client trains alone."""
+_OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What joining changed for one client. Better is above 0, also where less of a metric is better.
+
+    Attributes:
+        client: what it is called.
+        mechanism: what it joined.
+        joined: the metric of the model that it holds by joining, on its own test rows.
+        alone: that of the model that it trained alone.
+        gain: by how much joining is better; NaN: not known.
+        low: the lower end of the 95 % interval of ``gain``; NaN: not known.
+        high: its upper end.
+        samples: how many test rows it has; None: not recorded.
+    """
+
+    client: str
+    mechanism: str
+    joined: float
+    alone: float
+    gain: float
+    low: float
+    high: float
+    samples: int | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Joining(Shown):
+    """Whom joining pays, by mechanism. Printed it is a table; a notebook also shows its picture.
+
+    Attributes:
+        gains: a :class:`Gain` for each mechanism and client.
+        reading: the metric: its name and how it is shown.
+        splits: over how many splits of the data they are means.
+    """
+
+    gains: tuple[Gain, ...]
+    reading: Reading
+    splits: int = 1
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms that clients joined."""
+        return tuple(dict.fromkeys(gain.mechanism for gain in self.gains))
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients."""
+        return tuple(dict.fromkeys(gain.client for gain in self.gains))
+
+    def sign(self, gain: Gain) -> int:
+        """Return 1 if joining is better for all that the interval leaves open, -1 if it is worse, else 0.
+
+        It is 0 also where no difference can be seen in the digits that are shown.
+        """
+        nothing = self.reading.show_difference(0.0)
+        if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
+            return 0
+        return 1 if gain.low > 0 else -1 if gain.high < 0 else 0
+
+    def of(self, mechanism: str) -> tuple[Gain, ...]:
+        """Return the gains by one mechanism. Raises UserError if it is not there."""
+        found = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
+        if not found:
+            raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
+        return found
+
+    def sentences(self) -> Sequence[str]:
+        """Return which mechanism pays most, and for each whom it pays, whom it harms, and for whom that is open."""
+        counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
+        mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
+        best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
+        (better, worse, _), n = counts[best], len(self.clients)
+        if better:
+            harmed = "nobody surely worse" if not worse else f"{worse} surely worse"
+            first = f"By {best}, {better} of {n} clients are surely better off than alone, {harmed}."
+        elif worse:
+            first = (
+                f"Joining surely pays nobody here: by {best}, {worse} of {n} clients are surely worse off than alone."
+            )
+        else:
+            first = f"For none of the {n} clients is it sure that joining changes anything: the intervals hold 0."
+        each = [
+            f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
+            f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
+            for name, (up, down, open_) in counts.items()
+        ]
+        over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
+        each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
+        return [first, *each]
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return a row for each client: alone, and the gain by each mechanism with its interval."""
+        rows = []
+        for i, client in enumerate(self.clients):
+            own = [self.of(name)[i] for name in self.mechanisms]
+            rows.append([client, self._shown(own[0].alone), *map(self._told, own)])
+        return ("", f"{self.reading.title} alone", *self.mechanisms), rows
+
+    def _shown(self, value: float) -> str:
+        return "–" if np.isnan(value) else self.reading.show(value)
+
+    def _told(self, gain: Gain) -> str:
+        if np.isnan(gain.gain):
+            return "–"
+        told = self.reading.show_difference(gain.gain)
+        ends = [self.reading.show_difference(end).removesuffix(" points") for end in (gain.low, gain.high)]
+        return told if np.isnan(gain.low) else f"{told} ({ends[0]} to {ends[1]})"
+
+    def plot(self) -> Picture:
+        """Return the gains of all clients as points with their 95 % intervals, a colour for each mechanism."""
+        factor, many = self.reading.factor, len(self.mechanisms)
+        lines = []
+        for k, name in enumerate(self.mechanisms):
+            own = self.of(name)
+            x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # beside each other
+            columns = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
+            lines.append(Line(name, x, columns[0], columns[1], columns[2], dots=True))
+        unit = "points" if self.reading.percent else ""
+        caption = (
+            f"By how much each client's {self.reading.title} is better than alone (above 0) or worse, on its own test "
+            "rows. Whiskers: 95 % intervals."
+        )
+        marks = Lines(tuple(lines), zero=True, whole=False, places=self.clients, named=True)
+        axis = f"gain in {self.reading.title}{f' ({unit})' if unit else ''}"
+        return Picture(Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with a row for each client and mechanism: joined, alone, gain, low, high, samples.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return frame([{**vars(gain)} for gain in self.gains], "client")
+
+
+def who_gains(
+    data: Any,
+    *,
+    target: str | None = None,
+    client: str | None = None,
+    features: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    model: nn.Module | Factory | str | Mapping[str, Any] = "logistic",
+    mechanisms: Sequence[Any] | Mapping[str, Any] = (ALONE, "fedavg", "ditto"),
+    metric: str | None = None,
+    train: Mapping[str, Any] | None = None,
+    alone: Mapping[str, Any] | None = None,
+    rounds: int = 20,
+    test: float = 0.3,
+    splits: int = 1,
+    seed: int = 0,
+    prepare: Any = None,
+    statistics: Statistics = "own",
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Joining:
+    """Return whom joining a federation pays: how much better each client's model is than the one that it trains alone.
+
+    Every client keeps a share of its rows for tests. The same rows are trained by every client alone and by each
+    mechanism, and both models of a client are tested on its own test rows.
+
+    Args:
+        data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
+        target: of a table, the column to be predicted.
+        client: of a table, the column with the client of each row.
+        features: of a table, the columns of features; None: all others.
+        model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
+        mechanisms: names, tables with options, or mechanisms put together in Python; with a dictionary, by what they
+            are to be called. "local", every client alone, is played in any case.
+        metric: what models are tested by, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or
+            for numbers the loss.
+        train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
+        alone: settings of ``[train]`` that differ where clients train alone. Without a weight decay of its own a small
+            client may learn its rows by heart, and joining looks better than it is.
+        rounds: how many rounds are played.
+        test: the share of each client's rows that is kept for tests, above 0 and below 1.
+        splits: how often everything is played, each time on other test rows. Gains and the ends of their intervals are
+            means over the splits; splits of the same rows are no new rows, so the intervals stay as wide.
+        seed: of the first split; the others follow.
+        prepare: of a table, how columns become numbers: "auto" fills gaps, scales numbers and makes columns of words
+            and dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: they are numbers.
+        statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
+        out: a folder in which the runs are kept, for :func:`hanse.load` and ``hanse report``; None: none are.
+        progress: show a bar for each run on standard error.
+
+    Returns:
+        The gains by client and mechanism.
+
+    Raises:
+        UserError: what :func:`hanse.run` refuses, or ``test`` or ``splits`` out of range.
+
+    Examples:
+        Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
+
+        >>> import numpy as np
+        >>> draw = np.random.default_rng(0)
+        >>> shops = np.array(["Bremen"] * 150 + ["Visby"] * 700 + ["Kiel"] * 180)
+        >>> x = draw.normal(size=(len(shops), 30))
+        >>> y = (np.where(shops == "Kiel", -1, 1) * x.sum(axis=1) > 0).astype(int)
+        >>> found = who_gains((x, y, shops), mechanisms=["fedavg"], rounds=10)
+        >>> [(gain.client, found.sign(gain)) for gain in found.gains]
+        [('Bremen', 1), ('Kiel', -1), ('Visby', 0)]
+    """
+    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
+        raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
+    if isinstance(splits, bool) or not isinstance(splits, int) or splits < 1:
+        raise UserError(f"splits: {splits!r}: must be a whole number, at least 1")
+    called = _called(mechanisms)
+    given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
+    source: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
+    read = _Source(data, source, prepare)
+    regression = with_own(read.spec(), read.at(seed))[1].num_classes is None  # type: ignore[union-attr]
+    named = metric if metric is not None else None if regression else ACCURACY.key
+    plan = _Plan(
+        read,
+        None if isinstance(model, str | Mapping) else model,
+        {
+            "model": model if isinstance(model, str | Mapping) else {},
+            "train": dict(train or {}),
+            "eval": {"every": rounds} if named is None else {"every": rounds, "metrics": [named]},
+        },
+        {ALONE: ALONE, **called},
+        dict(alone or {}),
+        progress,
+    )
+    found: list[list[Gain]] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+        for split in range(splits):
+            settings = {
+                "data": {"source": read.table(), "client_test": test, "seed": seed + split},
+                "run": {"rounds": rounds, "seed": seed + split},
+            }
+            found.append(plan.played(settings, folder if splits == 1 else folder / f"split-{split}"))
+    reading = main_of([named]) if named is not None else LOSS
+    return Joining(tuple(_mean(gains) for gains in zip(*found, strict=True)), reading, splits)
+
+
+def _called(mechanisms: Any) -> dict[str, Any]:
+    """Return the mechanisms that clients join by what they are called, without that of clients alone.
+
+    Raises:
+        UserError: there is none, or two are called alike.
+    """
+    if isinstance(mechanisms, str | Mechanism):
+        mechanisms = [mechanisms]
+    if isinstance(mechanisms, Mapping):
+        pairs = [(str(name), one) for name, one in mechanisms.items()]
+    else:
+        pairs = [(_name(one), one) for one in mechanisms]
+    found = {name: one for name, one in pairs if _name(one) != ALONE}
+    if len(found) < sum(_name(one) != ALONE for _, one in pairs):
+        raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
+    if not found:
+        raise UserError(
+            f"mechanisms: {mechanisms!r}: must have one at least beside '{ALONE}', which clients could join"
+        )
+    return found
+
+
+def _name(mechanism: Any) -> str:
+    """Return a mechanism's name."""
+    if isinstance(mechanism, Mapping):
+        return str(mechanism.get("name"))
+    return mechanism.name if isinstance(mechanism, Mechanism) else str(mechanism)
+
+
+def _judges(mechanism: Any) -> bool:
+    """Return whether a mechanism judges models on rows of the server."""
+    slots = Experiment(mechanism=mechanism).mechanism.built.slots()
+    return any("validation" in in_slots(part.needs, [slot]) for slot, part in slots.items())
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The data of an experiment.
+
+    Attributes:
+        data: as they were given.
+        options: of ``data.source``.
+        prepare: how columns become numbers, by name or as an object, which no experiment's file can hold.
+    """
+
+    data: Any
+    options: Mapping[str, Any]
+    prepare: Any
+
+    @property
+    def _named(self) -> bool:
+        return self.prepare is None or isinstance(self.prepare, str)
+
+    def table(self) -> dict[str, Any]:
+        """Return ``data.source``."""
+        if not self._named:
+            return {"test": self.options["test"]}
+        return {**self.options, **({} if self.prepare is None else {"prepare": self.prepare})}
+
+    def spec(self) -> DataSpec:
+        """Return ``[data]`` with this source and nothing else."""
+        return DataSpec.model_validate({"source": self.table()})
+
+    def at(self, seed: int) -> Any:
+        """Return the data, as they are or with their columns prepared; the seed draws the server's rows."""
+        if self._named:
+            return self.data
+        options = {"client" if key == "client_column" else key: value for key, value in self.options.items()}
+        return as_dataset(self.data, seed=seed, prepare=self.prepare, **options)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is played for each split of the data.
+
+    Attributes:
+        source: the data.
+        model: an object in the place of the experiment's; None: there is none.
+        sections: of all experiments.
+        mechanisms: by what they are called, that of clients alone first.
+        alone: settings of ``[train]`` that differ where clients train alone.
+        progress: whether bars are shown.
+    """
+
+    source: _Source
+    model: nn.Module | Factory | None
+    sections: Mapping[str, Any]
+    mechanisms: Mapping[str, Any]
+    alone: Mapping[str, Any]
+    progress: bool
+
+    def played(self, settings: Mapping[str, Any], folder: Path) -> list[Gain]:
+        """Play every mechanism on one split, each in a directory of its own below ``folder``, and return the gains."""
+        found, data = [], self.source.at(settings["data"]["seed"])
+        for k, (label, mechanism) in enumerate(self.mechanisms.items()):
+            train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
+            experiment = Experiment(mechanism=mechanism, **{**self.sections, **settings, "train": train})
+            place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
+            bars = [ProgressBar(errors(), label)] if self.progress else []
+            running.run(experiment, data=data, model=self.model, out=place, observers=bars)
+            if label != ALONE:
+                found += gains_of(load_run(place), load_run(folder / ALONE), label)
+        return found
+
+
+def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
+    """Return what joining changed for each client of a run, beside a run of the same clients alone.
+
+    Args:
+        joined: the run of the federation.
+        alone: the run of the mechanism ``local`` on the same data.
+        label: what the federation's mechanism is called.
+    """
+    reading = joined.main if joined.readings else None
+    # training alone may have had other settings, and on purpose
+    joined = replace(joined, config={**joined.config, "train": alone.config.get("train", {})})
+    return [
+        _gain(joined.client_label(c), label, fit_of(joined, c, alone.path), reading) for c in range(joined.num_clients)
+    ]
+
+
+def _gain(client: str, label: str, fit: Fit, reading: Reading | None) -> Gain:
+    """Return one client's gain, by the main metric, or else the accuracy, or else the loss."""
+    between: tuple[float, float] | None
+    if fit.main is not None:
+        ours, alone, between = fit.main.last, fit.main.alone, fit.main.difference_interval
+    elif fit.last is not None:
+        ours, alone, between = fit.last, fit.alone_accuracy, fit.difference_interval
+    else:
+        ours, alone, between = fit.last_loss, fit.alone_loss, None
+        if ours is not None and alone is not None and fit.loss_error is not None:
+            half = HALF_WIDTH * fit.loss_error
+            between = ours - alone - half, ours - alone + half
+    joined, by_itself = (np.nan if one is None else float(one) for one in (ours, alone))
+    less = reading.less_is_better if reading is not None else fit.last is None
+    low, high = (np.nan, np.nan) if between is None else between
+    gain, ends = joined - by_itself, (low, high)
+    if less:
+        gain, ends = -gain, (-high, -low)
+    return Gain(client, label, joined, by_itself, gain, *ends, fit.samples)
+
+
+def _mean(gains: Sequence[Gain]) -> Gain:
+    """Return the mean of one client's gains over splits, and the means of their intervals' ends."""
+    first = gains[0]
+    numbers = ("joined", "alone", "gain", "low", "high")
+    means = {key: float(np.mean([getattr(gain, key) for gain in gains])) for key in numbers}
+    return Gain(first.client, first.mechanism, **means, samples=first.samples)

@@ -1,0 +1,416 @@
+"""A run that answers: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
+
+It is the run of :mod:`hanse.runs.run` with the questions that people ask of one: who contributed (:meth:`Run.values`),
+whom did joining pay (:meth:`Run.joining`), how does it compare (:meth:`Run.compare`), what does one participant get to
+read (:meth:`Run.statement`). The numbers are those of the report and of the statements, made by the same functions.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from hanse.base.errors import UserError
+from hanse.core.telling import About
+from hanse.data.choices import OBJECT
+from hanse.learning.models import Factory
+from hanse.questions.showing import Picture, Shown, frame, number
+from hanse.questions.worths import Worths, listed
+from hanse.runs import experiment as running
+from hanse.runs import reading
+from hanse.runs.chance import Guess
+from hanse.runs.names import Registered, client_of
+from hanse.runs.recorded_seats import Seat
+from hanse.runs.round_record import figure_of
+from hanse.runs.run import Run as PlainRun
+from hanse.runs.run_record import RunRecord, load_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hanse.questions.joining import Joining
+    from hanse.reports.contributions import Standings
+    from hanse.reports.statement import Statement
+
+P = ParamSpec("P")
+
+
+@dataclass(repr=False)
+class Run(PlainRun, Shown):
+    """What an experiment led to. Printed it says how good the model became and who contributed; a notebook also shows
+    the picture.
+
+    The attributes are those of :class:`hanse.runs.run.Run`.
+
+    Examples:
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment)
+        >>> len(run.metrics), run.clients[0]["client"], type(run.model(0)).__name__
+        (3, 0, 'Sequential')
+        >>> len(run.values().names)
+        4
+    """
+
+    given_data: Any = field(default=None, kw_only=True)
+    given_model: nn.Module | Factory | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The run as reports read it: from its directory, or from what it keeps in memory without one."""
+        return _InMemory.of(self) if self.path is None else load_run(self.path)
+
+    def values(self) -> Contributions:
+        """Return what each client's updates were worth in all, with 95 % intervals.
+
+        Raises:
+            UserError: the run valued no updates.
+        """
+        from hanse.reports.contributions import contribution, lost_files, without_values
+        from hanse.reports.groups import SeedGroup
+
+        found = contribution(SeedGroup(self.record.mechanism, (self.record,)))
+        if found is None:
+            raise UserError(
+                "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
+            )
+        told = [*without_values(self.record), *lost_files(self.record)]
+        if self.path is None and not np.isfinite(found.errors).any():
+            told.append("How sure these sums are is not known.")
+        names = tuple(label if self.names else f"client {label}" for label in found.labels)
+        words = f"Sums over {len(self.metrics)} rounds of each update's {found.measure.name}. {found.measure.sentence}"
+        called = dict(zip(found.clients.tolist(), names, strict=True))
+        told = [words.strip(), *told]
+        return Contributions(found.totals, found.errors, names, found.seats, found.ranked, called, tuple(told))
+
+    def alone(self, data: Any = None, *, progress: bool = False) -> Run:
+        """Play the same experiment with every client by itself, and return that run.
+
+        With a run directory it is kept in its folder ``alone``, where statements and :meth:`joining` look for it.
+
+        Args:
+            data: the data, where they were given as an object and this run was read with ``hanse.load``.
+            progress: show a bar on standard error.
+
+        Raises:
+            UserError: data or model were objects and are not here, or the clients' data are with participants.
+        """
+        from hanse.reports.statement_alone import HERE, alone_experiment
+
+        if self._remote:
+            raise UserError("alone: the clients' data are with the participants, who can train alone themselves")
+        data = self.given_data if data is None else data
+        if data is None and self.experiment.data.source.name == OBJECT:
+            raise UserError("alone: the data were given as an object: give them again, run.alone(data=...)")
+        if self.given_model is None and self.experiment.model.name == OBJECT:
+            raise UserError("alone: the model was given as an object: hanse.load(..., model=...) with it first")
+        place = None if self.path is None else self.path / HERE
+        if place is not None and (place / "config.toml").is_file():
+            return resume(place, data=data if self.experiment.data.source.name == OBJECT else None,
+                          model=self.given_model)  # fmt: skip
+        experiment = alone_experiment(self.experiment)
+        return run(experiment, data=data, model=self.given_model, out=place, progress=progress)
+
+    def joining(self, alone: Run | None = None) -> Joining:
+        """Return whom joining paid: each client's model beside the one that it trained alone, with 95 % intervals.
+
+        Args:
+            alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``.
+
+        Raises:
+            UserError: a run has no directory, or there is no run alone.
+        """
+        from hanse.questions.joining import ALONE, Joining, gains_of
+        from hanse.reports.statement_alone import HERE
+
+        path = self._path("joining")
+        found = path / HERE if alone is None else alone._path("joining: alone")
+        if not (found / "config.toml").is_file():
+            raise UserError(f"joining: {found}: there is no run of clients alone yet: run.alone() plays it")
+        by_itself = load_run(found)
+        if by_itself.mechanism != ALONE:
+            raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
+        return Joining(tuple(gains_of(self.record, by_itself, self.record.mechanism)), self.record.main)
+
+    def compare(self, *others: PlainRun) -> Comparison:
+        """Return this run beside others: what was learned and what it cost, and the curves.
+
+        Args:
+            others: the other runs, one at least.
+
+        Raises:
+            UserError: there is none, or it is no run.
+        """
+        if not others or not all(isinstance(other, PlainRun) for other in others):
+            raise UserError("compare: must be given other runs, as in run.compare(other)")
+        runs = [self, *(other if isinstance(other, Run) else _answering(other) for other in others)]
+        records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
+        return Comparison(tuple(records))
+
+    def statement(self, client: int | str) -> Page:
+        """Return what one participant gets to read: what it gave, what it gained, whether joining paid.
+
+        Args:
+            client: its number or its name.
+
+        Raises:
+            UserError: there is no such client, or the run has no directory.
+        """
+        from hanse.reports.statement import statement
+        from hanse.reports.statement_page import render
+
+        path = self._path("statement")
+        found = statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
+        headline, *rest = found.lines
+        return Page(headline, (*found.doubts, *rest), render(found), found)
+
+    def report(self, out: str | Path | None = None) -> Page:
+        """Write the report, one HTML page with all figures, and return it.
+
+        Args:
+            out: the folder; None: the run directory.
+
+        Raises:
+            UserError: the run has no directory, or ``out`` cannot be written.
+        """
+        from hanse.reports.answers import answers_of
+        from hanse.reports.report import write_report
+
+        path = self._path("report")
+        file, first = write_report([path], path if out is None else out), answers_of(path)
+        return Page(first.joining, (*self.record.doubts, first.contributed, first.next), None, None, file)
+
+    def sentences(self) -> Sequence[str]:
+        """Return first what is in doubt and how good the model is, then warnings and how the values were found."""
+        main = self.record.main
+        tested = [figure for line in self.metrics if (figure := figure_of(line, main))]
+        told = f"{self.record.mechanism}, {len(self.metrics)} rounds, {self.record.num_clients} clients"
+        told += f": {tested[-1]}" if tested else ""
+        told += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
+        stopped = ["It was stopped before its last round."] if self.interrupted else []
+        values = self._valued
+        found = list(values.sentences()) if values is not None else []
+        warned = [line for line in self.said if line.startswith("warning: ")]
+        return [" ".join([*self.record.doubts, f"{told}."]), *warned, *stopped, *found]
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the table of :meth:`values`; an empty one if no updates were valued."""
+        return ((), ()) if self._valued is None else self._valued.shown_table()
+
+    def plot(self) -> Picture:
+        """Return the clients' values as bars, or without values the curve of the main metric."""
+        if self._valued is not None:
+            return self._valued.plot()
+        return Comparison((self.record,)).plot()
+
+    @property
+    def _valued(self) -> Contributions | None:
+        seats = self.record.seats
+        return self.values() if np.isfinite(seats.value).any() else None
+
+    def _path(self, what: str) -> Path:
+        """Return the run directory. Raises UserError if there is none."""
+        if self.path is None:
+            raise UserError(f"{what}: this run has no directory: give it one, hanse.run(..., out='runs/first')")
+        return self.path
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Contributions(Worths):
+    """What each client's updates were worth over a run.
+
+    Attributes:
+        values: ``[n]``, the sums over the rounds, the highest first.
+        standard_errors: ``[n]``, from the sampling of coalitions and the draw of the validation samples; NaN: unknown.
+        names: ``[n]``, what the clients are called.
+        updates: ``[n]``, how many of their updates were valued.
+        standings: the sums of those with more than one update, for comparing them.
+        called: the names by the clients' numbers.
+        told: sentences on what the values are.
+    """
+
+    updates: NDArray[np.int64]
+    standings: Standings
+    called: Mapping[int, str]
+    told: tuple[str, ...] = ()
+
+    title = "Who contributed"
+    unit = "value over all rounds"
+
+    def notes(self) -> Sequence[str]:
+        """Return who cannot be told apart from the first and the last, and what the values are."""
+        return [*self._ties(), *self.told]
+
+    def _ties(self) -> list[str]:
+        ranked = self.standings
+        if not ranked.known or len(ranked.clients) < 2:
+            return []
+        order = ranked.clients[np.argsort(-ranked.totals, kind="stable")].tolist()
+        tied = {client: [self.called[c] for c in ranked.tied(client).tolist()] for client in (order[0], order[-1])}
+        return [f"{self.called[c]} cannot be told apart from {listed(names)}." for c, names in tied.items() if names]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
+    """Runs side by side.
+
+    Attributes:
+        records: the runs as reports read them.
+    """
+
+    records: tuple[RunRecord, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each run: what was learned and what it cost, as ``hanse compare --json`` has it."""
+        from hanse.reports.compare import run_row
+
+        return [run_row(record) for record in self.records]
+
+    def sentences(self) -> Sequence[str]:
+        """Return what the report says first of these runs."""
+        from hanse.reports.groups import group_runs
+        from hanse.reports.report import summary
+
+        return summary(group_runs(self.records))
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the figures that any of the runs has."""
+        rows = self.rows
+        shown = [key for key in rows[0] if key not in ("run", "kind") and any(row.get(key) for row in rows)]
+        body = [[row["run"], *(_cell(row.get(key)) for key in shown)] for row in rows]
+        return ("", *(key.replace("_", " ") for key in shown)), body
+
+    def plot(self) -> Picture:
+        """Return the curves of the main metric over the rounds."""
+        from hanse.reports.accuracy import curve_charts
+        from hanse.reports.groups import group_runs
+
+        charts = curve_charts(group_runs(self.records))
+        if not charts:
+            raise UserError("plot: nothing was tested in these runs, so there is no curve")
+        return Picture(charts[0])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return :attr:`rows` as a DataFrame. Raises UserError if pandas is not installed."""
+        return frame(self.rows, "run")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Page:
+    """A page for people to read, which shows itself in a notebook.
+
+    Attributes:
+        headline: what it says first.
+        lines: what it says next.
+        text: the page (HTML); None: it lies at ``path``.
+        statement: the figures of a statement.
+        path: where it lies; None: nowhere yet, :meth:`save` writes it.
+    """
+
+    headline: str
+    lines: tuple[str, ...]
+    text: str | None = None
+    statement: Statement | None = None
+    path: Path | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page into a file, and return where that is."""
+        from hanse.base.files import write_whole
+
+        text = self.text if self.text is not None or self.path is None else self.path.read_text("utf-8")
+        write_whole(Path(path), text or "")
+        return Path(path)
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self.lines, *([f"The page is {self.path}"] if self.path else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if self.text is not None:
+            return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
+        where = html.escape(str(self.path))
+        return f'<p><b>{html.escape(self.headline)}</b></p><ul>{lines}</ul><p><a href="{where}">{where}</a></p>'
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class _InMemory(RunRecord):
+    """A run without a directory, as reports read runs: its arrays are those that the run keeps."""
+
+    run: PlainRun
+
+    @staticmethod
+    def of(run: PlainRun) -> _InMemory:
+        """Return the record of a run."""
+        seats = [Seat.of(line) for line in run.clients]
+        config = run.experiment.sections()
+        return _InMemory(Path("/nonexistent"), "run", config, run.metrics, seats, run)
+
+    @property
+    def about(self) -> About:
+        """What its parts and behaviours say of themselves."""
+        return self.run.about
+
+    @property
+    def guess(self) -> Guess | None:
+        """What a guess scores on the server's test set."""
+        return self.run.guess
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """No round's arrays are lost in memory."""
+        return {}
+
+    @property
+    def members(self) -> Mapping[int, Registered]:
+        """Nobody is on a network."""
+        return {}
+
+    @property
+    def _names(self) -> dict[int, str]:
+        return dict(enumerate(self.run.names))
+
+    def arrays(self, round: int, only: Any = ()) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a round that the run keeps."""
+        kept = {**self.run.worths.get(round, {}), **self.run.tests.get(round, {})}
+        return {name: array for name, array in kept.items() if not only or name in only}
+
+
+def _answering(plain: PlainRun, **given: Any) -> Run:
+    """Return a run with the questions that can be asked of it."""
+    return Run(**{one.name: getattr(plain, one.name) for one in fields(PlainRun)}, **given)
+
+
+def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
+    """Return a function that plays or reads a run, with what it returns as a :class:`Run`."""
+
+    @wraps(play)
+    def answering(*args: P.args, **kwargs: P.kwargs) -> Run:
+        given = {f"given_{key}": kwargs.get(key) for key in ("data", "model")}
+        return _answering(play(*args, **kwargs), **given)
+
+    return answering
+
+
+run = _answers(running.run)
+resume = _answers(running.resume)
+load = _answers(reading.load)

@@ -1,0 +1,201 @@
+"""Answers on a notebook's page and on a terminal: :class:`Picture` is a chart, :class:`Shown` what an answer needs.
+
+A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification beside it; a
+terminal gets the sentences and the table. Names that come from data are escaped everywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from hanse.base.errors import UserError, library
+from hanse.base.files import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hanse.reports.chart import Chart
+
+MIME = "application/vnd.vegalite.v6+json"
+_SUFFIXES = (".svg", ".png", ".csv", ".json")
+_MOST_ROWS = 40  # of a table in a notebook or a terminal; pandas has the rest
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """A chart that shows itself in a notebook, and can be saved.
+
+    Attributes:
+        chart: what it shows.
+
+    Examples:
+        >>> import hanse, numpy as np
+        >>> picture = hanse.value({"Bremen": np.array([1.0]), "Visby": np.array([3.0])}, lambda model: model[0]).plot()
+        >>> picture.to_vegalite()["title"]["text"]
+        ['What each was worth']
+    """
+
+    chart: Chart
+
+    def to_vegalite(self) -> dict[str, Any]:
+        """Return the chart as a Vega-Lite specification, ready for ``json.dumps``."""
+        from hanse.reports.vega import to_vegalite  # here: the drawing library is loaded by whoever draws
+
+        return to_vegalite(self.chart)
+
+    def to_svg(self) -> str:
+        """Return the chart as an SVG document. Raises DrawingError if it cannot be drawn here."""
+        from hanse.reports.vega import to_svg
+
+        return to_svg(self.to_vegalite())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the chart as SVG, PNG, CSV (its numbers) or JSON (its specification), by the file's name.
+
+        Raises:
+            UserError: the name has another ending.
+            OSError: it cannot be written.
+        """
+        from hanse.reports.chart import to_csv
+
+        file = Path(path)
+        if file.suffix == ".csv":
+            write_whole(file, to_csv(self.chart))
+        elif file.suffix == ".json":
+            write_whole(file, json.dumps(self.to_vegalite(), indent=1))
+        elif file.suffix == ".svg":
+            write_whole(file, self.to_svg())
+        elif file.suffix == ".png":
+            write_whole(file, self.to_png())
+        else:
+            raise UserError(f"{file}: must end in one of {', '.join(_SUFFIXES)}")
+        return file
+
+    def to_png(self) -> bytes:
+        """Return the chart as a PNG file. Raises DrawingError if it cannot be drawn here."""
+        from hanse.reports.vega import save
+
+        with TemporaryDirectory() as folder:
+            save(self.chart, Path(folder))
+            return Path(folder, f"{self.chart.key}.png").read_bytes()
+
+    def __repr__(self) -> str:
+        return f"<a chart, '{self.chart.title}': shown in a notebook, or written by .save('chart.svg')>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        svg = self.to_svg()
+        return {MIME: self.to_vegalite(), "image/svg+xml": svg, "text/plain": repr(self)}
+
+
+class Shown:
+    """An answer that shows itself. Its class has the four methods below that raise NotImplementedError."""
+
+    def sentences(self) -> Sequence[str]:
+        """Return the answer in sentences, the first one by itself."""
+        raise NotImplementedError
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the headings and the rows of its table, as texts; the first column is a name."""
+        raise NotImplementedError
+
+    def plot(self) -> Picture:
+        """Return its picture, which a notebook shows and ``.save("chart.svg")`` writes."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return it as a pandas DataFrame. Raises UserError if pandas is not installed."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        first, *rest = self.sentences()
+        return "\n".join([first, *_in_columns(*self.shown_table()), *rest])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        first, *rest = self.sentences()
+        return (
+            f"<div><p><b>{html.escape(first)}</b></p>{_drawn(self.plot())}{_html_table(*self.shown_table())}"
+            f"{''.join(f'<p>{html.escape(line)}</p>' for line in rest)}</div>"
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/html": self._repr_html_(), MIME: self.plot().to_vegalite(), "text/plain": str(self)}
+
+
+def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
+    """Return rows as a pandas DataFrame with one of their columns as its index.
+
+    Raises:
+        UserError: pandas is not installed.
+    """
+    pandas = library("pandas", "to_pandas: pandas is not installed: pip install pandas")
+    made: pd.DataFrame = pandas.DataFrame(list(rows))
+    return made.set_index(index)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a number as people read it: with so many digits that count, and without an exponent where that is short.
+
+    Examples:
+        >>> number(0.123456), number(-0.0), number(12345.6), number(0.00001234), number(float("nan"))
+        ('0.123', '0', '12346', '1.23e-05', '–')
+    """
+    if value != value:  # NaN
+        return "–"
+    if not value:
+        return "0"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{digits}g}"
+
+
+def _drawn(picture: Picture) -> str:
+    """Return a picture as an HTML image; a line in its place where it cannot be drawn."""
+    from hanse.reports.vega import DrawingError
+
+    try:
+        data = base64.b64encode(picture.to_svg().encode()).decode()
+    except DrawingError as wrong:
+        return f"<p>{html.escape(str(wrong))}</p>"
+    told = html.escape(picture.chart.caption)
+    return f'<img style="max-width:100%" alt="{told}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as HTML, its first column to the left and the others to the right; "" without columns."""
+    if not headings:
+        return ""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        sides = ("left", *["right"] * (len(cells) - 1))
+        made = (
+            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
+            for cell, side in zip(cells, sides, strict=True)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(line(row, "td") for row in rows[:_MOST_ROWS])
+    more = "" if len(rows) <= _MOST_ROWS else f"<p>and {len(rows) - _MOST_ROWS} more: .to_pandas() has all</p>"
+    return f"<table><thead>{line(headings, 'th')}</thead><tbody>{body}</tbody></table>{more}"
+
+
+def _in_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines of text; none for a table without columns."""
+    if not headings:
+        return []
+    whole = [headings, *rows[:_MOST_ROWS]]
+    widths = [max(len(row[i]) for row in whole) for i in range(len(headings))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in whole
+    ]
+    more = [] if len(rows) <= _MOST_ROWS else [f"and {len(rows) - _MOST_ROWS} more: .to_pandas() has all"]
+    return [*(f"  {line}".rstrip() for line in lines), *more]

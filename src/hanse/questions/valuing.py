@@ -1,0 +1,532 @@
+"""What contributions were worth, in one call and outside any run: the values of :mod:`hanse.games`.
+
+:func:`value` (``hanse.value``) takes the models that several clients trained and a function that says how good a model
+is, and plays the game in which a coalition's model is the weighted average of its members'. :func:`shapley`
+(``hanse.shapley``) takes any function of a set of names, for models that have no average: then a coalition's worth is
+what the function makes of its members' data. Both return a :class:`Valuation`. They need no client and no run of hanse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.base.errors import UserError, nearest
+from hanse.core.table import Floats
+from hanse.games import mixture, path
+from hanse.games import shapley as games
+from hanse.games.gram import inner_products
+from hanse.games.mixture import BUDGET
+from hanse.learning.threads import intra_op
+from hanse.questions.evaluations import Asked, Cache, Evaluations, Limit, progress, seconds_of
+from hanse.questions.forms import Given, Parameters, given_updates, start_of, weights_of
+from hanse.questions.showing import number
+from hanse.questions.worths import Worths
+
+Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "path"]
+_METHODS = get_args(Method)
+_OF_SETS = ("exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf")  # methods for any function of a set
+_OPTION = {"budget": ("mixture",), "permutations": ("monte_carlo", "gtg")}  # options, and the methods they belong to
+_ORDERS = 100  # permutations of Monte Carlo
+_FEW = 7  # names of which all 2^n sets are asked for
+_BATCH = 1 << 26  # bytes of averages that are made at once
+_SHARED = 1 << 22  # numbers of all updates from which several threads average them: with fewer they would only wait
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Valuation(Worths):
+    """What each contribution was worth. Printed it is a table; a notebook also shows its picture.
+
+    Attributes:
+        values: ``[n]`` float64, in units of ``evaluate``.
+        standard_errors: ``[n]``, from the coalitions that were not evaluated; 0 where all that matter were, NaN where
+            it is not known. What ``evaluate`` cannot know (other test samples, other seeds) is not in it.
+        names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
+        method: the method by which they were found.
+        evaluated: how many different coalitions were looked at.
+        all_together: the worth of all together.
+        nothing: the worth of nothing: that of ``start``, or 0.
+        residual: of path values, what the worth changed by besides their sum: the error of the integral, and whatever
+            else changed it (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
+        calls: how often ``evaluate`` was called; fewer than ``evaluated`` where a cache had the rest.
+        seconds: how long it took.
+    """
+
+    method: str
+    evaluated: int
+    all_together: float
+    nothing: float
+    residual: float = 0.0
+    calls: int = 0
+    seconds: float = 0.0
+
+    def notes(self) -> Sequence[str]:
+        """Return how the values were found, and what they share out."""
+        told = (
+            f"All together are worth {number(self.all_together)}, nothing {number(self.nothing)}. Found by "
+            f"'{self.method}' from {self.evaluated:,} coalitions in {number(self.seconds, 2)} s"
+        )
+        if self.calls < self.evaluated - 1 and self.method != "path":
+            told += f", of which {self.evaluated - self.calls:,} were known"
+        if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
+            told += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
+        return [f"{told}."]
+
+
+def value(
+    updates: Any,
+    evaluate: Callable[[Any], float],
+    weights: Sequence[float] | Mapping[Any, float] | None = None,
+    method: Method | None = None,
+    *,
+    start: Any = None,
+    gradient: Callable[[Any], Any] | None = None,
+    game: mixture.Game | None = None,
+    budget: int | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+    parameters: Parameters | None = None,
+    seconds: float | None = None,
+    progress: bool | None = None,
+    cache: Cache | None = None,
+) -> Valuation:
+    """Return what each of n updates (models that clients trained) was worth to their average.
+
+    Whole numbers in state dicts and lists (counters) are not averaged: a coalition's model has those of its first
+    update.
+
+    Args:
+        updates: n models by name, ``{"Hope": ..., "St Mary": ...}``, or a list of them. They are state dicts of one
+            architecture, arrays or tensors of one shape, lists of arrays, as Flower has them, or fitted scikit-learn
+            estimators with ``coef_`` or ``coefs_``; or one array or tensor ``[n, P]``, a model a row.
+        evaluate: gets the average of some updates, in the form of one update (state dicts have the first one's types
+            and devices, estimators are copies of the first one), and returns its worth, the more the better: an
+            accuracy, or minus a loss.
+        weights: ``[n]``, or by name: how much an update counts in the average, such as its number of samples; None: all
+            count the same.
+        method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n averages), "gtg"
+            or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
+            ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
+            None: "path" if there is a ``gradient``, else "mixture".
+        start: the model before, in the form of one update, whose worth is that of no update at all; or that worth
+            itself, a number. None: 0. Shapley values sum to the worth of all updates less that of none.
+        gradient: for "path", gets a model in the form of one update and returns the gradient of ``evaluate`` there, in
+            the same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
+            ``torch.func.functional_call``. Entries that it leaves out, such as buffers, have gradient 0.
+        game: what a coalition's model is: the "average" of its updates (None: this), or in the "increment" game the
+            model before plus its updates' weighted steps from there, while the others' are missing; then an update
+            that is like ``start`` is worth nothing. "path" is a value of the increment game and takes none.
+        budget: for "mixture", the most averages that are evaluated, the empty one included; None: 10 an update.
+        permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
+        seed: all random draws follow from it.
+        parameters: two functions, for models of any other kind: ``get(model)`` returns a model's arrays (as an array, a
+            list or a dictionary), and ``put(model, arrays)`` puts such arrays into a copy of the first model, in place
+            or by returning a model.
+        seconds: about how long it may take: fewer averages or orders are evaluated where one evaluation takes long.
+            With it the values depend on how fast the machine is. None: as long as it takes.
+        progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
+        cache: a dictionary of your own in which the worths of averages are kept, by the averages' content: a later call
+            with it evaluates none of them again. It belongs to one ``evaluate``.
+
+    Returns:
+        The values with their standard errors, and how they were found.
+
+    Raises:
+        UserError: updates that do not fit each other or have numbers that are not finite, wrong weights, an option of
+            another method, too many updates for the method, a time that is too short for it, or a worth that is not a
+            finite number.
+
+    Examples:
+        Three clients trained a model of two numbers, which should both be 2. The third one's update harms:
+
+        >>> import numpy as np
+        >>> updates = {"Bremen": np.array([3.0, 1.0]), "Visby": np.array([1.0, 3.0]), "Kiel": np.array([-2.0, -2.0])}
+        >>> found = value(updates, lambda model: -np.abs(model - 2).sum(), start=np.zeros(2), method="exact")
+        >>> dict(zip(found.names, found.values.round(2).tolist()))
+        {'Bremen': 2.11, 'Visby': 2.11, 'Kiel': -2.89}
+        >>> round(found.all_together - found.nothing, 2)  # the values share out the whole gain
+        1.33
+    """
+    method = ("mixture" if gradient is None else "path") if method is None else method
+    _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
+    if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
+        needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
+        raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
+    if game not in (None, *get_args(mixture.Game)) or (game is not None and method == "path"):
+        raise UserError(f"game: {game!r}: must be 'average' or 'increment', and None for method = 'path'")
+    given = given_updates(updates, parameters)
+    before = start_of(start, given)
+    if game == "increment" and not isinstance(before, Tensor):
+        raise UserError("start: game = 'increment' needs the model before, from which the updates' steps are taken")
+    played = _Coalitions(given, weights_of(weights, given), evaluate, before, game or "average")
+    if gradient is not None:
+        if seconds is not None:
+            raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
+        return _along(gradient, given, played)
+    plan = _Plan(
+        method, len(given.names), budget, permutations, seed, played.weights, played.grams, game or "average"
+    )  # fmt: skip
+    return _valued(plan, given.names, played.asked, (seconds, progress, cache))
+
+
+def shapley(
+    worth: Callable[[frozenset[Any]], float],
+    names: Sequence[Hashable],
+    method: Literal["exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf"] | None = None,
+    *,
+    nothing: float | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    progress: bool | None = None,
+    cache: Cache | None = None,
+) -> Valuation:
+    """Return what each name was worth in any game: for models that have no average, such as trees and pipelines.
+
+    Args:
+        worth: gets a set of names and returns what they are worth together, the more the better. To value data, it
+            trains a model on the data of these names and tests it. The set lists its names in the order of ``names``.
+        names: ``[n]``, all different.
+        method: "exact" (from all 2^n sets), "monte_carlo" or "gtg" (from sampled orders), "leave_one_out" or "banzhaf".
+            None: "exact" up to seven names, else "monte_carlo".
+        nothing: the worth of no name at all, where ``worth`` cannot say it: that of a guess. None: ``worth`` is asked.
+        permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
+        seed: all random draws follow from it.
+        seconds: as in :func:`value`.
+        progress: as in :func:`value`.
+        cache: as in :func:`value`, by the names; it belongs to one ``worth``.
+
+    Returns:
+        The values with their standard errors, and how they were found.
+
+    Raises:
+        UserError: names that repeat, an option of another method, too many names for the method, a time that is too
+            short for it, or a worth that is not a finite number.
+
+    Examples:
+        Who has a glove gets something only with a hand for it, so the right one, of which there is one, is worth most:
+
+        >>> found = shapley(lambda have: float("right" in have and len(have) > 1), ["left", "right", "other left"])
+        >>> {name: round(v, 3) for name, v in zip(found.names, found.values.tolist())}
+        {'left': 0.167, 'right': 0.667, 'other left': 0.167}
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+        raise UserError(f"names: {names!r:.80}: must be a list of at least one name")
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UserError(f"names: {twice[0]!r}: is there twice")
+    method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
+    _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
+    if nothing is not None and not _finite(nothing):
+        raise UserError(f"nothing: {nothing!r}: must be a finite number")
+    game = partial(_asked_of_sets, worth, tuple(names), nothing)
+    plan = _Plan(method, len(names), None, permutations, seed)
+    return _valued(plan, tuple(map(str, names)), game, (seconds, progress, cache))
+
+
+def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
+    """Raise UserError for a method that there is not, an option of another method, or a function that is none."""
+    if not isinstance(method, str) or method not in allowed:
+        raise UserError(f"method: {method!r}: no such name{nearest(str(method), allowed)}")
+    for name, given in options.items():
+        if given is not None and method not in _OPTION[name]:
+            raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name][0]}', not '{method}'")
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1):
+            raise UserError(f"{name}: {given!r}: must be a whole number, at least 1")
+    if not callable(function):
+        raise UserError(f"{called}: {function!r}: must be a function that takes {takes} and returns its worth")
+
+
+def _finite(number: Any) -> bool:
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and math.isfinite(number)
+
+
+# ---- the plan: which method, from how many evaluations
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the values of n players are found.
+
+    Attributes:
+        method: by which method; all but "path".
+        n: of how many players.
+        budget: the option of "mixture".
+        permutations: the option of "monte_carlo" and "gtg".
+        seed: of the draws.
+        weights: ``[n]``, of games of averages; None: another game.
+        grams: returns which updates are alike.
+        game: of averages, or of steps.
+    """
+
+    method: str
+    n: int
+    budget: int | None
+    permutations: int | None
+    seed: int
+    weights: Floats | None = None
+    grams: Callable[[], Sequence[Floats]] = tuple
+    game: mixture.Game = "average"
+
+    def limited(self, limit: Limit) -> tuple[_Plan, float | None]:
+        """Return the plan that keeps to a limit, and how many evaluations it makes at most (None: not known).
+
+        "Nothing" and "all together" are evaluated before.
+
+        Raises:
+            UserError: too few evaluations fit into the limit.
+        """
+        n, what = self.n, f"method = '{self.method}'"
+        if self.method in ("exact", "banzhaf") or 2**n <= 4:
+            limit.fits(2.0**n - 2, what)
+            return self, 2.0**n
+        if self.method == "leave_one_out":
+            limit.fits(n, what)
+            return self, n + 2.0
+        if self.method == "mixture":
+            wanted = min(2**n, BUDGET * n if self.budget is None else self.budget)
+            least = min(wanted, 2**n, 2 * n + 2)
+            limit.fits(least - 2, what)
+            budget = int(min(wanted, max(least, limit.most + 2)))
+            # as it was given where it fits, so that a wrong one is told
+            return (self if budget == wanted else _changed(self, budget=budget)), budget
+        wanted = _ORDERS if self.permutations is None and self.method == "monte_carlo" else self.permutations
+        # GTG draws sweeps of n orders, in which each player comes first once
+        together = n if self.method == "gtg" else 1
+        limit.fits(max(2, together) * n, f"{what} ({max(2, together)} orders)")
+        if math.isinf(limit.most):
+            return _changed(self, permutations=wanted), None if wanted is None else min(2.0**n, wanted * n + 2.0)
+        fitting = int(limit.most / (together * n)) * together
+        orders = fitting if wanted is None else min(wanted, fitting)
+        return _changed(self, permutations=orders), min(2.0**n, orders * n + 2.0)
+
+    def solved(self, memo: games.Memo) -> tuple[Floats, Floats]:
+        """Return the values ``[n]`` and their standard errors ``[n]``. Raises ValueError for a method that cannot."""
+        n = self.n
+        if self.method in _EXACT:
+            return _EXACT[self.method](memo, n), np.zeros(n)
+        if self.method == "mixture":
+            assert self.weights is not None
+            mixed = games.mixture(memo, n, self.weights, self.grams(), self.budget, self.seed, game=self.game)
+            return mixed.values, mixed.standard_errors
+        if self.method == "gtg":
+            truncated = games.gtg(memo, n, max_permutations=self.permutations, seed=self.seed)
+            if truncated.truncated_between:  # its rule: a change below 1e-4 is none; in whose units, nobody was asked
+                truncated = games.gtg(memo, n, eps=0.0, max_permutations=self.permutations, seed=self.seed)
+            return truncated.values, truncated.standard_errors
+        assert self.permutations is not None
+        sampled = games.monte_carlo_result(memo, n, self.permutations, self.seed)
+        return sampled.values, sampled.standard_errors
+
+
+def _changed(plan: _Plan, **options: Any) -> _Plan:
+    return _Plan(**{**vars(plan), **options})
+
+
+# from all coalitions that matter, so that no sampling error is left
+_EXACT: Mapping[str, Callable[[games.Utility, int], Floats]] = {
+    "exact": games.exact,
+    "leave_one_out": games.leave_one_out,
+    "banzhaf": games.banzhaf,
+}
+
+
+def _valued(
+    plan: _Plan,
+    names: tuple[str, ...],
+    ask: Callable[[Sequence[games.Coalition]], Iterator[Asked]],
+    how: tuple[float | None, bool | None, Cache | None],
+) -> Valuation:
+    """Return the values of a game, given the time, whether progress is shown, and the cache."""
+    seconds, shown, cache = seconds_of(how[0]), how[1], how[2]
+    began = time.perf_counter()
+    with progress(shown, "evaluated") as told:
+        asked = Evaluations(ask, cache, told)
+        memo = games.Memo(asked)
+        try:
+            nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
+            each = asked.seconds / max(1, asked.evaluated)
+            limit = Limit(seconds, time.perf_counter() - began, each)
+            limited, asked.expected = plan.limited(limit)
+            values, errors = limited.solved(memo)
+        except ValueError as wrong:  # too many players for all coalitions, or too small a budget
+            if isinstance(wrong, UserError) or wrong is asked.raised:
+                raise
+            raise UserError(f"method = '{plan.method}': {wrong}") from None
+    took = time.perf_counter() - began
+    return Valuation(
+        values, errors, names, plan.method, memo.distinct, together, nothing, calls=asked.evaluated, seconds=took
+    )
+
+
+def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions) -> Valuation:
+    """Return the path values of updates along the step from the model before to their average.
+
+    Raises:
+        UserError: there is no model before, or no gradient to follow.
+    """
+    began, start = time.perf_counter(), game.start
+    if not isinstance(start, Tensor):
+        raise UserError("start: method = 'path' needs the model before, from which the updates' steps are taken")
+    nothing, together = Evaluations(game.asked, None, lambda _, __: None).many(
+        [frozenset(), frozenset(range(len(game.rows)))]
+    )
+    steps = torch.from_numpy(game.weights / game.weights.sum())[:, None] * (game.rows - start)
+
+    def slope(row: Tensor) -> Tensor:
+        said = gradient(given.put(given.form.made(row, given.form.first)))
+        return given.form.gradient(said).cpu()
+
+    found = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
+    values = found.along(steps)[:, 0]
+    if not (found.finite and np.isfinite(values).all()):
+        raise UserError("gradient: it, or what it makes of a step, is not finite on the way from start to the average")
+    if together != nothing and not found.gradients.any():
+        raise UserError(
+            "gradient: is 0 all along the way, though the worth changes: an accuracy has no gradient; give a loss and "
+            "its gradient, or take method = 'mixture'"
+        )
+    gain, total = together - nothing, float(values.sum())
+    # more than all of the change is missing, beyond what the integral's error can be: as with the other sign
+    if abs(total - gain) > abs(gain) + 0.05 * float(np.abs(values).sum()):
+        raise UserError(
+            f"gradient: along the way it adds up to {total:.4g}, and the worth changes by {gain:.4g}: it must be the "
+            "gradient of the worth itself (of minus the loss where the worth is that)"
+        )
+    unknown = np.full(len(values), np.nan)
+    took = time.perf_counter() - began
+    return Valuation(values, unknown, given.names, "path", 2, together, nothing, gain - total, calls=2, seconds=took)
+
+
+# ---- the games
+
+
+def _asked_of_sets(
+    worth: Callable[[frozenset[Any]], float],
+    names: tuple[Hashable, ...],
+    nothing: float | None,
+    coalitions: Sequence[games.Coalition],
+) -> Iterator[Asked]:
+    """Yield a question for each coalition: what the set of its names is worth."""
+
+    def answer(members: Sequence[Hashable]) -> float:
+        return _number(worth(_Ordered(members)), "worth", f"{list(members)}" if members else "no name")
+
+    for coalition in coalitions:
+        members = [names[i] for i in sorted(coalition)]
+        known = nothing is not None and not members
+        yield partial(repr, members), float(nothing) if nothing is not None and known else partial(answer, members)
+
+
+class _Ordered(frozenset[Any]):
+    """A set that lists its members in the order given, so that what is trained on them is the same every time."""
+
+    _listed: tuple[Any, ...]
+
+    def __new__(cls, members: Sequence[Any]) -> _Ordered:
+        made = super().__new__(cls, members)
+        made._listed = tuple(members)
+        return made
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._listed)
+
+
+def _number(worth: Any, function: str, of: str) -> float:
+    """Return what the user's function said as a number. Raises UserError unless it is one finite number."""
+    try:
+        found = float(worth)
+    except (TypeError, ValueError):
+        raise UserError(f"{function}: returned {worth!r} for {of}: must be one number, the more the better") from None
+    if not math.isfinite(found):
+        raise UserError(f"{function}: returned {found} for {of}: must be a finite number")
+    return found
+
+
+class _Coalitions:
+    """The game: a coalition is worth ``evaluate`` of its updates' weighted average, the empty one that of ``start``.
+
+    In the "increment" game it is worth that of ``start`` plus its updates' weighted steps.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        weights: Floats,
+        evaluate: Callable[[Any], float],
+        start: Tensor | float,
+        kind: mixture.Game = "average",
+    ) -> None:
+        self._given, self.rows, self.weights, self.start = given, given.rows, weights, start
+        self._evaluate, self._kind = evaluate, kind
+
+    def asked(self, coalitions: Sequence[games.Coalition]) -> Iterator[Asked]:
+        """Yield a question for each coalition; averages are made some at once, which is far faster than one by one."""
+        some = max(1, _BATCH // (8 * max(1, self.rows.shape[1])))
+        for first in range(0, len(coalitions), some):
+            part = [sorted(coalition) for coalition in coalitions[first : first + some]]
+            averages = self._models(part)
+            for members, average in zip(part, averages, strict=True):
+                if members:
+                    yield partial(self._called, members), partial(self._worth, average, members)
+                elif isinstance(self.start, Tensor):
+                    yield partial(self._called, members), partial(self._worth, self.start.clone(), members)
+                else:
+                    yield str, self.start
+
+    def _models(self, coalitions: Sequence[Sequence[int]]) -> Tensor:
+        """Return the coalitions' models ``[m, P]``; zeros for the empty one of averages."""
+        shares = self._shares(coalitions)
+        with intra_op(1 if self.rows.numel() < _SHARED else None):
+            if self._kind == "average":
+                return shares @ self.rows
+            assert isinstance(self.start, Tensor)
+            return self.start + shares @ (self.rows - self.start)
+
+    def _shares(self, coalitions: Sequence[Sequence[int]]) -> Tensor:
+        """Return the weights ``[m, n]`` of the updates in each coalition's model; zeros for the empty one."""
+        inside = np.zeros((len(coalitions), len(self.rows)))
+        for line, members in zip(inside, coalitions, strict=True):
+            own = self.weights[list(members)]
+            if self._kind == "increment":
+                line[list(members)] = own / self.weights.sum()
+            else:
+                line[list(members)] = own / own.sum() if own.any() else 1 / max(1, len(members))
+        return torch.from_numpy(inside)
+
+    @cached_property
+    def _content(self) -> list[bytes]:
+        """What each update is made of, ``[n]``, and last the model before, as digests."""
+        form, updates = self._given.form, self._given.updates
+        rows = [*self.rows, self.start] if isinstance(self.start, Tensor) else [*self.rows]
+        others = [*map(form.others, updates), form.others(updates[0])]
+        return [hashlib.sha256(row.numpy().tobytes() + o).digest() for row, o in zip(rows, others, strict=False)]
+
+    def _called(self, members: Sequence[int]) -> str:
+        """Return a name of a model by what it is made of: the updates, their order and their shares, and the start."""
+        [shares] = self._shares([members])
+        parts = [self._content[i] + shares[i].numpy().tobytes() for i in members]
+        parts += [self._content[-1]] if not members or self._kind == "increment" else []
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+    def _worth(self, row: Tensor, members: Sequence[int]) -> float:
+        given = self._given
+        model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
+        if given.keys is None:
+            of = f"the average of updates {list(members)}" if members else "start"
+        else:
+            of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
+        return _number(self._evaluate(model), "evaluate", of)
+
+    def grams(self) -> list[Floats]:
+        """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
+        base = self.start if isinstance(self.start, Tensor) else self.rows.mean(dim=0)
+        return [inner_products(self.rows - base)]

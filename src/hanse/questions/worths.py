@@ -1,0 +1,115 @@
+"""What each of several was worth, with how sure that is (:class:`Worths`): what values outside a run and a run's
+contributions have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hanse.core.table import Floats
+from hanse.questions.showing import Picture, Shown, frame, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HALF_WIDTH = 1.96
+"""Standard errors to each side of a 95 % interval."""
+_MOST_BARS = 30  # of a picture: of more, the highest and the lowest
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Worths(Shown):
+    """Numbers by name with their standard errors.
+
+    Attributes:
+        values: ``[n]`` float64.
+        standard_errors: ``[n]``; 0 where nothing was left open, NaN where it is not known.
+        names: ``[n]``, what they are called.
+    """
+
+    values: Floats
+    standard_errors: Floats
+    names: tuple[str, ...]
+
+    title = "What each was worth"
+    unit = "value"
+
+    @property
+    def intervals(self) -> Floats:
+        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors."""
+        half = HALF_WIDTH * self.standard_errors
+        return np.stack([self.values - half, self.values + half], axis=1)
+
+    @property
+    def order(self) -> list[int]:
+        """The positions ``[n]`` from the highest value to the lowest."""
+        return [int(i) for i in np.argsort(-self.values, kind="stable")]
+
+    def notes(self) -> Sequence[str]:
+        """Return sentences on how the numbers were found, to stand below the table."""
+        return ()
+
+    def sentences(self) -> Sequence[str]:
+        """Return who was worth most and least, whose sign is not sure, and how the numbers were found."""
+        order, (low, high) = self.order, self.intervals.T
+        best, worst = order[0], order[-1]
+        first = f"{self.names[best]} has the highest value ({number(self.values[best])})"
+        if len(order) > 1:
+            first += f", {self.names[worst]} the lowest ({number(self.values[worst])})"
+        open_ = [self.names[i] for i in order if low[i] <= 0 <= high[i] and self.standard_errors[i] > 0]
+        told = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
+        return [f"{first}.", *told, *self.notes()]
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the headings and rows of name, value and 95 % interval, the highest value first."""
+        between = self.intervals
+        known = np.isfinite(between).all(axis=1) & (self.standard_errors > 0)
+        rows = [[self.names[i], number(self.values[i])] for i in self.order]
+        if not known.any():
+            return ("", self.unit), rows
+        for i, row in zip(self.order, rows, strict=True):
+            row.append(" to ".join(map(number, between[i])) if known[i] else "–")
+        return ("", self.unit, "95 % interval"), rows
+
+    def plot(self) -> Picture:
+        """Return the values as bars with their 95 % intervals, the highest on top; of more than 30 both ends."""
+        from hanse.reports.chart import Bars, Chart, Series  # here: whoever draws nothing need not load it
+
+        order = self.order
+        left_out = max(0, len(order) - _MOST_BARS)
+        kept = order if not left_out else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
+        half = HALF_WIDTH * self.standard_errors[kept]
+        sure = bool((half > 0).any())
+        caption = "How much each added." + (" Whiskers: the 95 % intervals." if sure else "")
+        caption += f" The {left_out} between the highest and the lowest 15 are left out." if left_out else ""
+        series = Series(self.unit, self.values[kept], half if sure else None)
+        marks = Bars(tuple(self.names[i] for i in kept), (series,))
+        return Picture(Chart("worth", "", self.title, caption, marks, x=self.unit))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with a row for each name, in the order given: value, low, high, standard_error.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        columns = zip(self.names, self.values, self.intervals, self.standard_errors, strict=True)
+        rows = [
+            {"name": name, "value": v, "low": low, "high": high, "standard_error": e}
+            for name, v, (low, high), e in columns
+        ]
+        return frame(rows, "name")
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return names in words; of many the first few and how many more there are.
+
+    Examples:
+        >>> listed(["Hope", "Kiel", "Riga"]), listed(["Hope", "Kiel", "Riga"], most=1)
+        ('Hope, Kiel and Riga', 'Hope and 2 more')
+    """
+    kept = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"

@@ -1,0 +1,458 @@
+"""What a report says first: does joining pay, who contributed, and what to do next, in at most 60 words and a picture.
+
+:func:`answers` makes them of the same figures as everything below them: verdicts of joining (``statement_verdict.py``)
+and sums of values (``contributions.py``). ``hanse run`` prints them at its end, ``hanse report`` puts them on top of
+its page. :func:`rounded` and :func:`between` write numbers with no more digits than their errors bear.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from markupsafe import escape
+from scipy import stats
+
+from hanse.learning.metrics import Reading
+from hanse.reports.accuracy import utilities
+from hanse.reports.chart import Bars, Chart, Floats, Series
+from hanse.reports.compare import run_row
+from hanse.reports.contributions import SURE, Contribution, contribution, ends
+from hanse.reports.groups import SeedGroup, group_runs, honest_of
+from hanse.reports.money import Books, books_of, granted
+from hanse.reports.statement_fit import Fit, fits_at_end
+from hanse.reports.statement_verdict import Answer, answer_of, sign_of
+from hanse.reports.vega import to_svg, to_vegalite
+from hanse.runs.run_record import RunRecord, load_runs
+
+APART = ("local", "centralised")  # mechanisms that nobody joins: they are there to be compared with
+_MOST_NAMED = 4  # clients in a sentence
+_HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
+_MOST_GROUPS = 6  # that are drawn apart
+_LETTERS = "ABCDEF"
+_SINGLE, _ASIDE = "one update only", 9  # its name in the picture, and the look of its bars
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to a reader's first three questions, a sentence or two each.
+
+    Attributes:
+        joining: for how many clients joining paid, by how much, and how sure that is.
+        contributed: who contributed most, and who did harm.
+        next: what to do next.
+        picture: the contributions as bars with intervals; None where nobody was valued.
+    """
+
+    joining: str
+    contributed: str
+    next: str
+    picture: Chart | None = field(repr=False)
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """The three answers, each by its question."""
+        return {
+            "Does joining pay?": self.joining,
+            "Who contributed?": self.contributed,
+            "What next?": self.next,
+        }
+
+    def _repr_html_(self) -> str:
+        """Return the answers and the picture for a notebook."""
+        told = "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
+        return told + ("" if self.picture is None else to_svg(to_vegalite(self.picture)))
+
+
+def answers_of(*folders: str | Path) -> Answers:
+    """Return what is to be said first of runs. A notebook shows it with its picture.
+
+    Args:
+        folders: their run directories, at least one.
+
+    Raises:
+        UserError: one is no run directory, or has no finished round.
+    """
+    groups = group_runs(load_runs(folders))
+    return answers(groups, books_of(groups)[0])
+
+
+def answers(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> Answers:
+    """Return what is to be said first of these experiments.
+
+    Of several experiments it is said of the best one, which is named; who contributed is said of the best one that
+    values updates.
+
+    Args:
+        groups: the experiments, at least one.
+        books: those of :func:`hanse.reports.money.books_of`, by the experiment's label; None: no money counts.
+    """
+    ranked = _best_first(groups)
+    group = ranked[0]
+    beside = [run for other in groups for run in other.runs if run.mechanism == "local"]
+    joined = _joining(group, beside, (books or {}).get(group.label))
+    valued = [(one, found) for one in ranked if (found := contribution(one)) is not None]
+    given, found = valued[0] if valued else (group, None)
+    told = _contributed(found)
+    if len(ranked) > 1 and valued:
+        told = f"In {given.label}{given.seeds_text}{',' * bool(given.seeds_text)} {told[0].lower()}{told[1:]}"
+    picture = None if found is None else picture_of(given, found)
+    named = f"With {group.label}, {joined.told[0].lower()}{joined.told[1:]}" if len(ranked) > 1 else joined.told
+    return Answers(named, told, _next(group, joined, found), picture)
+
+
+def _best_first(groups: Sequence[SeedGroup]) -> list[SeedGroup]:
+    """Return the experiments that clients join, the best by the main metric first; all of them if nobody joins any."""
+    joined = [group for group in groups if group.runs[0].mechanism not in APART] or list(groups)
+    reading = joined[0].runs[0].main
+    for figure in (f"client_{reading.key}", f"test_{reading.key}", "test_loss"):
+        means = [mean for group in joined if (mean := _mean(group.runs, figure)) is not None]
+        if len(means) == len(joined):
+            sign = 1 if reading.less_is_better or figure == "test_loss" else -1
+            order = sorted(range(len(joined)), key=lambda i: sign * means[i])
+            return [joined[i] for i in order]
+    return joined
+
+
+def _mean(runs: Sequence[RunRecord], figure: str) -> float | None:
+    """Return the mean of a figure of :func:`run_row` over runs; None if none has it."""
+    known = [v for run in runs if (v := run_row(run).get(figure)) is not None]
+    return float(np.mean(known)) if known else None
+
+
+# ---- does joining pay
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """How joining paid: the sentence, whether more lost than won by it, and what is missing to tell."""
+
+    told: str
+    mostly_lost: bool = False
+    alone_missing: bool = False
+    untested: bool = False
+    money: bool = False
+
+
+def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None) -> _Joining:
+    """Return how joining paid in an experiment, counted over its clients (and seeds).
+
+    Args:
+        group: the experiment.
+        beside: runs of single clients that are at hand, of any experiment.
+        books: the books of its first run, if somebody pays.
+    """
+    first = group.runs[0]
+    if first.mechanism in APART:
+        return _Joining("Nobody joins here: " + ("every client trains alone." if first.mechanism == "local" else
+                        "all data are in one place."))  # fmt: skip
+    fits = [_honest_fits(run, _alone_of(run, beside)) for run in group.runs]
+    economy = _economy(first, books)
+    each = [(sign_of(fit), None if economy is None else _sign(economy, client)) for client, fit in fits[0].items()]
+    each += [(sign_of(fit), None) for more in fits[1:] for fit in more.values()]
+    if not fits[0] and economy is not None:
+        each = [(None, _sign(economy, client)) for client in range(len(economy))]
+    counts = [answer_of(*pair) for pair in each]
+    told = (
+        [_counted(counts, len(group.runs), money=economy is not None)]
+        if any(count != "unknown" for count in counts)
+        else []
+    )
+    missing = not any(sign is not None for sign, _ in each)
+    differences = [_differences(list(one.values())) for one in fits]
+    if any(len(one) for one in differences):
+        told.append(_by_how_much(differences, first.main))
+    elif common := _on_common_data(group, beside):
+        told.append(common)
+    elif told and missing:
+        told.append("Whether their models are better is not known.")
+    elif not told:
+        why = "there is no run of each client alone." if fits[0] else "clients kept no test data of their own."
+        told.append(f"Whether joining paid is not known: {why}")
+    return _Joining(" ".join(told), counts.count("no") > counts.count("yes"), missing, not fits[0], economy is not None)
+
+
+def _honest_fits(run: RunRecord, alone: RunRecord | None) -> dict[int, Fit]:
+    """Return the fits of the clients that the experiment does not make cheat, since attackers test what they send."""
+    honest, fits = honest_of(run), fits_at_end(run, alone)
+    return fits if honest is None else {client: fit for client, fit in fits.items() if client in set(honest.tolist())}
+
+
+def _alone_of(run: RunRecord, beside: Sequence[RunRecord]) -> RunRecord | None:
+    """Return the run of single clients with the same seeds; any other one if there is none."""
+    same = [one for one in beside if one.seeds == run.seeds]
+    return next(iter([*same, *beside]), None)
+
+
+def _economy(run: RunRecord, books: Books | None) -> Floats | None:
+    """Return each client's utility in a market, or else the tokens that it received less those paid, ``[N]``."""
+    utility = utilities(run)
+    if utility is not None or books is None or not len(books.held):
+        return utility
+    return np.asarray(books.held[-1] - granted(run))
+
+
+def _sign(worth: Floats, client: int) -> int:
+    """Return the sign of a client's worth; less than half a millionth of a token, the smallest unit, is nothing."""
+    return int(np.sign(np.round(worth[client], 6))) if np.isfinite(worth[client]) else 0
+
+
+def _counted(counts: Sequence[Answer], seeds: int, *, money: bool) -> str:
+    """Return in a sentence for how many clients joining paid, for how many it did not, and for how many that is open.
+
+    Args:
+        counts: the answer of each client (and seed).
+        seeds: of how many seeds they are.
+        money: whether they are of model and tokens together.
+    """
+    known = [count for count in counts if count != "unknown"]
+    many = Counter[str](known)
+    whole = f" of {len(known)} clients{f' of {seeds} seeds' if seeds > 1 else ''}"
+    together = ", model and tokens together" * money
+    if many["even"] == len(known):
+        return f"Joining made no clear difference to any{whole}{together}."
+    ways = {"yes": "paid for", "no": "did not pay for", "mixed": "brought both gain and loss to"}
+    told = [f"{way} {many[answer]}" for answer, way in ways.items() if many[answer]]
+    told[0] += whole
+    if len(told) == 1 and not many["even"]:
+        told[0] = f"{next(way for answer, way in ways.items() if many[answer])} all{whole.removeprefix(' of')}"
+    told = [way.replace("did not pay for", "not for") if i else way for i, way in enumerate(told)]
+    rest = f"; {many['even']} {'is' if many['even'] == 1 else 'are'} unclear" if many["even"] else ""
+    return f"Joining {_list(told)}{rest}{together}."
+
+
+def _differences(fits: Sequence[Fit]) -> Floats:
+    """Return by how much each client's figure is above that alone, ``[n]``, of those for whom both are known."""
+    pairs = [(fit.main.last, fit.main.alone) if fit.main else (fit.last, fit.alone_accuracy) for fit in fits]
+    return np.array([ours - alone for ours, alone in pairs if ours is not None and alone is not None], np.float64)
+
+
+def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
+    """Return in a sentence the mean difference over clients, with its 95 % interval by Student's t.
+
+    Args:
+        differences: of each seed, ``[n]`` each. Of several seeds the interval is that of their means, of one it is over
+            its clients.
+        reading: the metric.
+    """
+    known = [one for one in differences if len(one)]
+    sample = np.array([one.mean() for one in known]) if len(known) > 1 else known[0]
+    mean = float(sample.mean()) * reading.factor
+    half = math.nan
+    if len(sample) > 1:
+        error = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * reading.factor
+        half = float(stats.t.ppf(0.975, len(sample) - 1)) * error
+    unit = " points" if reading.percent else " (less is better)" if reading.less_is_better else ""
+    sure = f" (95 % interval {between(mean, half)})" if half > 0 else ""
+    return f"Mean {reading.title} on own test data: {rounded(mean, half, sign=True)}{unit}{sure}."
+
+
+def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> str:
+    """Return in a sentence how good the model is on the server's test set beside those of clients alone; "" if one is
+    not known.
+    """
+    reading = group.runs[0].main
+    same = [run for run in (_alone_of(one, beside) for one in group.runs) if run is not None]
+    ours, alone = (_mean(runs, f"test_{reading.key}") for runs in (group.runs, same)) if same else (None, None)
+    if ours is None or alone is None:
+        return ""
+    unit = " %" if reading.percent else ""
+    figures = [f"{rounded(reading.factor * value, most=2)}{unit}" for value in (ours, alone)]
+    return f"On one test set for all, {reading.title} is {figures[0]} together and {figures[1]} alone."
+
+
+# ---- who contributed
+
+
+def _contributed(found: Contribution | None) -> str:
+    """Return who contributed most, no more surely than the errors allow, and who did harm."""
+    if found is None:
+        return "What each contributed is not known: nobody's updates were valued."
+    ranked = found.ranked
+    if len(ranked.clients) < 2:
+        return "Too few rounds were valued to say who contributed."
+    labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
+    order = [c for c in found.clients.tolist() if c in set(ranked.clients.tolist())]
+    if not ranked.known:
+        return f"{_called(labels[order[0]])} has the highest value; how sure that is was not recorded.{_harmed(found)}"
+    tied = ranked.tied(order[0]).tolist()
+    if len(tied) == len(order) - 1:
+        return f"No client clearly contributed most.{_harmed(found)}"
+    top = [order[0], *tied]
+    share = _share(found, top)
+    if not tied:
+        return f"{_called(labels[order[0]])} contributed most{share}.{_harmed(found)}"
+    if len(top) > _MOST_NAMED:
+        return f"{len(top)} of {len(order)} clients share the lead{share}.{_harmed(found)}"
+    names = [labels[c] for c in top]
+    return f"{_called(', '.join(names[:-1]))} or {names[-1]} contributed most{share}.{_harmed(found)}"
+
+
+def _share(found: Contribution, top: Sequence[int]) -> str:
+    """Return which part of all contributions above zero came from these clients, as a part of a sentence."""
+    if not found.measure.share_out:
+        return ""
+    parts, _ = found.sums.parts()
+    part = float(parts[np.isin(found.sums.clients, top)].sum())
+    return f" ({100 * part:.0f} % of gains)" if np.isfinite(part) else ""
+
+
+def harmful(found: Contribution) -> list[str]:
+    """Return the clients whose updates surely did harm, by name: several were valued, and the 95 % interval is below 0.
+
+    Args:
+        found: the contributions of an experiment.
+    """
+    below = (found.totals + SURE * found.errors < 0) & (found.seats > 1)
+    return [label for label, bad in zip(found.labels, below.tolist(), strict=True) if bad]
+
+
+def _harmed(found: Contribution) -> str:
+    names = harmful(found)
+    if not names:
+        return ""
+    who = _called(_list(names), many=len(names) > 1)
+    if len(names) > _MOST_NAMED:
+        who = f"{len(names)} of {len(found.clients)} clients"
+    return f" {who} clearly did harm."
+
+
+# ---- the picture
+
+
+def picture_of(group: SeedGroup, found: Contribution) -> Chart:
+    """Return the contributions as bars with 95 % intervals, in groups: any two clients of different groups can be told
+    apart.
+
+    Args:
+        group: the experiment.
+        found: its contributions.
+    """
+    count = len(found.clients)
+    kept = ends(count, _HIGHEST, _LOWEST)
+    parts = _parts(found)
+    names = list(dict.fromkeys(parts[i] for i in kept))
+    known = bool(np.isfinite(found.errors).any()) and not found.last.exact
+    series = []
+    for look, name in enumerate(sorted(names, key=lambda name: name == _SINGLE)):
+        mine = np.array([parts[i] == name for i in kept])
+        values = np.where(mine, found.totals[kept], np.nan)
+        errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
+        series.append(Series(name, values, errors, look=_ASIDE if name == _SINGLE else look))
+    labels = tuple(label if _named(label) else f"client {label}" for label in (found.labels[i] for i in kept))
+    groups = any(name.startswith("group ") for name in names)
+    caption = _how_to_read(known, groups, count - len(kept))
+    title = f"What each client contributed: {group.label}{group.seeds_text}"
+    marks = Bars(labels, tuple(series), stacked=True)
+    return Chart("answer", "", title, caption, marks, x=f"sum of its {found.measure.name}s")
+
+
+def _parts(found: Contribution) -> list[str]:
+    """Return which part of the picture each client belongs to, ``[n]``.
+
+    These are groups whose members can be told apart from those of other groups, if there are such; else who may be the
+    highest, and who surely is not.
+    """
+    ranked = found.ranked
+    if not ranked.known:
+        return ["contribution" if seats > 1 else _SINGLE for seats in found.seats.tolist()]
+    groups = ranked.groups()
+    if 1 < len(groups) <= _MOST_GROUPS and any(len(one) > 1 for one in groups):
+        told = {int(client): f"group {_LETTERS[g]}" for g, one in enumerate(groups) for client in one.tolist()}
+    elif len(groups) == 1 and len(groups[0]) > 1:
+        top = int(groups[0][0])
+        highest = {top, *ranked.tied(top).tolist()}
+        told = {int(c): "may be the highest" if c in highest else "surely not the highest" for c in groups[0].tolist()}
+    else:
+        told = {int(client): "contribution" for one in groups for client in one.tolist()}
+    return [told.get(client, _SINGLE) for client in found.clients.tolist()]
+
+
+def _how_to_read(known: bool, drawn: bool, left_out: int) -> str:
+    """Return the picture's caption."""
+    told = "Right of zero, a client's updates made the model better; left of it, worse."
+    if known:
+        told += " Whiskers: 95 % intervals."
+    if drawn:
+        told += " Clients of different groups can be told apart; inside a group, some cannot."
+    if left_out:
+        told += f" The {_HIGHEST} highest and {_LOWEST} lowest; {left_out} between them are left out."
+    return told
+
+
+# ---- what to do next
+
+
+def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str:
+    """Return the one thing that would tell or help most, with its command where there is one."""
+    run = group.runs[0]
+    folder = shlex.quote(str(run.path))
+    elsewhere = (run.path / "members.json").exists()  # a network or an app of its own played it
+    if run.unfinished and run.ended_early is None:
+        return f"Let it finish (hanse resume {folder})."
+    if run.doubts:
+        return "Mind the warning before using any number here."
+    if run.mechanism in APART:
+        return "Run a mechanism that clients join, and report both."
+    if joined.untested and not elsewhere:
+        return "Keep test data at the clients ([data] client_test = 0.2), and run again."
+    if joined.alone_missing and not elsewhere:
+        return f"Compare with training alone (hanse statement {folder} --all --train-alone)."
+    if joined.mostly_lost and not joined.money and run.mechanism != "ditto":
+        return "Try a personal mechanism (--set mechanism=ditto)."
+    if found is not None and (names := harmful(found)):
+        return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
+    if len(group.runs) == 1 and not elsewhere:
+        return "Repeat with other seeds (hanse sweep, --seeds 5)."
+    return f"Give each client its statement (hanse statement {folder} --all)."
+
+
+# ---- numbers, names and lists in words
+
+
+def _named(label: str) -> bool:
+    """Return whether a client is called by a name of its own, not by its number."""
+    return not label[:1].isdecimal()
+
+
+def _called(labels: str, *, many: bool = False) -> str:
+    """Return clients as a sentence begins with them: numbers need the word before them, names do not."""
+    return labels if _named(labels) else f"{'Clients' if many else 'Client'} {labels}"
+
+
+def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
+    """Return a number with no more digits than its error bears: the last one is the first of the error.
+
+    Args:
+        value: the number.
+        error: its error, or half its interval; None or 0: not known, and ``most`` digits are shown.
+        sign: write a plus, too.
+        most: significant digits where no error is known.
+
+    Examples:
+        >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
+        ('0.7', '-9', '0.703', '1234')
+    """
+    last = math.log10(error) if error and math.isfinite(error) else math.log10(abs(value) or 1.0) // 1 + 1 - most
+    places = max(0, -math.floor(last))
+    told = f"{value:{'+' if sign else ''}.{places}f}"
+    return f"{0:.{places}f}" if float(told) == 0 else told
+
+
+def between(value: float, half: float) -> str:
+    """Return an interval in words, "-22 to 4", with the digits that half its width bears.
+
+    Args:
+        value: its middle.
+        half: half its width.
+    """
+    return f"{rounded(value - half, half)} to {rounded(value + half, half)}"
+
+
+def _list(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

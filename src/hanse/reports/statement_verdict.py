@@ -1,0 +1,233 @@
+"""Whether joining paid, said no more surely than the numbers allow (:func:`verdict_of`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hanse.core.entry import TOKEN
+from hanse.learning.metrics import ACCURACY
+from hanse.ledger.export import tokens
+from hanse.reports.statement_fit import Fit, MainFit
+from hanse.reports.statement_models import Models
+from hanse.reports.statement_money import Money
+
+Answer = Literal["yes", "no", "mixed", "even", "unknown"]
+
+"""What the statement says of joining; :class:`JoiningVerdict` explains each."""
+
+CLEAR = 2.0  # a difference of losses counts if it is more than this many standard errors
+_UNSURE = "How much of the difference is chance is not known, so that it does not count."
+
+
+@dataclass(frozen=True)
+class JoiningVerdict:
+    """Whether joining paid.
+
+    Two things are judged: the client's model against the one that it trains alone, and its tokens (in a market its
+    utility, which has the payments in it).
+
+    Attributes:
+        answer: "yes" if at least one of the two gained and none lost; "no" the other way round; "mixed" if one gained
+            and the other lost; "even" if the numbers show no difference; "unknown" if there is nothing to compare.
+        headline: the answer in a sentence. It says so where only the tokens decide.
+        reasons: a sentence on each of the two and, if they disagree, one on what one cost in terms of the other.
+    """
+
+    answer: Answer
+    headline: str
+    reasons: tuple[str, ...]
+
+
+# what the tokens, or the market's own count of them, say where the model says nothing
+_ECONOMY: dict[Answer, str] = {
+    "yes": "joining paid",
+    "no": "joining did not pay",
+    "even": "joining made no difference",
+}
+
+_UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not clearly better or worse"
+
+_HEADLINES: dict[Answer, str] = {
+    "yes": "Yes, joining paid",
+    "no": "No, joining did not pay",
+    "mixed": "It depends on what a token is worth to you",
+    "even": "Joining made no difference that could be measured",
+    "unknown": "Whether joining paid is not known",
+}
+
+
+def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
+    """Return whether joining paid, judged by the model and by the tokens.
+
+    Args:
+        fit: the client's model beside the one alone.
+        money: its books; None where nobody pays.
+        models: what it got in a market, if there is one.
+
+    Example:
+        >>> models = Models(asked=10, answered=10, used=10, reached=3, deliveries=30)
+        >>> for samples in (400, 30):  # 90 % against 80 %, by how many test samples
+        ...     fit = Fit((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
+        ...     print(verdict_of(fit, None, models).headline)
+        Yes, joining paid
+        Joining made no difference that could be measured
+    """
+    judged = (_model(fit), _economy(money, models))
+    answer = answer_of(judged[0][0], judged[1][0])
+    reasons = [reason for _, reason in judged if reason]
+    if answer == "mixed":
+        reasons += filter(None, [_rate(fit, money, models)])
+    return JoiningVerdict(answer, _headline(answer, judged[0][0], judged[1][0], money, models), tuple(reasons))
+
+
+def answer_of(model: int | None, economy: int | None) -> Answer:
+    """Return whether joining paid.
+
+    Args:
+        model: 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, None
+            if there is nothing to compare.
+        economy: the same for its tokens, or its utility in a market.
+
+    Example:
+        >>> answer_of(0, 1), answer_of(-1, 1), answer_of(None, None)
+        ('yes', 'mixed', 'unknown')
+    """
+    signs = {sign for sign in (model, economy) if sign is not None}
+    if signs >= {1, -1}:
+        return "mixed"
+    return "yes" if 1 in signs else "no" if -1 in signs else "even" if signs else "unknown"
+
+
+def _about(units: int) -> str:
+    """Return tokens with two digits behind the point at most: the books have them all."""
+    return tokens(round(units, -4)) if units >= TOKEN else tokens(units)
+
+
+def sign_of(fit: Fit) -> int | None:
+    """Return 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, and
+    None if there is nothing to compare.
+    """
+    return _model(fit)[0]
+
+
+def _headline(answer: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
+    """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market."""
+    undecided = economy is not None and answer in _ECONOMY and (model is None or (model == 0 and answer != "even"))
+    if not undecided:
+        return _HEADLINES[answer]
+    rest = f"{_ECONOMY[answer]}; {_UNKNOWN if model is None else _EVEN}"
+    if models.utility is None:
+        return f"In tokens {rest}"
+    if money is None:
+        return f"By the market's own count {rest}"
+    more, less = ("received", "paid") if money.net > 0 else ("paid", "received")
+    moved = f"It {more} {_about(abs(money.net))} tokens more than it {less}"
+    return f"{moved if money.net else 'It paid as many tokens as it received'}; by the market's own count {rest}"
+
+
+def _model(fit: Fit) -> tuple[int | None, str]:
+    """Return how the model compares with the one alone, and the sentence that says so.
+
+    The first is 1 for a better model, -1 for a worse one, 0 if it cannot be told, and None if there is nothing to
+    compare.
+    """
+    if fit.last is None and fit.last_loss is None:
+        return None, f"How good its model is, is not known: {fit.how}."
+    if fit.main is not None:
+        return _by_main(fit.main)
+    ours, alone = fit.last, fit.alone_accuracy
+    if ours is None or alone is None:
+        return _loss(fit)
+    points = 100 * (ours - alone)
+    told = f"Its model gets {100 * ours:.1f} % of its own test data right; alone it would reach {100 * alone:.1f} %"
+    between = fit.difference_interval
+    if between is None:
+        unsure = "The number of test samples is not recorded, so that the difference may be chance."
+        return (points > 0) - (points < 0), f"{told}. {unsure}"
+    if points == 0:
+        return 0, f"{told}, so the two are the same."
+    low, high = (100 * end for end in between)
+    said = f"with 95 % confidence between {low:+.1f} and {high:+.1f}"
+    if low <= 0 <= high:
+        return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance ({said})."
+    return (1 if points > 0 else -1), f"{told}: a difference of {points:+.1f} points, {said}."
+
+
+def _by_main(main: MainFit) -> tuple[int | None, str]:
+    """Return the same as :func:`_model`, judged by the run's main metric.
+
+    Both models are tested on the same samples, so the error is that of the difference itself and not an upper bound.
+    """
+    reading, last = main.reading, main.last
+    if last is None:
+        return None, f"Its model's {reading.title} on its own test data is not known: {main.gap}."
+    sure = "" if main.interval is None else f" (95 % interval {' to '.join(map(reading.show, main.interval))})"
+    told = f"Its model's {reading.title} on its own test data is {reading.show(last)}{sure}"
+    if main.difference is None or main.alone is None:
+        return None, f"{told}; what it would be alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
+    told += f"; alone it would be {reading.show(main.alone)}{' (less is better)' if reading.less_is_better else ''}"
+    between = main.difference_interval
+    if between is None:
+        return 0, f"{told}. {_UNSURE}"
+    low, high = map(reading.show_difference, between)
+    said = f"with 95 % confidence the difference is between {low} and {high}"
+    if low == high == reading.show_difference(0.0):
+        return 0, f"{told}: in these digits the two are the same."
+    if not main.sign:
+        return 0, f"{told}. The two cannot be told apart: {said}."
+    return main.sign, f"{told}: {reading.show_difference(main.difference)}, and {said}."
+
+
+def _loss(fit: Fit) -> tuple[int | None, str]:
+    """Return the same as :func:`_model` for a model without an accuracy, as of a regression, judged by its loss."""
+    if fit.last is not None and fit.alone is None:
+        right = f"Its model gets {100 * fit.last:.1f} % of its own test data right"
+        return None, f"{right}; how much it would be alone is not known."
+    ours, alone = fit.last_loss, fit.alone_loss
+    if ours is None or alone is None:
+        told = f"Its model's loss on its own test data is {ours:.4g}; what it would be alone is not known."
+        return None, "" if ours is None else told
+    told = f"Its model's loss on its own test data is {ours:.4g}; alone it would be {alone:.4g} (less is better)."
+    if fit.loss_error is None:
+        return 0, f"{told} {_UNSURE}"
+    if abs(ours - alone) <= CLEAR * fit.loss_error:
+        return 0, f"{told} A difference of {ours - alone:+.2g} may be chance (standard error {fit.loss_error:.2g})."
+    return (1 if ours < alone else -1), f"{told} The difference has a standard error of at most {fit.loss_error:.2g}."
+
+
+def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
+    """Return the same as :func:`_model` for the market's utility, or for the tokens where there is no market.
+
+    A market's utility has its payments in it already, so the two are not added up.
+    """
+    told, net = "Nobody pays in this run.", 0
+    if money is not None:
+        net = money.net
+        told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, "
+        told += f"which makes {'+' if net >= 0 else ''}{tokens(net)}."
+        told += f" Of its tokens {tokens(money.escrow)} are held in escrow." if money.escrow else ""
+    if models.utility is None:
+        return (None if money is None else (net > 0) - (net < 0)), told
+    u = models.utility
+    told += f" By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
+    told += "less the cost of sharing its own" + (" and that net payment." if money is not None else ".")
+    return (u > 0) - (u < 0), told
+
+
+def _rate(fit: Fit, money: Money | None, models: Models) -> str:
+    """Return a sentence on what a better model cost in tokens, or what was earned for a worse one.
+
+    "" if one of the two is not known, or if both gained or both lost.
+    """
+    reading = ACCURACY if fit.main is None else fit.main.reading
+    ours, alone = (fit.last, fit.alone_accuracy) if fit.main is None else (fit.main.last, fit.main.alone)
+    if ours is None or alone is None or (money is None and models.utility is None):
+        return ""
+    points = 100 * (ours - alone) * (-1 if reading.less_is_better else 1)
+    worth = models.utility if models.utility is not None else money.net / TOKEN if money is not None else 0.0
+    if worth * points >= 0:
+        return ""
+    per, step = abs(worth / points), "point" if reading.percent else "0.01"
+    what = f"{per:.3g} tokens{' of utility' if models.utility is not None else ''} for each {step} of {reading.title}"
+    return f"It paid {what}." if points > 0 else f"It earned {what} that it gave up."

@@ -1,0 +1,145 @@
+"""The markets that a run has recorded, read from the arrays of its rounds and checked (:class:`MarketRound`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+from hanse.base.files import read_arrays
+from hanse.games.market import Market, Stop
+from hanse.games.market_posted import Tariff
+from hanse.runs.round_record import Arrays, rounds_of
+
+# the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
+MARKET: Mapping[str, tuple[int, str]] = {
+    "market_client": (1, "iu"),
+    "market_distance": (2, "f"),
+    "market_size": (1, "iuf"),
+    "market_cost": (1, "iuf"),
+    "market_eagerness": (1, "iuf"),
+    "market_lam": (0, "iuf"),
+    "market_graph": (2, "iub"),
+    "market_units": (2, "i"),
+    "market_paid": (1, "b"),
+    "market_pricing": (0, "U"),
+    "market_utility": (1, "f"),
+    "withheld": (1, "iu"),  # as many as were not delivered
+}
+NEEDED = (*MARKET, "market_stop", "market_tariff")  # what :func:`market_of` reads; the last two are not in every market
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarketRound:
+    """One recorded market of ``m`` clients.
+
+    Attributes:
+        round: the round.
+        clients: ``[m]``, their numbers.
+        market: what they declared.
+        graph: ``[m, m]``, 1 where the row's client imports the column's model.
+        units: ``[m, m]``, what the row's client was billed by the column's, in units.
+        paid: ``[m]``, whether each client paid its bill.
+        pricing: the pricing rule's name.
+        utility: ``[m]``, each client's utility under what is true of it.
+        withheld: the centres that were not delivered, as rows of the table.
+        stop: what Algorithm 2 of iPFL did at a seller that does not pay.
+        tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices, infinite for what was
+            not on sale, and nobody's eagerness was declared.
+
+    Examples:
+        The markets that a small run of iPFL has recorded:
+
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("ipfl").experiment, out="market", overwrite=True)
+        >>> first = next(recorded_markets(Path("market")))
+        >>> first.round, first.graph.shape
+        (0, (4, 4))
+    """
+
+    round: int
+    clients: NDArray[np.int64]
+    market: Market
+    graph: NDArray[np.int8]
+    units: NDArray[np.int64]
+    paid: NDArray[np.bool_]
+    pricing: str
+    utility: NDArray[np.float64]  # under what is true of the clients
+    withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
+    stop: Stop = "skip"  # what Algorithm 2 did at a seller that does not pay
+    tariff: Tariff | None = None
+
+    @property
+    def realised(self) -> NDArray[np.int8]:
+        """The imports that were delivered, ``[m, m]``: those of clients that paid."""
+        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
+
+    @property
+    def money(self) -> NDArray[np.int64]:
+        """What was really paid, in units ``[m, m]``."""
+        return np.where(self.paid[:, None], self.units, 0)
+
+
+def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
+    """Return the market of a round; None if it had none.
+
+    Args:
+        number: the round.
+        file: the file that the arrays are from, for errors.
+        record: its arrays, those that ``NEEDED`` names.
+
+    Raises:
+        UserError: they do not fit each other.
+    """
+    try:
+        return _checked_market(number, record) if "market_units" in record else None
+    except (ValueError, KeyError, IndexError, TypeError) as wrong:
+        raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
+
+
+def _checked_market(number: int, record: Arrays) -> MarketRound:
+    """Return the market that these arrays describe. Raises ValueError or KeyError if one is missing or has another
+    form.
+    """
+    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
+    for name, (axes, kinds) in MARKET.items():
+        array = record[name]
+        fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
+        if not fits or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
+    return MarketRound(
+        round=number,
+        clients=record["market_client"],
+        market=Market.of(d, n, c, K, float(record["market_lam"])),
+        graph=record["market_graph"],
+        units=record["market_units"],
+        paid=record["market_paid"],
+        pricing=str(record["market_pricing"]),
+        utility=record["market_utility"],
+        withheld=record["withheld"],
+        stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
+        tariff=_tariff(record),
+    )
+
+
+def _tariff(record: Arrays) -> Tariff | None:
+    """Return the tariff of a market at posted prices; None of another. Raises ValueError for one that cannot be."""
+    if str(record["market_pricing"]) != "posted":
+        return None
+    numbers = np.asarray(record["market_tariff"], np.float64)
+    if numbers.shape != (2,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
+        raise ValueError(f"market_tariff is {numbers.tolist()}")
+    return Tariff(*numbers.tolist())
+
+
+def recorded_markets(folder: Path) -> Iterator[MarketRound]:
+    """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
+    for number, file in rounds_of(folder):
+        found = market_of(number, file, read_arrays(file, NEEDED))
+        if found is not None:
+            yield found

@@ -1,0 +1,141 @@
+"""Lines of ``clients.jsonl`` as they are read (:class:`Seat`), their columns, and clients' tests after a round.
+
+They may have been written by a stranger: whatever is no number that a page can show (:func:`is_number`) becomes None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from hanse.base.files import table
+from hanse.core.table import Floats, Ints
+from hanse.rounds.arrivals import STILL
+
+OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A line of ``clients.jsonl``. What is not a finite number in the file is None.
+
+    Attributes:
+        round: the round that the line belongs to.
+        client: the client's number.
+        staleness: how many rounds after it was asked the update came; 0 in its own round.
+        value: what the update was worth.
+        error: the value's standard error from the sampling of coalitions; infinite: not known; None: not recorded.
+        drawn: the value's standard error from the draw of the validation samples.
+        exact: the exact value, where the run computed it beside an estimate.
+        score: the client's cumulative value after the round, as the mechanism keeps it.
+        weight: the update's weight in the model that it trained.
+        refused: why there is no update; None: there is one.
+        name: what the client is called; empty: it has no name.
+    """
+
+    round: int
+    client: int
+    staleness: int = 0
+    value: float | None
+    error: float | None
+    drawn: float | None
+    exact: float | None
+    score: float | None
+    weight: float | None
+    refused: str | None
+    name: str
+
+    @staticmethod
+    def of(line: Mapping[str, Any]) -> Seat:
+        """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
+
+        def number(key: str) -> float | None:
+            return value if is_number(value := line.get(key)) else None
+
+        refused = line.get("refused")
+        return Seat(
+            round=line["round"],
+            client=line["client"],
+            staleness=late if isinstance(late := line.get("staleness"), int) and 0 <= late <= line["round"] else 0,
+            value=number("value"),
+            # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
+            error=math.inf if line.get("value_error", 0) is None else number("value_error"),
+            drawn=number("value_draw_error"),
+            exact=number("value_exact"),
+            score=number("cumulative_value"),
+            weight=number("weight"),
+            refused=None if refused is None else str(refused),
+            name=str(line.get("name") or ""),
+        )
+
+
+@dataclass(frozen=True)
+class SeatColumns:
+    """All seats of a run as columns ``[S]``, in the order of rounds. Numbers that are not there are NaN.
+
+    Attributes:
+        round: the round that the seat's line belongs to.
+        asked: the round in which the client was asked, which is earlier for late updates.
+        client: the client's number.
+        value: what the update was worth.
+        error: its standard error from the sampling of coalitions.
+        drawn: its standard error from the draw of the validation samples.
+        exact: the exact value, where it was computed beside an estimate.
+        score: the client's cumulative value after the round, as the mechanism keeps it.
+    """
+
+    round: Ints
+    asked: Ints
+    client: Ints
+    value: Floats
+    error: Floats
+    drawn: Floats
+    exact: Floats
+    score: Floats
+
+
+@dataclass(frozen=True)
+class OwnTests:
+    """What clients found on their own test shares after a round, ``[n]`` each.
+
+    Attributes:
+        clients: their numbers.
+        loss: mean loss.
+        accuracy: 0 to 1; NaN: there is none.
+        samples: how many test samples; None: not recorded.
+        error: standard error of the loss; NaN: not recorded.
+        main: the run's main metric; NaN: the client has none.
+        gaps: why a client has none; empty: it has.
+        without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
+        interval: ``[n, 2]``, the 95 % interval of the main metric; NaN: not known.
+    """
+
+    clients: Ints
+    loss: Floats
+    accuracy: Floats
+    samples: Ints | None
+    error: Floats
+    main: Floats
+    gaps: Sequence[str]
+    without: Floats | None
+    interval: Floats
+
+
+def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
+    """Say whether a round did not wait for a seat's update, which may still join a later one. It then counts as late,
+    not as refused, though ``seat.refused`` says why there was none in its round.
+
+    Args:
+        config: the run's experiment, as in ``RunRecord.config``.
+        seat: the seat.
+    """
+    return seat.refused == STILL and table(config, "federation").get("late") == "next"
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether this is a finite number that a page can show. Whole numbers beyond 64 bits are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63

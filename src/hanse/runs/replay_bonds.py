@@ -1,0 +1,79 @@
+"""What the bonds of proved sizes must have posted: one for each member, settled once, as an auditor signed.
+
+``hanse ledger verify`` and ``hanse audit`` use it. The book says what a member committed to and what was asked, so an
+auditor's signature can be checked again by anybody who has the book and the experiment's ``sizes.auditors``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hanse.base.files import table
+from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.core.entry import tokens as say
+from hanse.data.commitment import Commitment, attested
+from hanse.rounds.sizes import BOND, KEPT, RETURNED, signature_fault
+from hanse.runs.config import SizesSection
+
+BONDS = frozenset({BOND, RETURNED, KEPT})  # kinds of transactions
+_COMMITTED = re.compile(r"([1-9][0-9]*) samples, root ([0-9a-f]{64})")
+_PASSED = re.compile(
+    r"([1-9][0-9]*) leaves opened, seed ([0-9a-f]{64})(?:, auditor ([0-9a-f]{64}), signature ([0-9a-f]{128}))?"
+)
+
+
+@dataclass
+class Bonds:
+    """The bonds of proved sizes, as far as a book has been read.
+
+    Attributes:
+        units: what each is.
+        leaves: how many leaves an audit opens.
+        auditors: whose signatures count.
+        held: what each client with a bond in escrow committed to.
+        over: the clients whose bond is settled.
+    """
+
+    units: int
+    leaves: int
+    auditors: frozenset[str]
+    held: dict[str, Commitment] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Bonds | None:
+        """Return those of a run before its first transaction; None: sizes are not proved in it."""
+        said = table(config, "sizes")
+        if said.get("proved") is not True:
+            return None
+        section = SizesSection(**said)
+        return Bonds(round(section.bond * TOKEN), section.leaves, frozenset(section.auditors))
+
+    def wrong(self, transaction: Transaction) -> str:
+        """Return why this cannot be the next transaction of its client's bond, or ""."""
+        number = transaction.step.rpartition("/")[2]
+        own, kept = f"client/{number}", f"escrow/{number}"
+        ways = {BOND: (own, kept), RETURNED: (kept, own), KEPT: (kept, MINT)}
+        payer, payee = ways[transaction.kind]
+        if transaction.postings != ((payer, -self.units), (payee, self.units)):
+            return f"does not move a bond of {say(self.units)} tokens"
+        if transaction.kind == BOND:
+            said = _COMMITTED.fullmatch(transaction.memo)
+            if said is None or number in self.held or number in self.over:
+                return "is no first commitment of this client to a size"
+            self.held[number] = Commitment(bytes.fromhex(said[2]), int(said[1]))
+            return ""
+        told = self.held.pop(number, None)
+        if told is None:
+            return "there is no bond of this client in escrow"
+        self.over.add(number)
+        if transaction.kind == KEPT:
+            return ""
+        said = _PASSED.fullmatch(transaction.memo)
+        if said is None or int(said[1]) != min(self.leaves, told.size):
+            return "does not say which audit was passed"
+        statement = attested(told, bytes.fromhex(said[2]), int(said[1]))
+        return signature_fault(self.auditors, statement, said[3] or "", said[4] or "")

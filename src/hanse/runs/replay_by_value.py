@@ -1,0 +1,86 @@
+"""What payment by value must have posted, computed anew from a run's records.
+
+``hanse ledger verify`` and ``hanse audit`` use it. The record of a round says who was asked to train and what each
+update was worth; with the rule's options in ``config.toml`` it follows what everybody gets or pays
+(:class:`hanse.mechanisms.by_value.ByValue`). Who put up a stake is taken from the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.files import json_lines, read_arrays, read_toml
+from hanse.core.entry import Transaction
+from hanse.mechanisms.by_value import ByValue, given_back, put_up, transfers, worth_of
+from hanse.mechanisms.registry import built_in_parts
+from hanse.runs.replay_bonds import BONDS
+from hanse.runs.replay_tokens import unlike
+from hanse.runs.round_record import METRICS, Arrays, round_file
+
+_NAMES = ("client", "answered", "value", "by_value_client")
+
+
+def replay_by_value(
+    folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None
+) -> tuple[int | None, str]:
+    """Compute every payment by value anew, and hold the ledger against it.
+
+    Args:
+        folder: the run directory. No file of its rounds is missing.
+        history: the ledger's transactions, each with its round.
+        through: rounds from this one on may be incomplete in the ledger; None: all are there.
+
+    Returns:
+        How many rounds were computed anew, and the first posting that differs, or "". None: the run does not pay by
+        value, or not by the built-in rule.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+    rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
+    if not isinstance(rule, ByValue):
+        return None, ""
+    ours = (one for one in history if one[1].kind != "grant" and one[1].kind not in BONDS)
+    posted = {round: [t for _, t in same] for round, same in groupby(ours, key=lambda one: one[0])}
+    count = 0
+    for line in json_lines(folder / METRICS, ("round",)):
+        number = int(line["round"])
+        there = posted.pop(number, [])
+        if through is not None and number >= through:
+            continue
+        file = round_file(folder, number)
+        record = read_arrays(file, _NAMES)
+        try:
+            due = _due(rule, record, there)
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
+            raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
+        if wrong_one := unlike(number, due, there):
+            return count, wrong_one
+        count += 1
+    for number, there in posted.items():
+        return count, unlike(number, (), there)
+    return count, ""
+
+
+def _due(rule: ByValue, record: Arrays, posted: Sequence[Transaction]) -> list[Transaction]:
+    """Return the transactions of a round by its record, with the stakes of those whose stakes the ledger has, or who
+    were paid by the record.
+    """
+    stakes = next((t for t in posted if t.kind == "stake"), None)
+    known = set() if stakes is None else {int(name.partition("/")[2]) for name, _ in stakes.postings}
+    staked = sorted(known | set(record.get("by_value_client", np.zeros(0, np.int64)).tolist()))
+    if not staked or "client" not in record:
+        return []
+    players = np.intersect1d(record["client"], np.array(staked, np.int64))
+    worth = np.zeros(len(players))
+    if "value" in record:
+        clients, place = np.unique(record["answered"], return_inverse=True)
+        sums = np.bincount(place, weights=record["value"], minlength=len(clients)).astype(np.float64)
+        worth = worth_of(players, clients, sums)
+    paid = dict(zip(players.tolist(), transfers(worth, rule.rate, rule.units), strict=True))
+    return [put_up(staked, rule.units), given_back(staked, paid, rule.units)]

@@ -1,0 +1,390 @@
+"""What a round leaves in the run directory: its lines and arrays, written and found again here, nowhere else.
+
+A round leaves a line of ``metrics.jsonl``, a line a seat of ``clients.jsonl``, and its arrays in ``rounds/NNNNN.npz``
+(:class:`RoundRecord`). Names of metrics are paths, which parts add to. Everything under ``time/`` and ``memory/`` is
+wall clock and memory, and differs from run to run; all else is deterministic. A whole run is read by
+:mod:`hanse.runs.run_record`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import resource
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.base.errors import UserError
+from hanse.base.files import json_lines, opened
+from hanse.core.entry import Transaction
+from hanse.core.table import Floats, Made
+from hanse.learning.metrics import ACCURACY, Reading
+from hanse.ledger import closing
+from hanse.ledger.run_ledger import latest_claim
+
+if TYPE_CHECKING:
+    from hanse.core.part import View
+    from hanse.rounds.round import Played
+    from hanse.runs.testing import Figures
+
+METRICS, SEATS, ROUNDS = closing.METRICS, closing.SEATS, "rounds"
+HASH = "rounds/hash"  # in a round's line of metrics.jsonl: of its file in rounds/
+SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
+LINES = (METRICS, SEATS)
+LARGEST = 1 << 32  # bytes of a round's file: one that claims more is not read
+CHUNK = 1 << 20  # bytes of a growing file that are read at a time
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is kept of a round.
+
+    Attributes:
+        metrics: its line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time, memory.
+        seats: its lines of ``clients.jsonl``, a line a seat, with its value or the reason of its refusal.
+        played: the round itself.
+        tested: what its test found.
+        file: the content of its file in ``rounds/`` and the hash of it, if it was made already.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> from hanse.runs.testing import Figures
+        >>> record = RoundRecord.of(rehearse("fedavg").played, Figures(), {"round": 0.1})
+        >>> record.metrics["answered"], len(record.seats)
+        (4, 4)
+    """
+
+    metrics: dict[str, Any]
+    seats: list[dict[str, Any]]
+    played: Played
+    tested: Figures
+    file: tuple[bytes, str] | None = None
+
+    @staticmethod
+    def of(played: Played, tested: Figures, seconds: Mapping[str, float]) -> RoundRecord:
+        """Return the record of a round.
+
+        Args:
+            played: the round.
+            tested: what its test found; empty if it had none.
+            seconds: wall-clock seconds by name, beside those of the round's stages.
+        """
+        return RoundRecord(_metrics_of(played, tested.metrics, seconds), _seats_of(played), played, tested)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of ``rounds/NNNNN.npz`` by name.
+
+        They are the seats, W in coordinates, home if it changed, values, refusals and the clients' tests, and, where a
+        round need not wait for all, who was present and how late updates were.
+        """
+        return {**_arrays_of(self.played), **self.tested.arrays}
+
+    @property
+    def worths(self) -> dict[str, np.ndarray]:
+        """Those of its arrays that say how sure its values are: ``[S]`` and ``[S, B]``; empty: it has none."""
+        values = self.played.view.values
+        if values is None or values.without_block is None:
+            return {}
+        return {"answered": self.played.view.trained.seats.client, "value_without_block": values.without_block}
+
+    def closed(self) -> RoundRecord:
+        """Return the record with the line of the log that closes the round (:mod:`hanse.ledger.closing`) among what it
+        posted, and in the books after it.
+        """
+        file = self.file or self._file()
+        view, state = self.played.view, self.played.state
+        facts = closing.Facts.of(self._metrics(file[1]), self.seats)
+        book, moved = view.book, closing.moved_in(view.posted)
+        line = closing.close(view.round, book.balances, len(book.peaks), moved, facts)
+        after = replace(view, book=book.post(view.round, [line]), posted=(*view.posted, line))
+        return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
+
+    def packed(self) -> PackedRound:
+        """Return what is written of the round, as bytes. Nothing of it changes with what the next round does."""
+        view, (blob, hashed) = self.played.view, self.file or self._file()
+        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self._metrics(hashed)]))}
+        return PackedRound(view.round, blob, lines, tuple(view.posted))
+
+    def _file(self) -> tuple[bytes, str]:
+        """Return the content of the round's file in ``rounds/``, and the hash of it."""
+        archive = io.BytesIO()
+        np.savez(archive, **dict[str, Any](self.arrays))  # in memory: it goes back and forth in its file
+        blob = archive.getvalue()
+        return blob, file_hash(io.BytesIO(blob))
+
+    def _metrics(self, hashed: str) -> dict[str, Any]:
+        """Return the line of ``metrics.jsonl``, with the hash of the round's file."""
+        return {**self.metrics, HASH: hashed}
+
+
+@dataclass(frozen=True)
+class PackedRound:
+    """A round as its bytes, to be written by another thread.
+
+    Attributes:
+        round: its number.
+        arrays: the content of ``rounds/NNNNN.npz``.
+        lines: what is appended to each line file, by name, in the order in which they are written.
+        posted: its transactions.
+    """
+
+    round: int
+    arrays: bytes
+    lines: Mapping[str, bytes]
+    posted: tuple[Transaction, ...]
+
+
+def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return dictionaries as JSON lines."""
+    return "".join(json.dumps(line) + "\n" for line in of).encode()
+
+
+def round_file(folder: Path, round: int) -> Path:
+    """Return where a run directory keeps the arrays of a round (counted from 0)."""
+    return folder / ROUNDS / f"{round:05d}.npz"
+
+
+def file_hash(file: BinaryIO | io.BytesIO) -> str:
+    """Return the hash of a round's file: BLAKE2b of its bytes in 40 hexadecimal digits."""
+    hasher = hashlib.blake2b(digest_size=20)
+    while chunk := file.read(CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def lost_rounds(folder: Path) -> dict[int, str]:
+    """Return the rounds whose arrays are missing or not those that were written, each with a phrase that says why.
+
+    A line of ``metrics.jsonl`` that is missing counts, too: nothing says then what its round's file was. Of several in
+    a row the first is named.
+
+    Args:
+        folder: the run directory. Each line of its ``metrics.jsonl`` has the hash of its round's file.
+
+    Raises:
+        UserError: a line of ``metrics.jsonl`` is damaged.
+    """
+    # the checkpoint first: a run that goes on writes its lines before it
+    claim, found, numbers = latest_claim(folder), {}, set[int]()
+    for line in json_lines(folder / METRICS, ("round",)):
+        numbers.add(int(line["round"]))
+        file, said = round_file(folder, line["round"]), line.get(HASH)
+        where = f"{ROUNDS}/{file.name}"
+        try:
+            with opened(file) as blob:
+                if said is None:
+                    found[int(line["round"])] = f"{where} has lost its hash in {METRICS}"
+                elif os.fstat(blob.fileno()).st_size > LARGEST or file_hash(blob) != said:
+                    found[int(line["round"])] = f"{where} is not the file that was written"
+        except FileNotFoundError:
+            found[int(line["round"])] = f"{where} is missing"
+        except OSError as wrong:
+            found[int(line["round"])] = f"{where} cannot be read ({wrong.strerror or wrong})"
+    end = None if claim is None else claim.round
+    return dict(sorted((found | _without_lines(numbers, end or 0)).items()))
+
+
+def _without_lines(numbers: Collection[int], end: int) -> dict[int, str]:
+    """Return the first round of each gap between the ``numbers`` of lines, which should reach to before ``end``."""
+    found, due = {}, 0
+    for number in (*sorted(numbers), end):
+        if number > due:
+            more = f" and those up to round {number - 1}" if number - due > 1 else ""
+            found[due] = f"its line{more} in {METRICS} is missing"
+        due = max(due, number + 1)
+    return found
+
+
+def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Return a round's line of ``metrics.jsonl``."""
+    view = played.view
+    updates = view.trained
+    decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
+    recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
+    # ru_maxrss is in KiB on Linux and in bytes on macOS
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
+    return {
+        "round": view.round,
+        "present": len(view.roster),
+        "seats": 0 if view.seats is None else len(view.seats),
+        "answered": len(updates),
+        "refused": len(view.refusals),
+        "samples": float(updates.num_samples.sum()),
+        "train/loss": _mean_loss(updates.loss),
+        **tested,
+        **recorded,
+        **played.waited,
+        "bytes/down": played.bytes_down,
+        "bytes/up": played.bytes_up,
+        **({"ledger/head": view.book.head} if view.book.count else {}),
+        **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
+        "memory/peak_mb": round(peak, 1),
+    }
+
+
+def _mean_loss(loss: Floats) -> float | None:
+    """Return the mean of the seats' training losses ``[S]``, of those that say theirs; None if nobody does."""
+    said = loss[~np.isnan(loss)]
+    return float(said.mean()) if len(said) else None
+
+
+def _seats_of(played: Played) -> list[dict[str, Any]]:
+    """Return a round's lines of ``clients.jsonl``: one a seat, with its value or the reason of its refusal."""
+    view = played.view
+    if view.seats is None:
+        return []
+    figures = played.figures
+    reasons = dict(view.refusals)
+    answered = view.trained.seats
+    of_seat = list(zip(answered.client.tolist(), answered.start.tolist(), strict=True))
+    # late updates belong to seats of earlier rounds, and get lines behind those of this round's seats; a client may
+    # have a seat in this round, too
+    stale = view.trained.staleness.astype(bool).tolist()
+    place = {seat: s for s, seat in enumerate(of_seat) if not stale[s]}
+    late = [(seat, s) for s, seat in enumerate(of_seat) if stale[s]]
+    lines = []
+    asked = zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True)
+    for (client, start), s in [*((seat, place.get(seat)) for seat in asked), *late]:
+        line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
+        if s is None:
+            line["refused"] = reasons.get(client, "no reply")
+        else:
+            line |= _line_of(view, s)
+        line |= {name: float(of_client[client]) for name, of_client in figures.items()}
+        lines.append(line)
+    return lines
+
+
+def _line_of(view: View, s: int) -> dict[str, Any]:
+    """Return what the line of a seat says of its update, the ``s``-th of the round."""
+    updates = view.trained
+    row = int(updates.seats.target[s])
+    line: dict[str, Any] = {
+        "samples": float(updates.num_samples[s]),
+        "steps": int(updates.steps[s]),
+        "loss": None if np.isnan(updates.loss[s]) else float(updates.loss[s]),
+        "weight": None if row in view.mixed.made else float(view.mixed.W[row, s]),
+    }
+    if updates.metrics:
+        line |= {f"fit/{name}": value for name, value in updates.metrics[s].items()}
+    if updates.staleness[s]:
+        line["staleness"] = int(updates.staleness[s])
+    if view.values is not None:
+        line["value"] = float(view.values.per_seat[s])
+        if view.values.exact is not None:
+            line["value_exact"] = float(view.values.exact[s])
+        errors = {"value_error": view.values.standard_errors, "value_draw_error": view.values.draw_errors}
+        for name, per_seat in errors.items():
+            if per_seat is not None:
+                line[name] = None if np.isnan(per_seat[s]) else float(per_seat[s])
+    return line
+
+
+def _arrays_of(played: Played) -> dict[str, np.ndarray]:
+    """Return the arrays of a round beside those of its test."""
+    view = played.view
+    seats, updates, mixed = view.seats, view.trained, view.mixed
+    row, column = np.nonzero(mixed.W)
+    arrays = {
+        "client": np.zeros(0, np.int64) if seats is None else seats.client,
+        "start": np.zeros(0, np.int64) if seats is None else seats.start,
+        "answered": updates.seats.client,
+        "num_samples": updates.num_samples,
+        "loss": updates.loss,
+        "steps": updates.steps,
+        "W_row": row,
+        "W_column": column,
+        "W_weight": mixed.W[row, column],
+        "W_shape": np.array(mixed.W.shape),
+        "refused": np.array([c for c, _ in view.refusals], np.int64),
+        "reason": np.array([r for _, r in view.refusals], np.str_),
+        **_made_arrays(mixed.made),
+    }
+    if "late/mixed" in played.waited:
+        arrays |= {"present": view.roster.ids, "staleness": updates.staleness}
+    if view.values is not None:
+        arrays["value"] = view.values.per_seat
+        if view.values.standard_errors is not None:
+            arrays["value_error"] = view.values.standard_errors
+        if view.values.without_block is not None:
+            arrays["value_without_block"] = view.values.without_block
+        if view.values.interactions is not None:
+            arrays["value_interactions"] = view.values.interactions
+        if view.values.interaction_errors is not None:
+            arrays["value_interaction_errors"] = view.values.interaction_errors
+        arrays |= {f"value_of_{budget}": less for budget, less in view.values.beside.items()}
+    if view.settlement is not None:
+        arrays |= view.settlement.arrays
+        arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    # homes rarely change, and a run of many clients would repeat them in every file
+    if not np.array_equal(mixed.home, view.home) or view.round == 0:
+        arrays["home"] = mixed.home
+    return arrays
+
+
+def _made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
+    """Return what is recorded of rows that are no sum of updates and old rows (a median's, for example); empty without
+    any.
+
+    Args:
+        made: the rows, by their number in the table.
+
+    Returns:
+        ``made_row [a]``: the rows' numbers; ``made_hash [a]``: the hash of each; ``made_of [n]``: positions of the
+        updates
+        that they are made of; ``made_at [n]``: which of the ``a`` rows each of these belongs to.
+    """
+    if not made:
+        return {}
+    rows = sorted(made)
+    return {
+        "made_row": np.array(rows, np.int64),
+        "made_hash": np.array([row_hash(made[row].row) for row in rows], np.str_),
+        "made_of": np.concatenate([made[row].of for row in rows]),
+        "made_at": np.repeat(np.arange(len(rows)), [len(made[row].of) for row in rows]),
+    }
+
+
+def row_hash(row: Tensor) -> str:
+    """Return the hash of a model ``[P]``: BLAKE2b of its numbers as float32, little-endian, in 40 hexadecimal
+    digits.
+    """
+    numbers = np.ascontiguousarray(row.detach().cpu().numpy(), dtype="<f4")
+    return hashlib.blake2b(numbers.data, digest_size=20).hexdigest()
+
+
+def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
+    """Return the main metric of a round in words, as a progress bar shows it.
+
+    It is that of the clients on their own data, or else the server's, or else the server's loss; empty if nothing was
+    tested.
+    """
+    own, server = metrics.get(f"client/test_{main.key}"), metrics.get(f"test/{main.key}")
+    if own is not None:  # the clients' own data come first where they test: it is what they asked for
+        return f"own {main.title} {own:.3f}"
+    if server is not None:
+        return f"test {main.title} {server:.3f}"
+    return f"test loss {metrics['test/loss']:.4g}" if metrics.get("test/loss") is not None else ""
+
+
+def rounds_of(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the rounds of which a run directory has arrays, in order, with their files.
+
+    Raises:
+        UserError: a file whose name is no number.
+    """
+    for file in sorted((folder / ROUNDS).glob("*.npz")):
+        if not file.stem.isdecimal():
+            raise UserError(f"{file}: is not the record of a round: its name is no number")
+        yield int(file.stem), file

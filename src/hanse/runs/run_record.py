@@ -1,0 +1,482 @@
+"""A whole run read from its directory (:func:`load_run`), as a :class:`RunRecord`: that is where reports begin.
+
+A run that goes on is followed with :class:`hanse.runs.line_tail.LineTail`. For the models of a run see
+:mod:`hanse.runs.reading`.
+
+What is read may have been written by a stranger: it is bounded, nothing of it is imported or unpickled, no link in it
+is followed, and what is wrong becomes one line that names the file (:mod:`hanse.base.files`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.factories import named_choice
+from hanse.base.files import (
+    CLIENTS,
+    MEMBERS,
+    going_on,
+    json_lines,
+    read_arrays,
+    read_toml,
+    run_folder,
+    table,
+)
+from hanse.core.table import Floats, Ints
+from hanse.core.telling import About, read_about
+from hanse.learning.metrics import Reading, main_of, readings_of
+from hanse.rounds.arrivals import STILL, Recorded
+from hanse.runs.budget import Budget
+from hanse.runs.chance import Guess, doubts
+from hanse.runs.config import ClientsSection, RunSection
+from hanse.runs.names import Registered, client_names, client_of, read_members
+from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
+from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
+from hanse.runs.shape import read_said
+
+_LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
+SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """A run directory in memory, as reports read it.
+
+    Attributes:
+        path: the directory.
+        name: what to call it.
+        config: its ``config.toml``.
+        metrics: a line a round. Its ``round`` is a number; everything else is as it was written, unchecked.
+        clients: a seat each.
+
+    Arrays of rounds are read from their files when they are asked for.
+
+    Examples:
+        A small run, played and read again:
+
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment, out="small", overwrite=True)
+        >>> record = load_run("small")
+        >>> record.num_clients, len(record.metrics), record.mechanism
+        (4, 3, 'greedyfed')
+    """
+
+    path: Path
+    name: str
+    config: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    clients: Sequence[Seat]
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name, or the last word of its import path."""
+        return str(table(self.config, "mechanism").get("name", "?")).rpartition(":")[2]
+
+    @property
+    def label(self) -> str:
+        """The mechanism and the seed in words, such as "greedyfed, seed 0"."""
+        return f"{self.mechanism}, seed {self.seeds[0]}"
+
+    @property
+    def seeds(self) -> tuple[Any, ...]:
+        """The seed of the run and the seed of the split."""
+        return tuple(table(self.config, section).get(key, 0) for section, key in SEEDS)
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """How the metrics of ``[eval] metrics`` are read, the main one first; empty if there is no such list."""
+        return readings_of(table(self.config, "eval").get("metrics"))
+
+    @property
+    def main(self) -> Reading:
+        """How the main metric is read: the first of the list, or else the accuracy."""
+        return main_of(table(self.config, "eval").get("metrics"))
+
+    @property
+    def rounds_planned(self) -> int:
+        """The number of rounds that the experiment asked for."""
+        rounds = table(self.config, "run").get("rounds")
+        return rounds if isinstance(rounds, int) else len(self.metrics)
+
+    @cached_property
+    def ended_early(self) -> str | None:
+        """Why the run ended before its last round: a target that was reached or a budget that was used up; None: it did
+        not.
+        """
+        if len(self.metrics) >= self.rounds_planned:
+            return None
+        limits = table(self.config, "run")
+        try:
+            budget = Budget(RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits}))
+            budget.spend(self.metrics)
+        except (ValueError, KeyError, TypeError):  # an experiment or figures that hanse did not write
+            return None
+        return budget.over()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether rounds are still to come."""
+        return len(self.metrics) < self.rounds_planned and self.ended_early is None
+
+    @property
+    def grant(self) -> float:
+        """What a new client got, in tokens."""
+        given = table(self.config, "clients").get("grant")
+        return float(given) if is_number(given) else ClientsSection().grant
+
+    @property
+    def num_clients(self) -> int:
+        """The number of registered clients, but at least as many as ever had a seat."""
+        data = table(self.config, "data")
+        pooled = named_choice(data.get("partition"), "dirichlet") == "pooled"
+        registered = 1 if pooled else len(self.members) or data.get("clients")
+        return max(registered if isinstance(registered, int) else 0, int(self.seats.client.max(initial=-1)) + 1)
+
+    @cached_property
+    def members(self) -> Mapping[int, Registered]:
+        """The register of a federation on a network, by client; empty for a simulation. Raises UserError for a damaged
+        one.
+        """
+        file = self.path / MEMBERS
+        return read_members(file) if file.is_file() else {}
+
+    @cached_property
+    def about(self) -> About:
+        """What the run's parts and behaviours say of themselves. Raises UserError for a damaged or missing file."""
+        return read_about(self.path)
+
+    @property
+    def guess(self) -> Guess | None:
+        """What a guess scores on the server's test set; None: there is none.
+
+        Raises:
+            UserError: ``shape.json`` is missing or damaged.
+        """
+        return read_said(self.path / SHAPE).get("guess")
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """Sentences that must stand before the run's results: its model is at chance, its values mean little, or what a
+        part warns of. Raises UserError if ``shape.json`` is missing or damaged.
+        """
+        loss = table(self.config, "train").get("loss")
+        known = doubts(self.metrics, self.guess, cross_entropy=loss in (None, "cross_entropy"))
+        return [*known, *self.about.warnings]
+
+    def series(self, key: str) -> tuple[Ints, Floats]:
+        """Return one metric over the rounds that have it.
+
+        Args:
+            key: its name, such as "test/accuracy".
+
+        Returns:
+            The rounds ``[n]``, counted from 0, and the numbers ``[n]``. Rounds without a finite number are left out.
+        """
+        found = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
+        rounds = np.array([r for r, _ in found], np.int64)
+        return rounds, np.array([v for _, v in found], np.float64)
+
+    @property
+    def gaps(self) -> Mapping[str, Sequence[int]]:
+        """Why rounds have no values, where the record says why, and which rounds (0-based) those are."""
+        found: dict[str, list[int]] = {}
+        for line in self.metrics:
+            why = line.get("gap")
+            if isinstance(why, str) and why:
+                found.setdefault(why[:_LONGEST_GAP], []).append(int(line["round"]))
+        return found
+
+    @cached_property
+    def seats(self) -> SeatColumns:
+        """The seats as columns."""
+
+        def column(name: str) -> Floats:
+            values = (getattr(seat, name) for seat in self.clients)
+            return np.array([np.nan if value is None else value for value in values], np.float64)
+
+        return SeatColumns(
+            round=np.array([seat.round for seat in self.clients], np.int64),
+            asked=np.array([seat.round - seat.staleness for seat in self.clients], np.int64),
+            client=np.array([seat.client for seat in self.clients], np.int64),
+            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score")},
+        )
+
+    def client_label(self, client: int) -> str:
+        """Return what to call a client: its name if the run gives it one, else its number."""
+        return self._names.get(client, str(client))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the clients are called, by number; empty if they have no names."""
+        return tuple(map(self.client_label, range(self.num_clients))) if self._names else ()
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """What clients are called, by number: as the directory says, or else as their lines do."""
+        return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
+
+    def client_of(self, name: str) -> int:
+        """Return the number of the client that a person means by its number or name.
+
+        Raises:
+            UserError: none or several have this name (see :func:`hanse.runs.names.client_of`).
+        """
+        return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
+
+    @cached_property
+    def lost(self) -> Mapping[int, str]:
+        """The rounds whose arrays are missing or were changed, each with a phrase that says why. See
+        :func:`lost_rounds`.
+        """
+        return lost_rounds(self.path)
+
+    def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+        """Read the arrays of one round.
+
+        Args:
+            round: counted from 0.
+            only: read those with these names alone; empty: all.
+
+        Returns:
+            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]``
+            by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
+
+        Raises:
+            UserError: the file is broken.
+        """
+        file = round_file(self.path, round)
+        return {} if round in self.lost or not file.exists() else read_arrays(file, only)
+
+    def own_tests(self, round: int) -> OwnTests | None:
+        """Return what clients found on their own test shares after a round; None if nobody tested.
+
+        Raises:
+            UserError: the arrays do not fit each other.
+        """
+        key = f"test_{self.main.key}"
+        record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block", "test_interval"))
+        if "test_accuracy" not in record:
+            return None
+        count = len(record["test_accuracy"])
+        unknown = np.full(count, np.nan)
+        clients = record.get("tested", np.arange(count))
+        loss, samples = record.get("test_loss", unknown), record.get("test_samples")
+        error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
+        gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
+        interval = record.get("test_interval", np.full((count, 2), np.nan))
+        each = (clients, loss, samples, error, main, gaps, None if without is None else without[:, 0])
+        if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
+            raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
+        told = [str(gap) for gap in gaps.tolist()]
+        return OwnTests(
+            clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without, interval
+        )
+
+    @cached_property
+    def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
+        """Values without each block of the validation samples, by round, of the rounds that recorded them.
+
+        Each is the clients ``[S]`` whose updates were valued, and ``[S, B]``: their values with each of B blocks left
+        out.
+        """
+        found = {}
+        for line in self.metrics:
+            stored = self.arrays(line["round"], only=("answered", "value_without_block"))
+            clients, without = stored.get("answered"), stored.get("value_without_block")
+            if clients is not None and without is not None and without.ndim == 2 and len(clients) == len(without):
+                found[int(line["round"])] = (clients, without)
+        return found
+
+    def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
+        """Return what values would have been with smaller budgets, by budget (models evaluated a round).
+
+        Returns:
+            For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
+            not
+            known).
+
+        Raises:
+            UserError: a round's arrays do not fit each other.
+        """
+        given = (self.config.get("mechanism") or {}).get("value")
+        also = given.get("also") if isinstance(given, Mapping) else None
+        budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
+        found: dict[int, list[tuple[Ints, Floats]]] = {}
+        for line in self.metrics if budgets else ():
+            stored = self.arrays(line["round"], only=("answered", *(f"value_of_{b}" for b in budgets)))
+            clients = stored.get("answered")
+            for budget in budgets:
+                less = stored.get(f"value_of_{budget}")
+                if clients is None or less is None:
+                    continue
+                sound = clients.dtype.kind in "iu" and less.dtype.kind == "f" and less.shape == (2, len(clients))
+                if not sound or ((clients < 0) | (clients >= self.num_clients)).any():
+                    file = round_file(self.path, line["round"])
+                    raise UserError(f"{file}: its values of {budget} models are not numbers by client")
+                found.setdefault(budget, []).append((clients, less))
+        return found
+
+    def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
+        """Yield the pairwise interactions of each round that recorded them.
+
+        Yields:
+            The clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game), and their
+            standard errors ``[S, S]`` (NaN: not known).
+
+        Raises:
+            UserError: a round's arrays do not fit each other.
+        """
+        for line in self.metrics:
+            stored = self.arrays(line["round"], only=("answered", "value_interactions", "value_interaction_errors"))
+            clients, pairs = stored.get("answered"), stored.get("value_interactions")
+            if clients is None or pairs is None:
+                continue
+            if clients.ndim != 1 or clients.dtype.kind not in "iu" or pairs.dtype.kind != "f":
+                raise UserError(f"{round_file(self.path, line['round'])}: its interactions are not numbers by client")
+            if pairs.shape != (len(clients), len(clients)):
+                what = f"interactions {pairs.shape} of {len(clients)} updates"
+                raise UserError(f"{round_file(self.path, line['round'])}: has {what}: must be as many by as many")
+            errors = stored.get("value_interaction_errors")
+            if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
+                errors = np.full(pairs.shape, np.nan)
+            yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
+
+    def arrivals(self) -> Recorded:
+        """Return who was present in each round, and whose updates were accepted in it, to replay this order.
+
+        Raises:
+            UserError: the run did not record it because its rounds waited for everybody, or its arrays do not fit each
+                other.
+        """
+        present, came = {}, {}
+        for number, why in self.lost.items():
+            raise UserError(f"{self.path}: has not the whole order of arrival: round {number}: {why}")
+        for line in self.metrics:
+            number, file = line["round"], round_file(self.path, line["round"])
+            stored = self.arrays(number, only=("present", "answered", "staleness"))
+            if "present" not in stored:
+                raise UserError(f"{self.path}: has no order of arrival: its rounds waited for everybody")
+            if any(stored[name].ndim != 1 or stored[name].dtype.kind not in "iu" for name in stored) or (
+                len(stored["answered"]) != len(stored["staleness"])
+            ):
+                raise UserError(f"{file}: its order of arrival cannot be read")
+            if len(stored["staleness"]) and not 0 <= stored["staleness"].min() <= stored["staleness"].max() <= number:
+                raise UserError(f"{file}: its order of arrival cannot be read: staleness must be 0 to {number}")
+            since = (number - stored["staleness"]).tolist()
+            present[number] = frozenset(stored["present"].tolist())
+            came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
+        return Recorded(present, came)
+
+    @cached_property
+    def under_way(self) -> frozenset[tuple[int, int]]:
+        """The (round, client) of updates that the round did not wait for and that may still join later rounds.
+
+        They count as late, not as refused. It is empty where late updates are dropped.
+        """
+        return frozenset((seat.round, seat.client) for seat in self.clients if is_under_way(self.config, seat))
+
+    @property
+    def num_refused(self) -> int | None:
+        """How many updates were refused, without those that are only late; None if that is not recorded."""
+        counts = self.series("refused")[1]
+        return max(0, int(counts.sum()) - len(self.under_way)) if len(counts) else None
+
+    def refusals(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (round, client, reason) of every refusal, without those that are only late."""
+        yield from (found for found in self._said_no() if found[2] != STILL or found[:2] not in self.under_way)
+
+    def _said_no(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (round, client, reason) of everything that was refused or late. Only rounds that had some are
+        opened.
+        """
+        for line in self.metrics:
+            if not line.get("refused"):
+                continue
+            stored = self.arrays(line["round"], only=("refused", "reason"))
+            if "reason" in stored:
+                pairs = zip(stored["refused"].tolist(), stored["reason"].tolist(), strict=False)
+                yield from ((line["round"], int(client), str(reason)) for client, reason in pairs)
+            else:
+                mine = (s for s in self.clients if s.round == line["round"] and s.refused is not None)
+                yield from ((s.round, s.client, s.refused or "") for s in mine)
+
+
+def load_run(path: str | Path) -> RunRecord:
+    """Read a run directory, which may be a stranger's: nothing of it is imported, and no link in it is followed.
+
+    Args:
+        path: the directory.
+
+    Raises:
+        UserError: with one line: it is no run directory, holds links, has no finished round yet, or is damaged.
+    """
+    path = run_folder(Path(path))
+    config = read_toml(path / "config.toml")
+    registered = table(config, "data").get("clients")
+    # reports make arrays by client, so a number from a stranger's file must not decide how much memory they take
+    if isinstance(registered, int) and registered > CLIENTS:
+        raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
+    metrics = [_without_hash(line) for line in json_lines(path / METRICS, ("round",))]
+    if not metrics:
+        raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with '{going_on(path)}'")
+    rounds = [line["round"] for line in metrics]
+    if any(after <= before for before, after in pairwise(rounds)):
+        raise UserError(f"{path / METRICS}: is damaged: its rounds must ascend, a line each")
+    # a round's seats are written before its metrics: those of a round that is not finished yet are left out
+    lines = [line for line in json_lines(path / SEATS, ("round", "client")) if line["round"] <= rounds[-1]]
+    _check_seats(path, metrics, lines)
+    clients = [Seat.of(line) for line in lines]
+    name = path.name or path.resolve().name
+    return RunRecord(path, name, config, metrics, clients)
+
+
+def _check_seats(path: Path, metrics: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError if more or fewer lines than updates were used in a round: a line twice would count a value twice,
+    and one that is gone would be missed by nobody.
+    """
+    found = Counter(line["round"] for line in lines if line.get("refused") is None)
+    for line in metrics:
+        said = line.get("answered")
+        if is_number(said) and said != found[line["round"]]:
+            raise UserError(
+                f"{path / SEATS}: is damaged: round {line['round']} has {found[line['round']]} updates, and {METRICS} "
+                f"says {said:g}"
+            )
+
+
+def load_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
+    """Read several run directories; one that is given twice is read once. Raises UserError as :func:`load_run`."""
+    if not paths:
+        raise UserError("no run directory was given")
+    once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
+    return [load_run(path) for path in reversed(once.values())]
+
+
+def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the lines of a line file of a run that is to go on.
+
+    Raises:
+        MachineError: a line is damaged.
+    """
+    try:
+        counts = ("round",) if name == METRICS else ("round", "client")
+        lines = json_lines(folder / name, counts, remedy="bring back a backup of the run")
+        return [_without_hash(line) for line in lines]
+    except UserError as wrong:
+        raise MachineError(*wrong.lines) from None
+
+
+def _without_hash(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's line without the hash of its file, as it was before it was written."""
+    return {key: value for key, value in line.items() if key != HASH}

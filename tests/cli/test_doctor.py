@@ -1,0 +1,64 @@
+"""``hanse doctor``, and what the package needs: no more than it imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hanse.cli import app, doctor
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# what a package is imported as, where that is not its name
+NAMES = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert", "pillow": "PIL"}
+
+
+def imported() -> set[str]:
+    """The top-level modules that anything in src imports."""
+    found: set[str] = set()
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.split(".")[0])
+    return found
+
+
+def test_a_plain_install_brings_nothing_that_is_not_imported() -> None:
+    needed = [re.split(r"[<>=~! \[]", line)[0] for line in PROJECT["dependencies"]]
+    assert len(needed) > 10
+    assert [name for name in needed if NAMES.get(name, name) not in imported()] == []
+
+
+def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.EXTRAS.keys() == PROJECT["optional-dependencies"].keys()
+    there = doctor._installed
+    gone = ("flwr", "cryptography", "ray", "fastapi", "rocrate")
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name in gone else there(name))
+    missing = doctor.missing_by_extra()
+    assert missing["flower"] == ["flwr", "cryptography"]
+    assert missing["ray"] == ["flwr", "cryptography"]  # hanse[flower]; flwr has to come before its own extra is known
+    assert (missing["web"], missing["crate"]) == (["fastapi"], ["rocrate"])
+    assert set(missing["dev"]) == {"flwr", "cryptography", "fastapi", "rocrate"}
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "ray" else there(name))
+    assert doctor.missing_by_extra()["ray"] == ["ray"]  # of flwr[simulation]
+
+
+def test_it_prints_versions_engine_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mnist.npz").touch()
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    monkeypatch.setattr("hanse.learning.native.library.library", lambda: "no compiled part")
+    result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    said = result.stdout
+    assert re.search(r"hanse \d+\.\d+\.\d+ on Python 3\.\d+", said)
+    assert "compiled engine: no compiled part" in said
+    assert f"looked for in: {tmp_path} (HANSE_DATA)" in " ".join(said.split())
+    assert "here: digits (comes with scikit-learn), mnist" in said
+    assert all(extra in said for extra in doctor.EXTRAS)

@@ -1,0 +1,119 @@
+"""What people give by mistake: each one clear line, or no difference at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import from_frame
+
+
+def table(rows: int = 80) -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=rows)
+    hospital = np.array(["Hope", "Visby"])[np.arange(rows) % 2]
+    return pd.DataFrame({"hospital": hospital, "age": x, "ill": np.where(x > 0, "yes", "no")})
+
+
+def spoilt(column: str, row: int, value: Any, rows: int = 80) -> pd.DataFrame:
+    frame = table(rows)
+    frame[column] = [value if i == row else one for i, one in enumerate(frame[column])]
+    return frame
+
+
+def played(data: Any, **options: Any) -> hanse.Run:
+    source = {"target": "ill", "client_column": "hospital", **options}
+    source = {key: value for key, value in source.items() if value is not None}
+    experiment = hanse.Experiment(data={"source": source}, model="logistic", mechanism="fedavg", run={"rounds": 1})
+    return hanse.run(experiment, data=data)
+
+
+@pytest.mark.parametrize(
+    ("frame", "line"),
+    [
+        (spoilt("ill", 7, None), "column 'ill': no target in 1 row (the first is row 7): 1 of client 'Visby'"),
+        (
+            table().assign(ill=[np.inf if i == 7 else float(i) for i in range(80)]),
+            "column 'ill': no finite number in 1 row (the first is row 7): 1 of client 'Visby'",
+        ),
+        (
+            table().assign(ill=[np.nan if i == 7 else i % 2 for i in range(80)]),
+            "column 'ill': no number (NaN) in 1 row (the first is row 7): 1 of client 'Visby'",
+        ),
+        (table().assign(ill="yes"), "all 80 labels are of one class, so that there is nothing to learn"),
+        (
+            spoilt("ill", 7, "Yes "),
+            "the labels 'Yes ' (1 rows) and 'yes' (43) differ in case or spaces only: make them one",
+        ),
+        (
+            pd.concat([table(), table()[["age"]]], axis=1),
+            "two columns are called 'age': rename one, or leave it out",
+        ),
+        (
+            table().assign(since=pd.Timestamp("2024-01-01")),
+            "column 'since': holds datetime64[us] values such as Timestamp('2024-01-01 00:00:00')",
+        ),
+        (spoilt("hospital", 7, "Kiel"), "client 'Kiel' has 1 rows, fewer than data.source.min_samples = 10"),
+    ],
+)
+def test_one_line_each(frame: pd.DataFrame, line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        played(frame)
+    assert len(wrong.value.lines) == 1
+    told = wrong.value.lines[0]
+    assert line in told or line.replace("[us]", "[ns]") in told or line.replace("[us]", "[s]") in told
+
+
+def test_an_empty_client_is_named() -> None:
+    apart = {name: own.drop(columns="hospital") for name, own in table().groupby("hospital")}
+    apart["Kiel"] = apart["Hope"].iloc[:0]
+    with pytest.raises(UserError, match="client 'Kiel' has no rows: leave it out"):
+        played(apart, client_column=None)
+    arrays = {"Hope": (np.ones((20, 2)), np.arange(20) % 2), "Kiel": (np.ones((0, 2)), np.zeros(0, int))}
+    with pytest.raises(UserError, match="client 'Kiel' has no rows: leave it out"):
+        played(arrays, client_column=None, target=None)
+
+
+def test_a_client_with_one_row_can_take_part() -> None:
+    run = played(spoilt("hospital", 7, "Kiel"), min_samples=1)
+    assert run.names == ("Hope", "Kiel", "Visby")
+    assert np.isfinite(run.metrics[-1]["test/loss"])
+
+
+def test_a_doubled_index_makes_no_difference() -> None:
+    frame = table()
+    twice = frame.set_index(np.arange(80) // 2)
+    mixed = frame.set_index(frame.index[::-1])
+    first = from_frame(frame, "ill", "hospital")
+    for other in (twice, mixed):
+        found = from_frame(other, "ill", "hospital")
+        torch.testing.assert_close(found.train.x, first.train.x, rtol=0, atol=0)
+        torch.testing.assert_close(found.train.y, first.train.y)
+    prepared = from_frame(frame, "ill", "hospital", prepare="auto")
+    torch.testing.assert_close(from_frame(twice, "ill", "hospital", prepare="auto").train.x, prepared.train.x)
+
+
+def test_single_letters_are_classes_of_their_own() -> None:
+    frame = table().assign(ill=np.array(list("aAbB"))[np.arange(80) % 4])
+    assert from_frame(frame, "ill", "hospital").num_classes == 4
+
+
+def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
+    softmax = nn.Sequential(nn.Linear(1, 2), nn.Softmax(dim=1))
+    experiment = hanse.Experiment(
+        data={"source": {"target": "ill", "client_column": "hospital"}}, mechanism="fedavg", run={"rounds": 1}
+    )
+    run = hanse.run(experiment, data=table(), model=softmax)
+    [line] = [line for line in run.said if line.startswith("warning: ")]
+    assert line.startswith("warning: the model returns probabilities (each row sums to 1), and cross-entropy expects")
+    assert line in str(run)
+    for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):
+        plain = hanse.run(experiment, data=table(), model=fine)
+        assert not [line for line in plain.said if "probabilities" in line]

@@ -1,0 +1,203 @@
+"""Tables as people have them: gaps, words, dates, and by whose statistics they become numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import from_frame
+from hanse.data.preparing import Columns
+
+
+def table(rows: int = 120) -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    age = draw.normal(50, 10, rows)
+    age[::10] = np.nan
+    return pd.DataFrame(
+        {
+            "hospital": np.array(["Hope", "Visby", "Kiel"])[np.arange(rows) % 3],
+            "age": age,
+            "ward": np.array(["a", "b", None, "c"], dtype=object)[np.arange(rows) % 4],
+            "since": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(rows), "D"),
+            "income": [str(x) for x in draw.integers(100, 200, rows)],
+            "smoker": draw.integers(0, 2, rows).astype(bool),
+            "ill": np.where(draw.normal(size=rows) > 0, "yes", "no"),
+        }
+    )
+
+
+def both(given: Any, **options: Any) -> np.ndarray:
+    found = from_frame(given, "ill", "hospital", **options)
+    return np.concatenate([found.train.x.numpy(), found.test.x.numpy()])
+
+
+def test_each_type_of_column_in_closed_form() -> None:
+    frame = table()
+    features = frame.drop(columns=["hospital", "ill"])
+    made = Columns(features).fit(features).transform(features)
+    # age, its gaps, three wards, days, season and weekday on circles, income, smoker
+    assert made.shape == (120, 2 + 3 + 1 + 1 + 4 + 1 + 1 - 1)
+    age, gaps = made[:, 0], made[:, 1]
+    np.testing.assert_array_equal(gaps, frame.age.isna())
+    assert (age[frame.age.isna()] == 0).all()
+    known = frame.age.dropna()
+    np.testing.assert_allclose(age[frame.age.notna()], (known - known.mean()) / known.std(ddof=0), rtol=1e-5)
+    np.testing.assert_array_equal(made[:, 2:5].sum(axis=1), frame.ward.notna())
+    np.testing.assert_array_equal(made[:, 3], frame.ward == "b")
+    days = np.arange(120.0)
+    np.testing.assert_allclose(made[:, 5], (days - days.mean()) / days.std(), rtol=1e-4)
+    np.testing.assert_allclose(made[7, 8:10], made[0, 8:10], atol=1e-5)  # a week later
+    income = frame.income.astype(float)
+    np.testing.assert_allclose(made[:, 10], (income - income.mean()) / income.std(ddof=0), rtol=1e-4)
+
+
+def test_own_statistics_are_of_each_clients_own_train_rows_and_pooled_ones_of_all() -> None:
+    frame = table()[["hospital", "age", "ill"]].dropna()
+    frame.loc[frame.hospital == "Kiel", "age"] *= 100  # in other units
+    for statistics in ("own", "pooled"):
+        found = from_frame(frame, "ill", "hospital", prepare="auto", statistics=statistics)  # type: ignore[arg-type]
+        raw = from_frame(frame, "ill", "hospital")
+        np.testing.assert_array_equal(raw.train.y, found.train.y)  # the same rows
+        owner = raw.client_of
+        for client in range(3):
+            mine = owner == client
+            own = raw.train.x.numpy()[mine if statistics == "own" else slice(None), 0].astype(np.float64)
+            want = (raw.train.x.numpy()[mine, 0] - own.mean()) / own.std()
+            np.testing.assert_allclose(found.train.x.numpy()[mine, 0], want.clip(-5, 5), rtol=1e-3, atol=1e-4)
+        assert found.note.endswith(
+            {"own": "each client's own rows", "pooled": "all clients' rows together"}[statistics]
+        )
+
+
+def test_test_rows_and_labels_decide_nothing() -> None:
+    frame = table()
+    found = from_frame(frame, "ill", "hospital", prepare="auto", statistics="pooled")
+    test = from_frame(frame, "ill", "hospital", prepare="auto", statistics="pooled", test=frame.assign(age=1e6))
+    assert not np.array_equal(found.train.x, test.train.x)  # all rows are trained on
+    again = from_frame(frame, "ill", "hospital", prepare="auto", statistics="pooled", test=frame)
+    np.testing.assert_array_equal(again.train.x, test.train.x)
+    other = frame.assign(ill=frame.ill.to_numpy()[::-1])
+    whole = both(other, prepare="auto", test=0.0)
+    np.testing.assert_array_equal(whole, both(frame, prepare="auto", test=0.0))
+
+
+def transformer(**encoder: Any) -> ColumnTransformer:
+    return ColumnTransformer(
+        [
+            ("numbers", StandardScaler(), ["age"]),
+            ("words", OneHotEncoder(handle_unknown="ignore", **encoder), ["ward"]),
+        ]
+    )
+
+
+def test_a_column_transformer_is_fitted_by_client_or_on_all() -> None:
+    frame = table().assign(ward=lambda t: t.ward.fillna("none"), age=lambda t: t.age.fillna(50.0))
+    features = frame[["age", "ward"]]
+    pooled = both(frame, prepare=transformer(), statistics="pooled", test=0.0)
+    np.testing.assert_allclose(pooled, transformer().fit_transform(features), rtol=1e-5)
+    own = both(frame, prepare=transformer(categories=[["a", "b", "c", "none"]]), test=0.0)
+    hope = (frame.hospital == "Hope").to_numpy()
+    want = transformer(categories=[["a", "b", "c", "none"]]).fit_transform(features[hope])
+    np.testing.assert_allclose(own[hope], want, rtol=1e-5)
+    gone = frame[(frame.hospital != "Kiel") | (frame.ward != "a")]
+    with pytest.raises(UserError, match="client 'Kiel': 4 columns after preparing, and 'Hope' has 5"):
+        both(gone, prepare=transformer())
+    for wrong, line in (
+        (3, "data.source.prepare: 3: must be 'auto', or a transformer with fit and transform"),
+        (StandardScaler(), "client 'Hope': data.source.prepare: cannot be fitted on 32 rows: ValueError: could not"),
+        (ColumnTransformer([("n", "passthrough", ["age"])]), "left no finite number in"),
+    ):
+        with pytest.raises(UserError, match=line.replace("(", r"\(")):
+            both(table(), prepare=wrong)
+
+
+def test_a_run_by_name_and_its_report(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = hanse.Experiment(
+        data={"source": {"target": "ill", "client_column": "hospital", "prepare": "auto"}, "client_test": 0.3},
+        model="logistic",
+        mechanism="fedavg",
+        run={"rounds": 2},
+    )
+    run = hanse.run(experiment, data=table(), out=tmp_path / "run")
+    assert run.model("Hope")[1].weight.shape[1] == 12
+    assert hanse.Experiment.read(tmp_path / "run" / "config.toml").data.source.prepare == "auto"  # type: ignore[union-attr]
+    (tmp_path / "mine.py").write_text(
+        "from sklearn.pipeline import make_pipeline\nfrom sklearn.impute import SimpleImputer\n"
+        "def plain():\n    return SimpleImputer()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    by_path = {"target": "ill", "client_column": "hospital", "prepare": "mine:plain", "features": ["age"]}
+    imputed = hanse.run(hanse.Experiment(data={"source": by_path}, mechanism="fedavg", run={"rounds": 1}), data=table())
+    assert np.isfinite(imputed.metrics[-1]["test/loss"])
+    found = hanse.who_gains(
+        table(), target="ill", client="hospital", prepare="auto", mechanisms="fedavg", rounds=2, test=0.3
+    )
+    assert found.clients == ("Hope", "Kiel", "Visby")
+    by_object = hanse.who_gains(
+        table(),
+        target="ill",
+        client="hospital",
+        prepare=SimpleImputer(),
+        features=["age"],
+        mechanisms="fedavg",
+        rounds=2,
+    )
+    assert by_object.clients == found.clients
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"ward": [f"w{i % 60}" for i in range(120)]}, "column 'ward': 60 different words, such as 'w0'; at most 50"),
+        ({"age": np.nan}, "column 'age': has no value in any row: leave it out"),
+        ({"age": [np.inf] + [1.0] * 119}, "column 'age': infinite in 1 rows"),
+    ],
+)
+def test_columns_that_make_no_numbers_are_named(changed: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        both(table().assign(**changed), prepare="auto")
+    assert line in wrong.value.lines[0]
+
+
+def test_without_clients_there_are_no_own_statistics() -> None:
+    frame = table().drop(columns="hospital")
+    with pytest.raises(UserError, match=r"statistics: 'own': the rows belong to no client yet"):
+        from_frame(frame, "ill", prepare="auto")
+    assert len(from_frame(frame, "ill", prepare="auto", statistics="pooled").train) == 96
+    with pytest.raises(UserError, match=r"data\.source\.statistics: 'all': must be 'own' or 'pooled'"):
+        from_frame(frame, "ill", prepare="auto", statistics="all")  # type: ignore[arg-type]
+    spec = {"source": {"prepare": "auto", "target": "y"}}
+    with pytest.raises(UserError, match=r"data\.source\.prepare: is for pandas tables; the data are a tuple"):
+        hanse.run(hanse.Experiment(data=spec, mechanism="fedavg"), data=(np.zeros((40, 2)), np.arange(40) % 2))
+
+
+@pytest.mark.parametrize(
+    ("column", "line"),
+    [
+        (pd.Timestamp("2024-01-01"), "data.source.prepare = 'auto' makes some of dates"),
+        ([str(i) for i in range(120)], "pandas.to_numeric(frame['odd']) reads them"),
+        ("word", "pandas.get_dummies(frame, columns=['odd']) makes some"),
+    ],
+)
+def test_a_column_that_is_no_number_names_its_own_remedy(column: Any, line: str) -> None:
+    frame = table()[["hospital", "ill"]].assign(odd=column)
+    with pytest.raises(UserError) as wrong:
+        from_frame(frame, "ill", "hospital")
+    assert len(wrong.value.lines) == 1
+    assert f"features are numbers: {line}" in wrong.value.lines[0]
+
+
+def test_codes_for_an_embedding_stay_whole_numbers() -> None:
+    """They arrived as floats, though the page on models promises whole numbers."""
+    frame = table()[["hospital", "ill"]].assign(code=np.arange(120) % 7, pressure=np.linspace(0, 1, 120))
+    found = from_frame(frame, "ill", "hospital", {"codes": ["code"], "numbers": ["pressure"]})
+    parts = {part.name: part.whole for part in found.train.inputs.parts}
+    assert parts == {"codes": True, "numbers": False}

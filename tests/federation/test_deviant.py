@@ -1,0 +1,149 @@
+"""A deviant client: each thing that it may change, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hanse
+from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Scored, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.federation.behaviour import Me
+from hanse.federation.deviant import Deviant, fields_of, said_of
+
+ME = Me(1, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
+TRAIN = Request(1, (Train(seat=0, row=5, start=torch.tensor([1.0, 1.0, 1.0, 9.0])),))
+TRAINED = Reply(1, (Trained(0, torch.tensor([2.0, 0.0, 3.0, 8.0]), 20, 0.5, 3),))
+
+
+def one(reply: Reply) -> Any:
+    [result] = reply.results
+    return result
+
+
+def sent(**options: Any) -> Trained:
+    result = one(Deviant(clients=[1], **options).on_reply(ME, 4, TRAIN, TRAINED))
+    assert isinstance(result, Trained)
+    return result
+
+
+def test_others_and_earlier_rounds_are_honest() -> None:
+    assert Deviant(clients=[2], sends="nothing").on_reply(ME, 4, TRAIN, TRAINED) == TRAINED
+    assert Deviant(clients=[1], sends="nothing", since=5).on_reply(ME, 4, TRAIN, TRAINED) == TRAINED
+
+
+def test_an_update_is_left_out_or_scaled_and_buffers_follow() -> None:
+    assert sent(sends="nothing").row.tolist() == [1, 1, 1, 9]  # the model that came, buffers too
+    assert sent(scale=2.0).row.tolist() == [3, -1, 5, 8]
+    assert sent(sends="flip").row.tolist() == [0, 2, -1, 8]
+    assert sent(sends="same", of="model").row.tolist() == [1, 1, 1, 8]
+
+
+def test_numbers_are_told_times_their_factors() -> None:
+    told = sent(times={"samples": 1.5, "steps": 0.5, "loss": 4.0})
+    assert (told.num_samples, told.steps, told.loss) == (30, 2, 2.0)
+    scored = Scored("x", torch.tensor([0.5, 2.0]), torch.tensor([0.25, 0.75]), 7)
+    told = one(Deviant(clients=[1], times={"loss": 2.0, "accuracy": 2.0}).on_reply(ME, 0, TRAIN, Reply(1, (scored,))))
+    assert told.loss.tolist() == [1, 4]
+    assert told.accuracy.tolist() == [0.5, 1.0]
+    assert told.num_samples == 7
+
+
+def test_answers_are_changed_by_question_and_field() -> None:
+    bid = Request(1, (Ask("bid", {"tiers": 3, "price": 5}),))
+    answer = Reply(1, (Answered("bid", {"tiers": [2]}),))
+
+    def bids(said: str) -> list[int]:
+        return one(Deviant(clients=[1], says={"bid.tiers": said}).on_reply(ME, 0, bid, answer)).values["tiers"]
+
+    assert bids("all") == [0, 1, 2]
+    assert bids("none") == []
+    declare = Request(1, (Ask("declare"),))
+    declared = Reply(1, (Answered("declare", {"cost": 0.5, "eagerness": float("inf")}),))
+    deviant = Deviant(clients=[1], times={"declare.cost": 4.0, "declare.eagerness": 0.0}, says={"offer.sell": False})
+    assert one(deviant.on_reply(ME, 0, declare, declared)).values == {"cost": 2.0, "eagerness": float("inf")}
+    buy = Request(1, (Ask("buy", {"sellers": [0, 3]}),))
+    bought = Deviant(clients=[1], says={"buy.sellers": "all"}).on_reply(ME, 0, buy, Reply(1, (Answered("buy", {}),)))
+    assert one(bought).values == {"sellers": [0, 3]}
+
+
+def test_a_false_gradient_praises_the_update_that_lies_nearest() -> None:
+    deviant = Deviant(clients=[1], gradient=10.0)
+    deviant.on_reply(ME, 4, TRAIN, TRAINED)
+    models = torch.stack([torch.tensor([2.0, 0.0, 0.0, 8.0]), torch.tensor([2.0, 4.0, 3.0, 8.0])])
+    asked = Request(1, (Gradient("g", models),))
+    true = Reply(1, (Derived("g", torch.ones(2, 4), 7),))
+    told = one(deviant.on_reply(ME, 4, asked, true)).gradients
+    assert torch.allclose(told, torch.tensor([[0.0, 0.0, -10.0, 0.0], [0.0, 10.0, 0.0, 0.0]]))
+    # in another round there is no update of its own to praise
+    assert torch.equal(one(deviant.on_reply(ME, 5, asked, true)).gradients, torch.ones(2, 4))
+
+
+def test_silence_and_leaving() -> None:
+    silent = Deviant(clients=[1], silent=True, since=2, leaves=6)
+    assert silent.on_request(ME, 1, TRAIN) is TRAIN
+    assert silent.on_request(ME, 2, TRAIN) is None
+    assert silent.on_request(ME, 2, Request(1, (Ask("stay"),))) is not None
+    assert [silent.present(ME, r) for r in (5, 6)] == [True, False]
+    assert silent.tells(4, 0).clients == (1,)
+    assert said_of(silent) == "silent when asked to train, from round 2 on, leaves in round 6"
+
+
+def two(first: int, **options: Any) -> list[list[float]]:
+    """Return what clients 0 to 2 send if 1 and 2 deviate and answer from ``first`` on, in order."""
+    deviant, found = Deviant(clients=[1, 2], **options), []
+    for c in range(first, 3):
+        me = Me(c, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
+        start, moved = torch.tensor([1.0, 1.0, 1.0, 9.0]), torch.tensor([c + 1.0, 0.0, 0.0, 1.0])
+        asked = Request(c, (Train(seat=0, row=5, start=start),))
+        found.append(
+            one(deviant.on_reply(me, 0, asked, Reply(c, (Trained(0, start + moved, 20, 0.5, 3),)))).row - start
+        )
+    return [row.tolist() for row in found]
+
+
+def test_copies_of_another_and_of_the_first_key() -> None:
+    assert two(0, sends="copied") == [[1, 0, 0, 1]] * 3  # both send what client 0 sent
+    assert two(1, sends="copied") == [[0, 0, 0, 0]] * 2  # nobody has sent anything yet
+    assert two(0, second="copied") == [[1, 0, 0, 1], [2, 0, 0, 1], [2, 0, 0, 1]]
+    assert two(0, second="copied", scale=3.0)[2] == two(0, second="copied", scale=3.0)[1] == [6, 0, 0, 1]
+
+
+def test_noise_that_the_second_takes_away() -> None:
+    _, first, second = two(0, second="opposed")
+    assert [a + b for a, b in zip(first, second, strict=True)] == pytest.approx([2, 0, 0, 1])
+    assert sum(x**2 for x in second[:3]) == pytest.approx((3 * 2) ** 2)
+
+
+def test_two_take_turns() -> None:
+    deviant = Deviant(clients=[1, 2], second="turns", since=2, leaves=5)
+    there = [[deviant.present(Me(c, 4, 0, Recipe(), 3), r) for r in range(6)] for c in (1, 2, 3)]
+    assert there == [
+        [True, True, True, False, True, False],
+        [True, True, False, True, False, False],
+        [True] * 6,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"times": {"sample": 2.0}}, r"times.sample: must be samples, steps, .* declare.cost"),
+        ({"times": {"bid.tiers": 2.0}}, "times.bid.tiers"),
+        ({"says": {"bid.tiers": True}}, "says.bid.tiers: True: must be an answer's field of that type"),
+        ({"says": {"offer.sell": "all"}}, "says.offer.sell: 'all'"),
+        ({"scale": 0.0}, "scale"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(hanse.UserError, match=message):
+        hanse.run(hanse.Experiment(mechanism="fedavg", behaviour={"deviant": {"clients": [0], **options}}))
+
+
+def test_fields_of_the_questions_that_mechanisms_ask() -> None:
+    assert fields_of("declare") == {"cost": float, "eagerness": float}
+    assert fields_of("offer") == {"sell": bool}
+    assert fields_of("bid") == {"tiers": list}
+    assert fields_of("a question of one's own") == {}

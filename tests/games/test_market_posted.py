@@ -1,0 +1,90 @@
+"""Posted prices: the buyer's set against brute force, and what lies bring beside eq. (10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from hanse.games.market import Market, best_imports, prices, social_welfare, utilities_of
+from hanse.games.market_numbers import gain
+from hanse.games.market_posted import Tariff, best_purchase, posted_imports
+
+
+def random_market(draw: np.random.Generator, m: int = 8) -> Market:
+    """A market of the paper's ranges; four in five clients buy."""
+    distance = np.triu(draw.uniform(0, 1, (m, m)), 1)
+    eagerness = np.where(draw.random(m) < 0.8, draw.uniform(3e5, 6e5, m), 0.0)
+    return Market.of(
+        distance + distance.T, draw.uniform(2500, 5500, m).round(), draw.uniform(0.5, 1, m), eagerness, 2.0
+    )
+
+
+def net(market: Market, i: int, chosen: tuple[int, ...], price: np.ndarray) -> float:
+    """What a set brings buyer i: eq. (2) less prices and the loss by distance."""
+    n = market.sizes
+    brings = float(gain(n[i], n[list(chosen)].sum(), market.eagerness[i]))
+    return brings - sum(price[j] + market.lam * n[j] / n[i] * market.distance[i, j] for j in chosen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_buyers_set_is_the_best_by_brute_force(seed: int) -> None:
+    market, tariff = random_market(np.random.default_rng(seed)), Tariff()
+    price = tariff.price(market.sizes)
+    offers = [j for j in range(8) if market.costs[j] <= price[j]]
+    graph = posted_imports(market, tariff)
+    for i in range(8):
+        others = [j for j in offers if j != i]
+        best = max(net(market, i, s, price) for k in range(len(others) + 1) for s in combinations(others, k))
+        assert net(market, i, tuple(np.flatnonzero(graph[i])), price) == pytest.approx(best, abs=1e-9)
+
+
+def utility(market: Market, truth: Market, graph: np.ndarray, paid: np.ndarray) -> np.ndarray:
+    """True utilities, less what eq. (8) says that far models take away."""
+    apart = np.where(graph != 0, truth.similarity(slice(0, truth.size)), 0.0).sum(axis=1)
+    return utilities_of(graph, paid, truth.sizes, truth.costs, truth.eagerness) - apart
+
+
+def test_a_lie_about_cost_pays_under_eq_10_and_never_at_posted_prices() -> None:
+    """Sizes are committed, and eagerness is not declared: the cost is what is left to lie about."""
+    pays = 0
+    for seed in range(10):
+        truth, tariff = random_market(np.random.default_rng(100 + seed)), Tariff()
+        due = np.where(posted_imports(truth, tariff) != 0, tariff.price(truth.sizes)[None, :], 0.0)
+        honest = utility(truth, truth, posted_imports(truth, tariff), due)
+        marginal = utility(truth, truth, best_imports(truth), prices(truth, best_imports(truth)))
+        assert (honest >= -1e-9).all()  # nobody honest loses
+        for who in range(8):
+            for factor in (0.1, 0.5, 0.8, 1.25, 2.0, 10.0):
+                costs = truth.costs.copy()
+                costs[who] *= factor
+                said = replace(truth, costs=costs)
+                graph = posted_imports(said, tariff)
+                paid = np.where(graph != 0, tariff.price(truth.sizes)[None, :], 0.0)
+                assert utility(said, truth, graph, paid)[who] <= honest[who] + 1e-9
+                graph = best_imports(said)
+                pays += utility(said, truth, graph, prices(said, graph))[who] > marginal[who] * 1.01
+    assert pays > 20
+
+
+def test_welfare_stays_near_that_of_eq_10() -> None:
+    kept = []
+    for seed in range(40):
+        truth, tariff = random_market(np.random.default_rng(seed)), Tariff()
+        worth = []
+        for graph in (posted_imports(truth, tariff), best_imports(truth)):
+            apart = np.where(graph != 0, truth.similarity(slice(0, 8)), 0.0).sum()
+            worth.append(social_welfare(graph, truth.sizes, truth.costs, truth.eagerness) - apart)
+        kept.append(worth[0] / worth[1])
+    assert np.mean(kept) > 0.95
+
+
+def test_a_budget_is_kept_and_the_best_for_the_money_stays() -> None:
+    bought = best_purchase(100, 1e4, [300, 300], [2.0, 1.0], [0.0, 0.0], 1.0, budget=2.5)
+    assert bought.tolist() == [False, True]
+    assert not best_purchase(100, 1e4, [300, 300], [2.0, 1.0], [0.0, 0.0], 1.0, budget=0.0).any()
+    assert best_purchase(100, 1e4, [300], [0.0], [0.0], 1.0, budget=0.0).all()
+    with pytest.raises(ValueError, match="must be"):
+        best_purchase(100, 1e4, [300, 300], [2.0], [0.0, 0.0], 1.0)

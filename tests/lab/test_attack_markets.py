@@ -1,0 +1,144 @@
+"""Lies on random markets: each gain by hand or by the market's own functions, counts, bounds, and files that replay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hanse
+from hanse.cli import app
+from hanse.games.market import Market, utilities
+from hanse.games.market_posted import Tariff
+from hanse.lab.attack import small
+from hanse.lab.attack_markets import (
+    LIES,
+    Lie,
+    Rule,
+    lies,
+    random_market,
+    replay_counterexample,
+    rule_of,
+    search_markets,
+    search_these,
+    write_counterexample,
+)
+
+POSTED = Rule("posted", leaves=60)
+
+
+def market(far: float = 0.1) -> Market:
+    """One seller of 300 samples at a cost of .4, and a buyer of 100 with an eagerness of 1e4."""
+    return Market.of([[0, far], [far, 0]], [300, 100], [0.4, np.inf], [0, 1e4], lam=1.0)
+
+
+def test_a_seller_that_says_more_is_paid_more_until_it_is_audited() -> None:
+    price = 0.5 + 0.1 * 300 / 1000
+    honest = Rule("posted").worth(market(), market())
+    # the buyer gains sqrt(1e4/100) - sqrt(1e4/400) = 5, less the price and 1 x 300/100 x .1
+    assert honest == pytest.approx([price - 0.4, 5 - price - 0.3])
+    assert Lie("size up", 0, 2.0).gain(Rule("posted"), market(), honest[0]) == pytest.approx(0.03)
+    audited = Rule("posted", leaves=1, bond=10.0)  # passes one time in two, or loses 10 tokens in 50 rounds
+    assert Lie("size up", 0, 2.0).gain(audited, market(), honest[0]) == pytest.approx(0.015 - 0.5 * 10 / 50)
+
+
+def test_a_seller_that_says_less_sells_to_a_buyer_who_would_find_it_too_far() -> None:
+    far = market(far=1.6)  # 300/100 x 1.6 = 4.8 of 5: not for .53
+    honest = Rule("posted").worth(far, far)
+    assert honest.tolist() == [0, 0]
+    lie = Lie("size down", 0, 0.5)  # sqrt(1e4/100) - sqrt(1e4/250) = 3.68 > 2.4 + .515
+    assert lie.gain(Rule("posted"), far, 0.0) == pytest.approx(0.5 + 0.1 * 0.15 - 0.4)
+    found = search_these(POSTED, "paper", [far])
+    assert (found.pays["size down"], found.touched["size down"], found.losers) == (1, 1, 0)
+    # the buyer has by what is true: 5 - .515 - 4.8 < 0, where it had nothing
+    worst = found.worst
+    assert worst is not None
+    assert worst[0].what == "size down"
+    assert Rule("posted").worth(worst[0].told(far), far, 0)[1] < 0
+
+
+def test_a_liar_at_posted_prices_buys_by_what_is_true() -> None:
+    told = replace(market(), sizes=np.array([300.0, 1.0]))
+    assert Rule("posted").trade(told, market(), 1)[0].tolist() == [[0, 0], [1, 0]]
+
+
+def test_prices_of_eq_10_are_those_of_the_market() -> None:
+    truth = random_market("paper", np.random.default_rng(1))
+    graph, paid = Rule().trade(truth, truth, None)
+    parts = (truth.distance, truth.sizes, truth.costs, truth.eagerness, truth.lam)
+    far = np.where(graph != 0, truth.similarity(slice(0, 10)), 0).sum(axis=1)
+    assert Rule().worth(truth, truth) == pytest.approx(utilities(graph, *parts) - far)
+    assert paid.shape == (10, 10)
+
+
+def test_halves_of_a_seller_earn_two_flat_parts() -> None:
+    honest = float(Rule("posted").worth(market(), market())[0])
+    halves = Lie("split", 0, 2.0).gain(Rule("posted"), market(), honest) + honest
+    # each half brings the buyer less than all, but more than it costs: both are sold, for .5 + .015, at .4 each
+    assert halves == pytest.approx(2 * (0.515 - 0.4))
+
+
+def test_what_no_answer_depends_on_is_not_tried() -> None:
+    truth = random_market("wide", np.random.default_rng(3))
+    tried = [lie for who in range(10) for lie in lies(POSTED, truth, who)]
+    assert not any(lie.what == "eagerness" for lie in tried)
+    assert {lie.factor for lie in tried if lie.what == "size up"} <= {1.05}
+    for lie in tried:
+        if lie.what == "cost":
+            price = float(Tariff().price(truth.sizes[lie.who]))
+            assert (lie.factor * truth.costs[lie.who] <= price) != (truth.costs[lie.who] <= price)
+    assert {lie.what for who in range(10) for lie in lies(Rule(), truth, who)} == set(LIES)
+
+
+def test_the_bound_of_nothing_found() -> None:
+    found = search_markets(POSTED, "paper", 2)
+    assert found.at_most("size up") == pytest.approx(1 - 0.05 ** (1 / 2))
+    assert (found.losers, found.worst) == (0, None)
+    assert 0.9 < found.welfare <= 1.01
+
+
+def test_a_counterexample_replays_to_its_gain(tmp_path: Path) -> None:
+    found = search_markets(Rule(), "wide", 1)
+    assert found.worst is not None
+    file = tmp_path / "market.json"
+    write_counterexample(file, Rule(), found.worst)
+    lie, honest, gain = replay_counterexample(file)
+    assert (lie, gain) == (found.worst[0], found.worst[2])
+    assert honest == pytest.approx(Rule().worth(found.worst[1], found.worst[1])[lie.who])
+    shown = CliRunner().invoke(app, ["attack", str(file), "--replay"])
+    assert f"{gain:+.6f} tokens a round" in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"gain": 1.0}, "gain: 1: this lie gains"),
+        ({"lie": {"what": "size up", "who": 12, "factor": 2.0}}, "lie.who: 12: must be from 0 to 9"),
+        ({"lie": {"what": "charm", "who": 0, "factor": 2.0}}, "is no counterexample"),
+        ({"market": None}, "is no counterexample"),
+    ],
+)
+def test_files_that_are_no_counterexample(change: dict[str, Any], line: str, tmp_path: Path) -> None:
+    found, file = search_markets(Rule(), "paper", 1).worst, tmp_path / "market.json"
+    assert found is not None
+    write_counterexample(file, Rule(), found)
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(hanse.UserError, match=line):
+        replay_counterexample(file)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    words = ["attack", "ipfl_posted", "--set", "sizes.proved=true", "--out", str(tmp_path)]
+    shown = CliRunner().invoke(app, [*words, "--markets", "1", "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert [one["kind"] for one in json.loads(shown.stdout)] == ["paper", "wide"]
+    for more, line in (("0", "--markets 0: must be at least 1"), ("-3", "--markets -3")):
+        assert line in str(CliRunner().invoke(app, [*words, "--markets", more]).exception)
+    with pytest.raises(hanse.UserError, match="'fedavg': has no market of models"):
+        rule_of(hanse.Experiment(**small("fedavg")))
+    assert rule_of(hanse.Experiment(**small("ipfl") | {"sizes": {"proved": True}})) == Rule(leaves=30)

@@ -1,0 +1,122 @@
+"""Gradients by blocks: in one pass as one by one, and in all that a row holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hanse.core.table import Layout
+from hanse.data import Samples
+from hanse.learning.job import Problem
+from hanse.learning.slopes import Slopes
+
+
+class Plainly(nn.Sequential):
+    """The same layers, but of a class that is run as it is."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x)
+
+
+def layers() -> list[nn.Module]:
+    found = [nn.Flatten(), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)]
+    found[1].bias.requires_grad_(False)
+    return found
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_gradients_of_all_blocks_in_one_pass_are_those_of_each(loss: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3000, 2, 3)
+    y = torch.randn(3000, 3) if loss == "mse" else torch.randint(3, (3000,))
+    # of different lengths, and so long that they do not go through at once
+    blocks = torch.randperm(3000).split([1, 7, 1500, 1492])
+    several, one_by_one = (
+        Slopes(Problem(module, Layout.of(module), loss), Samples(x, y), blocks)
+        for module in (nn.Sequential(*layers()), Plainly(*layers()))
+    )
+    assert several.problem.stack is not None
+    assert one_by_one.problem.stack is None
+    row = several.problem.layout.flatten(several.problem.module)
+    row += 0.3 * torch.rand(len(row))
+    found = several(row)
+    torch.testing.assert_close(found, one_by_one(row), rtol=1e-5, atol=1e-6)
+    assert torch.equal(found, several(row))
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Plainly])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_frozen_parameter_and_a_batch_norms_statistics_have_the_slope_of_the_loss(kind: Any, affine: bool) -> None:
+    """By central differences of PyTorch's own evaluation."""
+    torch.manual_seed(1)
+    made = layers()
+    made[2] = nn.BatchNorm1d(5, affine=affine)
+    module = kind(*made).double()
+    x, y = torch.randn(40, 2, 3).double(), torch.randint(3, (40,))
+    problem = Problem(module, Layout.of(module), "cross_entropy")
+    row = problem.layout.flatten(module).double()
+    row += 0.5 * torch.rand(len(row)).double()
+    judge = kind(*made).double().eval()
+
+    def loss(at: torch.Tensor) -> float:
+        problem.layout.load(judge, at)
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(judge(x), y))
+
+    want = torch.tensor([(loss(row + 1e-5 * e) - loss(row - 1e-5 * e)) / 2e-5 for e in torch.eye(len(row)).double()])
+    blocks = torch.arange(40).split(20)
+    found = Slopes(problem, Samples(x, y), blocks)(row).mean(0)
+    torch.testing.assert_close(found, want.double(), rtol=1e-5, atol=1e-7)
+    named = problem.layout.unflatten(found)
+    assert all(named[name].abs().min() > 1e-5 for name in ("1.bias", "2.running_mean", "2.running_var"))
+
+
+def test_statistics_of_other_norms_have_slope_zero_and_the_module_stays_as_it_was() -> None:
+    module = nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten(), nn.Linear(12, 2))
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    problem = Problem(module, Layout.of(module), "cross_entropy")
+    samples = Samples(torch.randn(6, 3, 4), torch.randint(2, (6,)))
+    found = problem.layout.unflatten(
+        Slopes(problem, samples, torch.arange(6).split(3))(torch.rand(problem.layout.size))
+    )
+    assert not found["0.running_mean"].any()
+    assert found["2.weight"].any()
+    assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
+    assert module.training
+
+
+def test_activations_one_after_another_are_followed_though_scorers_let_them_work_in_place() -> None:
+    made = [nn.Flatten(), nn.BatchNorm1d(6), nn.Tanh(), nn.ReLU(), nn.Linear(6, 4), nn.Tanh(), nn.ReLU()]
+    made.append(nn.Linear(4, 3))
+    x, y, blocks = torch.randn(50, 6), torch.randint(3, (50,)), torch.arange(50).split(10)
+    before = x.clone()
+    several, one_by_one = (
+        Slopes(Problem(module, Layout.of(module), "cross_entropy"), Samples(x, y), blocks)
+        for module in (nn.Sequential(*made), Plainly(*made))
+    )
+    assert several.problem.stack is not None
+    row = several.problem.layout.flatten(several.problem.module)
+    with torch.no_grad():
+        found, again = several(row), several(row)
+        torch.testing.assert_close(found, one_by_one(row), rtol=1e-5, atol=1e-6)
+    assert torch.equal(found, again)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.slow
+def test_a_first_gradient_does_not_import_pytorchs_compiler() -> None:
+    """``torch.func`` did, which took a second of the first round of every run with path values."""
+    program = (
+        "import sys, torch; from torch import nn; from hanse.core.table import Layout; from hanse.data import Samples;"
+        "from hanse.learning.job import Problem; from hanse.learning.slopes import Slopes;"
+        "m = nn.Sequential(nn.Flatten(), nn.Linear(2, 2)); p = Problem(m, Layout.of(m), 'cross_entropy');"
+        "s = Samples(torch.ones(4, 2), torch.zeros(4, dtype=torch.long));"
+        "Slopes(p, s, torch.arange(4).split(2))(p.layout.flatten(m)); assert 'torch._dynamo' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,200 @@
+"""Witnesses: heads that go on are cosigned, a split view and a rolled-back book raise the alarm."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from ledger_cases import closed, history, play
+
+from hanse.base.errors import UserError
+from hanse.core.entry import Transaction
+from hanse.ledger.note import cosigned_at, public_of
+from hanse.ledger.record import Head
+from hanse.ledger.store import Ledger
+from hanse.ledger.witness import (
+    Prover,
+    SplitViewError,
+    UnprovenError,
+    Witness,
+    alarms,
+    cosigned,
+    majority,
+    name_of,
+    read_witnesses,
+)
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+PUBLIC = public_of(KEY)
+TOLD = closed(history(9, 4, seed=6))
+
+
+def book(folder: Path, rounds: int, told: list[tuple[int, list[Transaction]]] = TOLD) -> Prover:
+    ledger = Ledger.open(folder, book="run", key=KEY)
+    play(ledger, told[:rounds])
+    return Prover(ledger)
+
+
+def see(witness: Witness, prover: Prover, since: int) -> str:
+    head = prover.head()
+    assert head is not None
+    return witness.see(head.note(), since, prover.proof(since), PUBLIC, now=7)
+
+
+def test_heads_that_go_on_are_cosigned(tmp_path: Path) -> None:
+    witness, ledger, since = Witness(tmp_path / "home"), Ledger.open(tmp_path / "log.jsonl", book="run", key=KEY), 0
+    prover = Prover(ledger)
+    for number, new in TOLD:
+        ledger.post(number, new)
+        for _ in range(2):  # a head that is shown again is cosigned again
+            line = see(witness, prover, since)
+            head = prover.head()
+            assert head is not None
+            assert cosigned_at(head.text, line, witness.name, witness.public) == 7
+            assert cosigned(head, [line], {"me": witness.public, "other": PUBLIC}) == ["me"]
+        since = head.count
+    assert alarms(tmp_path / "home") == []
+    assert Witness(tmp_path / "home").public == witness.public
+    assert (tmp_path / "home" / "witness.pub").read_text().strip() == witness.public.hex()
+    [kept] = (tmp_path / "home" / "heads").iterdir()
+    assert len(kept.read_text().splitlines()) == 9
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "home").rglob("*")} == {0}
+
+
+def test_a_witness_that_was_away_asks_for_a_proof_from_where_it_was(tmp_path: Path) -> None:
+    witness, early = Witness(tmp_path / "home"), book(tmp_path / "early.jsonl", 2)
+    see(witness, early, 0)
+    seen = early.head()
+    late = book(tmp_path / "late.jsonl", 9)
+    assert seen is not None
+    for since in (0, 3):
+        with pytest.raises(UnprovenError) as lacking:
+            see(witness, late, since)
+        assert lacking.value.count == seen.count
+    see(witness, late, seen.count)
+    assert alarms(tmp_path / "home") == []
+
+
+def rolled_back(tmp_path: Path) -> tuple[Prover, str]:
+    return book(tmp_path / "back.jsonl", 3), "was rolled back: "
+
+
+def another_of_the_same_size(tmp_path: Path) -> tuple[Prover, str]:
+    forged = [
+        (n, [t if i else Transaction(t.step, t.kind, t.postings, "x") for i, t in enumerate(new[:-1])])
+        for n, new in TOLD
+    ]
+    return book(tmp_path / "same.jsonl", 5, closed(forged)), "is shown with two heads of "
+
+
+def another_that_is_longer(tmp_path: Path) -> tuple[Prover, str]:
+    return book(tmp_path / "other.jsonl", 9, closed(history(9, 4, seed=8))), "is not shown to begin with the "
+
+
+@pytest.mark.parametrize("other", [rolled_back, another_of_the_same_size, another_that_is_longer])
+def test_another_book_raises_the_alarm(tmp_path: Path, other) -> None:  # type: ignore[no-untyped-def]
+    witness, true = Witness(tmp_path / "home"), book(tmp_path / "true.jsonl", 5)
+    see(witness, true, 0)
+    seen = true.head()
+    assert seen is not None
+    shown, said = other(tmp_path)
+    with pytest.raises(SplitViewError, match=said):
+        see(witness, shown, seen.count)
+    [why] = alarms(tmp_path / "home")
+    assert said in why
+    evidence = json.loads((tmp_path / "home" / "alarm.jsonl").read_text())
+    heads = [Head.read(evidence[name]) for name in ("seen", "shown")]
+    assert all(head.by(PUBLIC) for head in heads)
+    assert heads[0] == seen
+    go_on = book(tmp_path / "more.jsonl", 6)  # what goes on from what was seen is still cosigned
+    see(witness, go_on, seen.count)
+
+
+def test_what_is_no_head_of_the_operator_is_refused_without_alarm(tmp_path: Path) -> None:
+    witness, prover = Witness(tmp_path / "home"), book(tmp_path / "log.jsonl", 2)
+    head = prover.head()
+    assert head is not None
+    other = Ed25519PrivateKey.generate()
+    for note in (
+        "",
+        "hanse/run\n",
+        head.text + "\n",
+        head.signed(other).note(),
+        head.note().replace("round 1", "round 2"),
+    ):
+        with pytest.raises(ValueError, match=r"is not a head|is not signed by the operator's key"):
+            witness.see(note, 0, "", PUBLIC, now=0)
+    with pytest.raises(ValueError, match="too long"):
+        witness.see("x" * 20_000, 0, "", PUBLIC, now=0)
+    see(witness, prover, 0)
+    more = book(tmp_path / "more.jsonl", 5)
+    later = more.head()
+    assert later is not None
+    for proof in ("", "!", more.proof(head.count)[:-44], more.proof(head.count) + more.proof(head.count)):
+        with pytest.raises(SplitViewError):
+            witness.see(later.note(), head.count, proof, PUBLIC, now=0)
+    assert len(alarms(tmp_path / "home")) == 4
+
+
+def test_a_cosignature_is_of_one_head_and_one_witness(tmp_path: Path) -> None:
+    one, other = (Witness(tmp_path / name) for name in ("a", "b"))
+    prover = book(tmp_path / "log.jsonl", 2)
+    head = prover.head()
+    assert head is not None
+    line = see(one, prover, 0)
+    assert cosigned_at(head.text, line, other.name, other.public) is None
+    assert cosigned_at(head.text, line, one.name, other.public) is None
+    assert cosigned_at(head.text.replace("round 1", "round 0"), line, one.name, one.public) is None
+    assert cosigned_at(head.text, line[:-3] + "A\n", one.name, one.public) is None
+    assert cosigned_at(head.text, head.signatures[0], one.name, one.public) is None
+    assert name_of(one.public) == one.name != other.name
+
+
+def test_heads_of_receipts_are_held_against_those_that_were_seen(tmp_path: Path) -> None:
+    witness, prover = Witness(tmp_path / "home"), book(tmp_path / "log.jsonl", 3)
+    see(witness, prover, 0)
+    head = prover.head()
+    assert head is not None
+    early, longer = book(tmp_path / "early.jsonl", 2).head(), replace(head, round=head.round + 1, count=head.count + 1)
+    assert early is not None
+    for fine in (head, early, longer, replace(head, book="another", root=bytes(32))):
+        witness.compare(fine)
+    for other in (replace(head, root=bytes(32)), replace(head, round=9), replace(head, count=head.count + 1)):
+        with pytest.raises(SplitViewError, match="has two heads"):
+            witness.compare(other)
+    assert len(alarms(tmp_path / "home")) == 3
+
+
+def test_more_than_half(tmp_path: Path) -> None:
+    witnesses = [Witness(tmp_path / f"w{n}") for n in range(4)]
+    keys = {f"w{n}": w.public for n, w in enumerate(witnesses)}
+    file, lines = tmp_path / "cosigned.jsonl", []
+    early, late = book(tmp_path / "early.jsonl", 2), book(tmp_path / "late.jsonl", 4)
+    for prover, who in ((early, witnesses[:3]), (late, witnesses[:2])):
+        head = prover.head()
+        assert head is not None
+        for w in who:
+            last = early.head()
+            since = last.count if prover is late and last is not None else 0
+            lines.append({"client": 0, "head": head.note(), "cosignature": see(w, prover, since)})
+    lines += [lines[0], lines[0] | {"cosignature": "nonsense"}, lines[0] | {"head": "no head"}, {"head": 5}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said, newest, most = majority(file, keys)
+    first, second = early.head(), late.head()
+    assert first is not None
+    assert second is not None
+    assert (newest, most) == (first, 3)  # two of four are not more than half
+    assert said == {first.root.hex(): "cosigned by w0, w1, w2", second.root.hex(): "cosigned by w0, w1"}
+    assert majority(file, {"w3": keys["w3"]}) == ({}, None, 0)
+    assert majority(tmp_path / "none", keys) == ({}, None, 0)
+
+
+def test_the_file_of_witnesses(tmp_path: Path) -> None:
+    file = tmp_path / "witnesses.txt"
+    file.write_text(f"clinic {'0' * 64}\n\nfarm  {'1' * 64}\n")
+    assert read_witnesses(file) == {"clinic": bytes(32), "farm": bytes([17]) * 32}
+    for text in ("", "clinic", f"a {'0' * 64}\nb {'0' * 64}\n", f"a {'0' * 64}\na {'1' * 64}\n", f"a {'x' * 64}\n"):
+        file.write_text(text)
+        with pytest.raises(UserError, match="--witnesses"):
+            read_witnesses(file)

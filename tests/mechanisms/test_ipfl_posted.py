@@ -1,0 +1,200 @@
+"""iPFL's market at posted prices in whole runs: bills by the tariff, offers, hostile answers, what the audit finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.entry import TOKEN
+from hanse.federation.behaviour import Me
+from hanse.ledger.run_ledger import reading
+from hanse.reports.audit import audit_run
+from hanse.reports.disputes import replay
+
+
+def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
+    roles = ["trader", "buyer", "seller", "trader", "trader"]
+    return hanse.Experiment(
+        data={"clients": 5, "partition": {"alpha": 1.0}, "seed": 2},
+        model={"name": "logistic"},
+        mechanism={"name": "ipfl_posted", **more.pop("mechanism", {})},
+        train={"steps": 5, "batch_size": 16, "lr": 0.1},
+        clients={
+            "profiles": {"name": "roles", "roles": roles, "eagerness": [5e4, 5e4], "cost": [0.2, 0.4]},
+            "policy": policy,
+            "grant": 100.0,
+        },
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": rounds, "seed": 3},
+        **more,
+    )
+
+
+def records(folder: Path) -> list[dict[str, np.ndarray]]:
+    found = []
+    for file in sorted((folder / "rounds").glob("*.npz")):
+        with np.load(file) as record:
+            found.append({name: record[name] for name in record})
+    return [r for r in found if "market_units" in r]
+
+
+def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> None:
+    hanse.run(experiment(), out=tmp_path / "run")
+    rounds = records(tmp_path / "run")
+    assert len(rounds) == 3
+    assert sum(r["market_graph"].sum() for r in rounds) > 6
+    for r in rounds:
+        price = np.floor((0.5 + 0.1 * r["market_size"] / 1000) * TOKEN).astype(int)
+        assert np.array_equal(r["market_units"], r["market_graph"] * price[None, :])
+        assert not r["market_graph"][:, 1].any()  # a pure buyer's cost is infinite: it sells at no price
+        assert not r["market_eagerness"].any()  # nobody is asked for it
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds
+    assert {"offers", "payments", "true rationality", "conservation"} <= {check.name for check in audit.checks}
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Client 0 buys what it is told to, whatever is on sale."""
+
+    sellers: Any = ()
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert set(told) == {
+            "profile", "eagerness", "samples", "balance", "lam", "sellers", "sizes", "prices", "distances",
+        }  # fmt: skip
+        assert me.id not in told["sellers"]
+        return {"sellers": self.sellers if me.id == 0 else []}
+
+
+@pytest.mark.parametrize("sellers", [[0], [1], [77], [-1], [2, 2, 1]])
+def test_a_purchase_of_what_is_not_on_sale_is_void_and_told(sellers: list[int], tmp_path: Path) -> None:
+    hanse.run(experiment(policy={"name": f"{__name__}:Greedy", "sellers": sellers}), out=tmp_path / "run")
+    assert not any(r["market_graph"].any() for r in records(tmp_path / "run"))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["refused"] for line in lines] == [1, 1, 1, 0]  # after the last training there is no market
+
+
+def test_the_same_offer_twice_is_bought_once(tmp_path: Path) -> None:
+    hanse.run(experiment(policy={"name": f"{__name__}:Greedy", "sellers": [2, 2]}), out=tmp_path / "run")
+    for r in records(tmp_path / "run"):
+        assert r["market_graph"][0].tolist() == [0, 0, 1, 0, 0]
+
+
+def test_a_bought_model_that_was_not_on_sale_fails_the_audit(tmp_path: Path) -> None:
+    hanse.run(experiment(), out=tmp_path / "run")
+    file = sorted((tmp_path / "run" / "rounds").glob("*.npz"))[0]
+    with np.load(file) as record:
+        arrays = {name: record[name] for name in record}
+    for name, value, check in (("market_tariff", [0.4, 0.1], "payments"), ("market_cost", np.inf, "offers")):
+        changed = dict(arrays)
+        changed[name] = np.full_like(arrays[name], value) if np.isscalar(value) else np.array(value)
+        np.savez(file, **changed)
+        failed = {c.name for c in audit_run(tmp_path / "run").checks if not c.holds}
+        assert {check, "records"} <= failed
+
+
+def test_a_size_lie_gains_little_where_it_captured_the_market(tmp_path: Path) -> None:
+    """Under eq. (10) the same lie more than doubles what the liar holds (docs/mechanisms/ipfl.md)."""
+    lie = {"liar": {"clients": [0], "size": 6.7}}
+    gained = {}
+    for mechanism in ("ipfl", "ipfl_posted"):
+        made = [
+            hanse.run(experiment(rounds=6, mechanism={"name": mechanism}, behaviour=b)).metrics[-1]["balance/client/0"]
+            for b in ({}, lie)
+        ]
+        gained[mechanism] = made[1] - made[0]
+    assert gained["ipfl"] > 20
+    assert gained["ipfl_posted"] < 5
+
+
+def test_wrong_tariffs() -> None:
+    for options in ({"flat": -1.0}, {"per_thousand": float("nan")}, {"flat": "much"}, {"pricing": "marginal"}):
+        with pytest.raises(UserError, match="mechanism"):
+            hanse.run(experiment(mechanism=options))
+
+
+@dataclass(frozen=True)
+class TakesAll:
+    """Client 0 buys all that is on sale."""
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sellers": told["sellers"] if me.id == 0 else []}
+
+
+def listed(clients: int, policy: Any = "loyal", mechanism: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """Clients with an eagerness and no cost of their own."""
+    return hanse.Experiment(
+        data={"clients": clients, "partition": {"alpha": 10.0}, "seed": 2},
+        model={"name": "logistic"},
+        mechanism={"name": "ipfl_posted", **(mechanism or {})},
+        train={"steps": 1, "batch_size": 16, "lr": 0.1},
+        clients={"profiles": {"name": "listed", "eagerness": [5e4] * clients}, "policy": policy},
+        run={"rounds": 2},
+        **more,
+    )
+
+
+def test_who_reports_no_samples_buys_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
+    lie = {"liar": {"clients": [0], "size": 0.0}}
+    hanse.run(experiment(policy={"name": f"{__name__}:TakesAll"}, behaviour=lie), out=tmp_path / "run")
+    rounds = records(tmp_path / "run")
+    assert len(rounds) == 3
+    for r in rounds:
+        assert r["market_size"][0] == 0
+        assert not r["market_graph"].any()
+
+
+def test_a_round_in_which_nobody_answers_has_no_market(tmp_path: Path) -> None:
+    hanse.run(experiment(behaviour={"dropout": {"rate": 1.0}}), out=tmp_path / "run")
+    assert not records(tmp_path / "run")
+    assert audit_run(tmp_path / "run").holds
+
+
+def test_a_bill_that_nobody_can_pay_does_not_fail_the_books(tmp_path: Path) -> None:
+    lie = {"liar": {"clients": [3], "size": 8e13}}
+    policy = {"name": f"{__name__}:TakesAll"}
+    hanse.run(listed(14, policy, {"cost": 0.1}, behaviour=lie), out=tmp_path / "run")
+    first = records(tmp_path / "run")[0]
+    assert first["market_units"][0, 3] == (2**63 - 1) // 14
+    assert not first["market_paid"][0]
+    assert audit_run(tmp_path / "run").holds
+
+
+@pytest.mark.parametrize(("cost", "sells"), [(0.1, True), (0.7, False)])
+def test_clients_without_a_cost_of_their_own_sell_by_the_mechanisms(cost: float, sells: bool, tmp_path: Path) -> None:
+    hanse.run(listed(5, mechanism={"cost": cost}), out=tmp_path / "run")  # the price is about .52
+    first = records(tmp_path / "run")[0]
+    assert np.isfinite(first["market_cost"]).tolist() == [sells] * 5
+    assert audit_run(tmp_path / "run").holds
+
+
+def test_a_payment_says_that_its_price_was_posted(tmp_path: Path) -> None:
+    hanse.run(listed(5, mechanism={"cost": 0.1}), out=tmp_path / "run")
+    with reading(tmp_path / "run") as ledger:
+        memos = {line.transaction.memo for line in ledger.history() if line.transaction.kind == "market"}
+    assert memos == {"posted price"}
+
+
+def test_another_tariff_than_the_settings_fails_the_audit(tmp_path: Path) -> None:
+    hanse.run(experiment(rounds=2), out=tmp_path / "run")
+    assert "settings" in {c.name for c in audit_run(tmp_path / "run").checks if c.holds}
+    file = tmp_path / "run" / "config.toml"
+    settings = file.read_text()
+    assert "\nflat = 0.5\n" in settings
+    file.write_text(settings.replace("\nflat = 0.5\n", "\nflat = 0.25\n"))
+    assert {c.name for c in audit_run(tmp_path / "run").checks if not c.holds} == {"settings"}
+
+
+def test_receipts_are_held_against_a_market_at_posted_prices(tmp_path: Path) -> None:
+    hanse.run(experiment(rounds=3), out=tmp_path / "run")
+    found = replay(tmp_path / "run", 0, tmp_path / "run" / "receipts")
+    assert (found.holds, found.records) == (True, 2)  # the markets of two rounds

@@ -1,0 +1,119 @@
+"""A mechanism put together in Python becomes a table that builds it again."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.part import Mechanism
+from hanse.mechanisms.baselines import fedavg, fedprox, local
+from hanse.mechanisms.greedyfed import greedyfed
+from hanse.mechanisms.gtflat import GTFLAT
+from hanse.mechanisms.ipfl import ipfl
+from hanse.mechanisms.mechanism_table import table_of
+from hanse.mechanisms.registry import PUBLISHED, build_mechanism
+from hanse.mechanisms.select import Greedy
+from hanse.mechanisms.train import Proximal
+from hanse.mechanisms.value import Exact, Mixture
+from hanse.mechanisms.weigh import BySamples, UniformWeights
+
+
+@dataclass(frozen=True)
+class Halved(BySamples):
+    """A part of somebody's own, in a module that can be imported."""
+
+    by: float = 2.0
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "table"),
+    [
+        (fedavg(), {"name": "fedavg"}),
+        (fedprox(5, 0.2), {"name": "fedprox", "clients_per_round": 5, "mu": 0.2}),
+        (
+            replace(fedprox(5), value=Exact(utility="accuracy")),
+            {
+                "name": "fedprox",
+                "clients_per_round": 5,
+                "value": {"name": "exact", "utility": "accuracy", "game": "average"},
+            },
+        ),
+        (
+            replace(greedyfed(), value=None, select=fedavg(3).select),
+            {"name": "greedyfed", "value": "none", "select": {"name": "uniform", "clients_per_round": 3}},
+        ),
+        (Mechanism("mine", fedavg(4).select, Proximal(0.5), UniformWeights()), {"name": "fedprox", "mu": 0.5}),
+        (replace(local(), name="alone"), {"name": "local"}),
+    ],
+)
+def test_tables(mechanism: Mechanism, table: dict[str, Any]) -> None:
+    found = table_of(mechanism)
+    assert {key: found[key] for key in table} == table
+
+
+@pytest.mark.parametrize("make", PUBLISHED)
+def test_every_published_mechanism_comes_back(make: Any) -> None:
+    made = make()
+    assert table_of(made) == {"name": make.__name__}
+    mixed = replace(made, name="somebody's", value=Mixture(budget=40, also=(20,)))
+    if made.value is None or made.standing(made.value) == ["value"]:
+        built = build_mechanism(table_of(mixed))
+        assert replace(built, name="somebody's") == mixed
+        assert [built.standing(p) for p in built.parts().values()] == [
+            mixed.standing(p) for p in mixed.parts().values()
+        ]
+
+
+def test_it_runs_like_the_table_and_goes_on(tmp_path: Path) -> None:
+    mechanism = replace(greedyfed(2), weigh=GTFLAT(strength=0.5))
+    small: dict[str, Any] = {"data": {"clients": 4}, "model": "logistic", "engine": {"train": "stacked", "threads": 1}}
+    run = hanse.run(hanse.Experiment(mechanism=mechanism, run={"rounds": 2}, **small), out=tmp_path / "run")
+    assert run.experiment.mechanism.built == mechanism
+    named = {"name": "greedyfed", "clients_per_round": 2, "weigh": {"name": "gtflat", "strength": 0.5}}
+    other = hanse.run(hanse.Experiment(mechanism=named, run={"rounds": 2}, **small))
+    assert run.table.rows.equal(other.table.rows)
+    assert hanse.resume(tmp_path / "run").experiment.mechanism.built == mechanism
+
+
+def test_parts_of_one_s_own_are_named_by_their_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("my_parts")
+    module.Halved = Halved  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_parts", module)
+    monkeypatch.setattr(Halved, "__module__", "my_parts")
+    found = table_of(replace(fedavg(), weigh=Halved(3.0)))
+    assert found["weigh"] == {"name": "my_parts:Halved", "by": 3.0}
+    assert hanse.Experiment(mechanism=found).mechanism.notes == []
+    monkeypatch.setattr(sys.modules["__main__"], "Halved", Halved, raising=False)
+    monkeypatch.setattr(Halved, "__module__", "__main__")
+    [note] = hanse.Experiment(mechanism=replace(fedavg(), weigh=Halved(3.0))).mechanism.notes
+    assert note.startswith("note: mechanism.weigh: 'Halved' is of this script or notebook")
+
+
+def test_what_no_file_can_name() -> None:
+    @dataclass(frozen=True)
+    class Inside(BySamples):
+        pass
+
+    with pytest.raises(UserError, match=r"mechanism\.weigh: .*Inside: is defined inside a function or class"):
+        hanse.Experiment(mechanism=replace(fedavg(), weigh=Inside()))
+    with pytest.raises(UserError, match=r"mechanism\.weigh\.by: function cannot be written as TOML: must be numbers"):
+        table_of(replace(fedavg(), weigh=Halved(by=lambda: 3)))  # type: ignore[arg-type]
+
+
+def test_one_part_split_in_two_is_refused() -> None:
+    market = ipfl()
+    twin = replace(market, weigh=replace(market.weigh))  # type: ignore[type-var]
+    with pytest.raises(UserError, match="must be one object in all its slots"):
+        table_of(twin)
+
+
+def test_the_nearest_has_the_most_equal_parts() -> None:
+    found = table_of(Mechanism("mine", Greedy(7), fedavg().train, BySamples(), greedyfed().value))
+    assert found == {"name": "greedyfed", "clients_per_round": 7}

@@ -1,0 +1,179 @@
+"""What a run answers, with and without a directory, and whom joining pays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.reports.contributions import contribution
+from hanse.reports.groups import SeedGroup
+from hanse.reports.statement import statement
+from hanse.runs.run_record import load_run
+
+
+def frame(rows: int = 400, seed: int = 1) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    names = np.array(["Hope", "St Mary", "General", "Riverside"])[np.arange(rows) % 4]
+    table = pd.DataFrame({"hospital": names, "age": draw.normal(size=rows), "pressure": draw.normal(size=rows)})
+    risk = table.age + table.pressure + draw.normal(size=rows)
+    return table.assign(readmitted=np.where(risk > 0, "yes", "no"))
+
+
+EXPERIMENT = hanse.Experiment(
+    data={"source": {"target": "readmitted", "client_column": "hospital"}, "client_test": 0.3},
+    model="logistic",
+    mechanism="fedavg",
+    train={"lr": 0.1},
+    run={"rounds": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
+    return hanse.run(EXPERIMENT, data=frame(), out=tmp_path_factory.mktemp("runs") / "joined", value=True)
+
+
+def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) -> None:
+    assert played.path is not None
+    record = load_run(played.path)
+    found = contribution(SeedGroup("x", (record,)))
+    assert found is not None
+    values = played.values()
+    np.testing.assert_array_equal(values.values, found.totals)
+    np.testing.assert_array_equal(values.standard_errors, found.errors)
+    assert np.isfinite(values.standard_errors).all()
+    assert values.names == found.labels
+    in_memory = hanse.run(EXPERIMENT, data=frame(), value=True)
+    assert in_memory.path is None
+    np.testing.assert_array_equal(in_memory.values().standard_errors, values.standard_errors)
+    assert str(in_memory) == str(played)
+    assert str(hanse.load(played.path)) == str(played)
+
+
+def test_a_run_shows_itself(played: hanse.Run) -> None:
+    assert repr(played).startswith("fedavg, 3 rounds, 4 clients: own accuracy ")
+    assert "St Mary" in played._repr_html_()
+    assert "text/html" in played._repr_mimebundle_()
+    plain = hanse.run(EXPERIMENT, data=frame())
+    assert "Mary" not in str(plain)
+    assert plain.plot().chart.title.startswith("Test accuracy")
+    with pytest.raises(UserError, match="values: this run valued no updates"):
+        plain.values()
+    for ask in (lambda: plain.statement(0), plain.report, plain.joining):
+        with pytest.raises(UserError, match=r"this run has no directory: give it one, hanse\.run\(\.\.\., out="):
+            ask()
+
+
+def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
+    with pytest.raises(UserError, match=r"there is no run of clients alone yet: run\.alone\(\) plays it"):
+        played.joining()
+    alone = played.alone()
+    assert alone.path == played.path / "alone"  # type: ignore[operator]
+    assert played.alone().metrics == alone.metrics  # read again, not played
+    joining = played.joining()
+    for client, gain in enumerate(joining.gains):
+        fit = statement(played.path, client).fit  # type: ignore[arg-type]
+        assert (gain.joined, gain.alone) == (fit.last, fit.alone_accuracy)
+        assert (gain.low, gain.high) == fit.difference_interval
+        assert gain.gain == pytest.approx(gain.joined - gain.alone)
+    page = played.statement("Hope")
+    assert page.headline.startswith("Hope: ")
+    assert "iframe" in page._repr_html_()
+    compared = played.compare(alone)
+    assert list(compared.to_pandas()["mechanism"]) == ["fedavg", "local"]
+    assert "fedavg" in str(compared)
+    again = hanse.load(played.path)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"alone: the data were given as an object: give them again"):
+        again.alone()
+    assert again.alone(frame()).metrics == alone.metrics
+    with pytest.raises(UserError, match="compare: must be given other runs"):
+        played.compare()
+
+
+def test_a_model_is_ready_to_predict() -> None:
+    """Batch norm and dropout predicted wrongly until somebody thought of eval()."""
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    run = hanse.run(EXPERIMENT, data=frame(), model=net)
+    model, x = run.model("Hope"), torch.randn(5, 2)
+    assert not any(module.training for module in model.modules())
+    torch.testing.assert_close(model(x)[:1], model(x[:1]))  # no sample depends on another
+
+
+@pytest.mark.slow
+def test_the_report_of_a_run(played: hanse.Run, tmp_path: Path) -> None:
+    page = played.report(tmp_path)
+    assert page.path == tmp_path / "report.html"
+    assert str(page.path) in str(page)
+
+
+# ---- whom joining pays
+
+
+def shops(rows: int = 600) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(rows, 3))
+    names = ["Bremen"] * 40 + ["Visby"] * (rows // 2 - 20) + ["Kiel"] * (rows // 2 - 20)
+    sign = np.where(np.array(names) == "Kiel", -1, 1)
+    return x, (sign * x.sum(axis=1) + 0.5 * draw.normal(size=rows) > 0).astype(int), names
+
+
+def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
+    found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], rounds=10, out=tmp_path / "runs")
+    signs = {gain.client: found.sign(gain) for gain in found.gains}
+    assert signs["Kiel"] == -1  # its customers are unlike the others'
+    assert found.clients == ("Bremen", "Kiel", "Visby")
+    kept = load_run(tmp_path / "runs" / "1-fedavg")
+    assert kept.mechanism == "fedavg"
+    table = found.to_pandas()
+    assert (table["low"] <= table["gain"]).all()
+    assert (table["gain"] <= table["high"]).all()
+    assert "fedavg" in str(found)
+    assert "Kiel" in found._repr_html_()
+
+
+def test_of_a_loss_less_is_better() -> None:
+    x = np.random.default_rng(0).normal(size=(400, 3))
+    y, who = x.sum(axis=1), ["small"] * 60 + ["large"] * 340
+    found = hanse.who_gains((x, y, who), mechanisms="fedavg", train={"lr": 0.01}, rounds=5)
+    assert found.reading.less_is_better
+    small = next(gain for gain in found.gains if gain.client == "small")
+    assert small.joined < small.alone
+    assert small.gain > 0
+    assert found.sign(small) == 1
+
+
+def test_settings_alone_and_splits_are_heeded() -> None:
+    few: dict[str, Any] = {"mechanisms": {"one": "fedavg", "two": {"name": "fedprox", "mu": 0.1}}, "rounds": 2}
+    first, second = hanse.who_gains(shops(), **few), hanse.who_gains(shops(), seed=1, **few)
+    both = hanse.who_gains(shops(), splits=2, **few)
+    assert both.mechanisms == ("one", "two")
+    for mean, a, b in zip(both.gains, first.gains, second.gains, strict=True):
+        assert (mean.gain, mean.low) == pytest.approx(((a.gain + b.gain) / 2, (a.low + b.low) / 2))
+    still = hanse.who_gains(shops(), alone={"lr": 1e-9}, **few)
+    assert still.gains[0].joined == first.gains[0].joined
+    assert [gain.alone for gain in still.gains] != [gain.alone for gain in first.gains]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"test": 0}, "test: 0: must be a share above 0 and below 1"),
+        ({"splits": 0}, "splits: 0: must be a whole number"),
+        ({"mechanisms": ["local"]}, "mechanisms: ['local']: must have one at least beside 'local'"),
+        ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two are called alike"),
+        ({"mechanisms": ["fedagv"]}, "mechanism.name: 'fedagv': no such name; did you mean 'fedavg'?"),
+        ({"metric": "acuracy"}, "eval.metrics"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.who_gains(shops(), **given)
+    assert wrong.value.lines[0].startswith(line)

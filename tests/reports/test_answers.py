@@ -1,0 +1,211 @@
+"""What reports, statements and the end of a run say first: no surer than the numbers, and in few words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forging import recorded
+from reports_cases import metric, seat, write_run
+from scipy import stats
+
+from hanse.learning.intervals import difference, wilson
+from hanse.reports.answers import answers, between, rounded
+from hanse.reports.chart import Bars
+from hanse.reports.contributions import Standings
+from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.report import write_report
+from hanse.reports.statement import statement
+from hanse.reports.statement_verdict import answer_of
+from hanse.runs.run_record import load_runs
+
+WORDS = 60
+
+
+def played(path: Path, accuracy: list[float], mechanism: str = "fedavg", **values: list[float]) -> Path:
+    """A run of one round after which every client has this accuracy on 400 test samples of its own; with ``worth`` and
+    ``error`` two of updates that were valued.
+    """
+    worth, error = values.get("worth", []), values.get("error", [])
+    rounds = range(2)
+    seats = [seat(r, c, v / 2, value_error=error[c] / 2**0.5) for r in rounds for c, v in enumerate(worth)]
+    lines = [metric(r, **{"client/test_loss": 1.0, "client/test_accuracy": float(np.mean(accuracy))}) for r in rounds]
+    changes = {"mechanism": {"name": mechanism}, "data": {"client_test": 0.2}, "run": {"rounds": 2}}
+    write_run(path, lines, seats, changes)
+    for r in rounds:
+        recorded(
+            path,
+            r,
+            test_accuracy=np.array(accuracy),
+            test_samples=np.full(len(accuracy), 400),
+            test_loss=np.full(len(accuracy), 1.0),
+        )
+    return path
+
+
+def groups(*paths: Path) -> list[SeedGroup]:
+    return group_runs(load_runs(paths))
+
+
+def words(*paths: Path) -> list[str]:
+    return " ".join(answers(groups(*paths)).lines.values()).split()
+
+
+def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path) -> None:
+    ours, alone = [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
+    run, local = played(tmp_path / "run", ours), played(tmp_path / "local", alone, "local")
+    told = answers(groups(run)).joining
+    points = 100 * (np.array(ours) - alone)
+    half = stats.t.ppf(0.975, 5) * points.std(ddof=1) / 6**0.5
+    assert told == (
+        "Joining paid for 2 of 6 clients and not for 1; 3 are unclear. "
+        f"Mean accuracy on own test data: +2 points (95 % interval {points.mean() - half:.0f} to "
+        f"{points.mean() + half:.0f})."
+    )
+    assert answers(groups(run, local)).joining == told  # the run alone may be reported on, too
+    assert answers(groups(local)).joining == "Nobody joins here: every client trains alone."
+
+
+def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
+    run = played(tmp_path / "run", [0.9] * 6)
+    found = answers(groups(run))
+    assert found.joining == "Whether joining paid is not known: there is no run of each client alone."
+    assert found.contributed == "What each contributed is not known: nobody's updates were valued."
+    assert found.next == f"Compare with training alone (hanse statement {run} --all --train-alone)."
+    assert found.picture is None
+    bare = write_run(tmp_path / "bare", [metric(0, 0.5)], changes={"run": {"rounds": 1}})
+    assert "clients kept no test data of their own" in answers(groups(bare)).joining
+    assert "client_test = 0.2" in answers(groups(bare)).next
+    stopped = write_run(tmp_path / "stopped", [metric(0, 0.5)])
+    assert answers(groups(stopped)).next == f"Let it finish (hanse resume {stopped})."
+
+
+@pytest.mark.parametrize(
+    ("worth", "error", "told", "drawn"),
+    [
+        # 5, 4.9 and 4.8 are one group, 1 and -3 one each
+        ([5.0, 4.9, 4.8, 1.0, -3.0], [0.2] * 5, "Client 0, 1 or 2 contributed most (94 % of gains). "
+         "Client 4 clearly did harm.", {"group A": 3, "group B": 1, "group C": 1}),
+        ([5.0, 1.0, 1.1], [0.1] * 3, "Client 0 contributed most (70 % of gains).", {"group A": 1, "group B": 2}),
+        # 0 is apart from 2, but 1 from neither
+        ([3.0, 2.0, 1.0], [0.5] * 3, "Client 0 or 1 contributed most (83 % of gains).",
+         {"may be the highest": 2, "surely not the highest": 1}),
+        ([3.0, 2.0, 1.0], [9.0] * 3, "No client clearly contributed most.", {"may be the highest": 3}),
+        ([3.0, 2.0, 1.0], [0.1] * 3, "Client 0 contributed most (50 % of gains).", {"contribution": 3}),
+    ],
+)  # fmt: skip
+def test_who_contributed_is_said_and_drawn_in_groups(
+    worth: list[float], error: list[float], told: str, drawn: dict[str, int], tmp_path: Path
+) -> None:
+    path = played(tmp_path / "run", [0.8] * 6, "greedyfed", worth=worth, error=error)
+    found = answers(groups(path))
+    assert found.contributed == told
+    assert found.picture is not None
+    marks = found.picture.marks
+    assert isinstance(marks, Bars)
+    assert {series.name: int(np.isfinite(series.values).sum()) for series in marks.series} == drawn
+    for series in marks.series:  # whiskers are 95 % intervals
+        assert series.errors is not None
+        np.testing.assert_allclose(series.errors[np.isfinite(series.values)], 1.96 * error[0])
+    assert sum(np.isfinite(series.values) for series in marks.series).tolist() == [1] * len(worth)
+
+
+def test_any_two_clients_of_different_groups_can_be_told_apart() -> None:
+    draw = np.random.default_rng(0)
+    several = 0
+    for _ in range(50):
+        n = int(draw.integers(2, 9))
+        found = Standings(np.arange(n), draw.normal(0, 3, n), draw.uniform(0.1, 1, n), np.zeros((n, 0)))
+        parts = found.groups()
+        assert sorted(np.concatenate(parts).tolist()) == list(range(n))
+        several += len(parts) > 1
+        for g, part in enumerate(parts):
+            others = {c for other in parts[:g] + parts[g + 1 :] for c in other.tolist()}
+            for client in part.tolist():
+                assert not others & set(found.tied(client).tolist())
+            above = [found.totals[parts[g - 1]].min()] if g else []
+            assert all(least > found.totals[part].max() for least in above)
+    assert several > 10
+
+
+def test_the_best_experiment_is_named(tmp_path: Path) -> None:
+    worse = played(tmp_path / "a", [0.6] * 6)
+    better = played(tmp_path / "b", [0.9] * 6, "greedyfed", worth=[5.0, 1.0], error=[0.1, 0.1])
+    played(tmp_path / "local", [0.7] * 6, "local")
+    found = answers(groups(worse, better))
+    assert found.joining.startswith("With greedyfed, joining paid for all 6 clients.")
+    assert found.contributed.startswith("In greedyfed client 0 contributed most (83 % of gains).")
+
+
+def test_the_page_begins_with_the_answers_in_few_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # drawing takes seconds
+    worth, error = [5.0, 4.9, 4.8, 4.7, -2.0, -3.0], [0.2] * 6
+    path = played(tmp_path / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], "greedyfed", worth=worth, error=error)
+    played(tmp_path / "local", [0.7, 0.7, 0.9, 0.8, 0.8, 0.8], "local")
+    assert 30 < len(words(path)) <= WORDS
+    text = write_report([path], tmp_path / "out").read_text().partition("<body>")[2]
+    places = [text.index(line) for line in answers(groups(path)).lines]
+    picture = text.index('id="plot-1"')
+    assert places == sorted(places)
+    assert places[-1] < picture < text.index("In greedyfed no client has clearly the highest value")
+    assert "Files: figures/answer<" in text
+    assert (tmp_path / "out" / "figures" / "answer.csv").read_text().startswith("series,label,sum of its Shapley value")
+
+
+def test_numbers_have_the_digits_that_their_errors_bear() -> None:
+    assert [rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(8.93, 0.4, sign=True)] == [
+        "0.7",
+        "-9",
+        "+8.9",
+    ]
+    assert [
+        rounded(0.7034),
+        rounded(1234.5),
+        rounded(85.333, most=2),
+        rounded(0.0),
+        rounded(-0.04, 1.0, sign=True),
+    ] == [
+        "0.703",
+        "1234",
+        "85",
+        "0.00",
+        "0",
+    ]
+    assert between(-8.9, 12.9) == "-22 to 4"
+
+
+@pytest.mark.parametrize(
+    ("model", "economy", "answer"),
+    [(1, None, "yes"), (1, 0, "yes"), (0, -1, "no"), (-1, 1, "mixed"), (0, None, "even"), (None, None, "unknown")],
+)
+def test_one_gain_without_a_loss_pays(model: int | None, economy: int | None, answer: str) -> None:
+    assert answer_of(model, economy) == answer
+
+
+def test_a_statement_begins_with_at_most_sixty_words(tmp_path: Path) -> None:
+    worth, error = [5.0, 4.9, 4.8, 1.0, 0.5, -3.0], [0.2] * 6
+    run = played(tmp_path / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], "greedyfed", worth=worth, error=error)
+    played(tmp_path / "local", [0.7, 0.8, 0.9, 0.8, 0.79, 0.81], "local")
+    found = [statement(run, client) for client in range(6)]
+    for one in found:
+        said = " ".join([one.verdict.headline, *(f"{about}: {told}" for about, told in one.short.items())])
+        assert len(said.split()) <= WORDS
+    low, high = (100 * end for end in difference(0.9, wilson(0.9, 400), 0.7, wilson(0.7, 400)))
+    assert found[0].short == {
+        "Its model": f"accuracy on its own test data 90 %, alone 70 %. The difference is between +{low:.0f} and "
+        f"+{high:.0f} points (95 %).",
+        "Its contribution": "31 % of what all gave; number 1 of 6, perhaps 1 to 3.",
+        "What next": "stay in.",
+    }
+    assert found[2].short["What next"] == "ask for a personal mechanism, such as ditto, or train alone."
+    assert found[3].short["What next"] == "decide by what taking part costs."  # 400 samples are not few
+
+
+def test_a_run_alone_that_lies_beside_counts_only_if_it_trained_for_as_long(tmp_path: Path) -> None:
+    run, longer = played(tmp_path / "run", [0.9] * 6), played(tmp_path / "local", [0.7] * 6, "local")
+    assert "joining paid for all 6 clients" in answers(groups(run)).joining.lower()
+    config = (longer / "config.toml").read_text()
+    (longer / "config.toml").write_text(config.replace("rounds = 2", "rounds = 3"))
+    assert "there is no run of each client alone" in answers(groups(run)).joining
+    assert "alone 70 %" in statement(run, 0, alone=longer).short["Its model"]  # by name it may be any
