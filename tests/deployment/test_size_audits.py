@@ -185,7 +185,7 @@ def test_between_real_nodes_the_liar_is_slashed_to_the_unit(tmp_path: Path) -> N
     finally:
         net.down()
     run = tmp_path / "run"
-    assert kinds(run) == {"grant", BOND, RETURNED, KEPT}
+    assert kinds(run) == {"close", "grant", BOND, RETURNED, KEPT}
     with open_ledger(run) as ledger:
         assert ledger.verify().ok
         held = dict(ledger.balances())

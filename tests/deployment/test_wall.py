@@ -385,7 +385,7 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
     assert len(metrics(tmp_path / "run")) == exp.run.rounds
     local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
     assert torch.equal(local.table.rows, state.table.rows)
-    assert local.book == state.book  # balances, and the head of the chain over all postings
+    assert replace(local.book, peaks=()) == replace(state.book, peaks=())  # closes have hashes of the engine's records
     assert "hanse: this node runs whatever app the SuperLink sends it" in net.processes.log("node0").splitlines()[0]
     for place in ("participants", "flwr", "keys", "logs", "proxy"):
         found = [p for p in (net.folder / place).rglob("*") if p.is_file()]
