@@ -1,5 +1,5 @@
-"""What the documentation site needs beside MkDocs: MathML instead of a script, tables of the experiment's keys,
-sections of CONTRIBUTING.md, and a place in the menu for every page.
+"""What the documentation site needs besides MkDocs: MathML instead of a script, tables of the experiment's keys
+and of parts, and a place in the menu for every page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
 TABLES = re.compile(r"^<!-- (keys|parts|recipes): (\w+) -->$", re.MULTILINE)
-GUIDE = re.compile(r"^<!-- contributing: (.+) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -37,19 +36,10 @@ def _names(entries: Any) -> Iterator[str]:
             yield from _names(entry)
 
 
-def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
-    """Put in what is made of other files: tables of the code, and sections of CONTRIBUTING.md."""
-    guide = (Path(config.docs_dir).parent / "CONTRIBUTING.md").read_text()
-    markdown = GUIDE.sub(lambda found: section(guide, found[1]), markdown)
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put in the tables that are made from the code."""
     makers = {"keys": keys, "parts": parts, "recipes": recipes}
     return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown)
-
-
-def section(guide: str, title: str) -> str:
-    """Return a section of CONTRIBUTING.md with its heading, its links as seen from the folder of these pages."""
-    begin = guide.index(f"\n## {title}\n") + 1
-    end = guide.find("\n## ", begin)
-    return guide[begin : end if end >= 0 else None].replace("](docs/", "](").rstrip()
 
 
 def keys(section: str) -> str:
