@@ -88,6 +88,10 @@ class Witness:
         """The name of its key, which follows from the key."""
         return name_of(self.public)
 
+    def sign(self, statement: bytes) -> bytes:
+        """Return the signature (Ed25519, 64 bytes) of its key under a statement that cannot be taken for a head."""
+        return self._key.sign(statement)
+
     def see(self, note: str, since: int, proof: str, operator: bytes, now: int) -> str:
         """Take in a head, and return the line with the cosignature under it.
 
