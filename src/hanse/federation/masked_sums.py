@@ -26,7 +26,7 @@ from hanse.core.port import Closing, Federation, Mask, Masked, Reply, Request, R
 from hanse.federation import masks
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import COUNTS, SAID
-from hanse.federation.masker import digest
+from hanse.federation.masker import FRESH, digest
 from hanse.federation.secure_sums import MOST_CHANGE, OTHER_STARTS, STEPS, SecureSums, mean_of, too_few
 
 LOG = logging.getLogger("hanse.federation")
@@ -220,7 +220,10 @@ class _Round:
             for group in self.groups if not group.failed for c in group.clients
         }  # fmt: skip
         for client, said in self._step("keys", values).items():
-            self._of(client).keys[client] = said.values  # type: ignore[assignment]
+            if all(masks.is_key(bytes.fromhex(str(said.values[what]))) for what in FRESH):
+                self._of(client).keys[client] = said.values  # type: ignore[assignment]
+            else:
+                self._of(client).refused[client] = "its keys are none, or such that everybody agrees on the same"
 
     def _shares(self) -> None:
         """Hand the keys around, and ask for shares."""

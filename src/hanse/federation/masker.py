@@ -47,6 +47,7 @@ MEMBERS = "members.txt"  # in the participant's folder
 STATE, WORDS = "masking.json", "masked.npz"
 NONE = torch.zeros(0, dtype=torch.int64)
 LEAST = 3
+FRESH = ("sealing", "masking")  # a member's keys of one round
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,10 @@ class Masker:
                 raise WireError(
                     f"client {c} has not signed these keys for this round, group and model: it was told something else"
                 )
-        for what in ("identity", "sealing", "masking"):
+        wrong = [c for c, said in keys.items() for what in FRESH if not masks.is_key(bytes.fromhex(said[what]))]
+        if wrong:
+            raise WireError(f"client {wrong[0]}: a key with which everybody agrees on the same")
+        for what in ("identity", *FRESH):
             if len({said[what] for said in keys.values()}) < len(keys):
                 raise WireError(f"two members of the group have the same {what} key")
 

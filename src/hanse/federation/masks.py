@@ -108,6 +108,15 @@ def agreed(private: bytes, peer: bytes, purpose: bytes) -> bytes:
     return HKDF(SHA256(), 32, salt=None, info=b"hanse masks 1 " + purpose).derive(shared)
 
 
+def is_key(peer: bytes) -> bool:
+    """Say whether 32 bytes are a public key with which one agrees on a key of one's own, and not on that of all."""
+    try:
+        agreed(bytes(SECRET), peer, b"")
+    except ValueError:
+        return False
+    return True
+
+
 def is_signed(statement: bytes, signature: bytes, by: bytes) -> bool:
     """Say whether a signature (Ed25519) under a statement is that of a public key."""
     try:
