@@ -47,7 +47,7 @@ CASTS: dict[str, dict[str, Any]] = {
 def experiment(cast: str, seed: int, samples: int, **train: Any) -> hanse.Experiment:
     return hanse.Experiment(
         data={"clients": CLIENTS, "client_test": 0.5, "seed": seed,
-              "partition": {"name": "iid", "samples_per_client": 2 * samples}},
+              "partition": {"name": "iid", "samples_per_client": 2 * samples, "min_samples": 1}},
         model={"name": "mlp", "hidden": [64], "activation": "tanh"},
         mechanism={"name": "fedavg", "select": "everyone"}, train=train,
         engine={"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"}, run={"seed": seed}, **CASTS[cast],
@@ -87,13 +87,18 @@ def held(data: Any, client: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, T
     return found[0], found[1]
 
 
+def shown(pairs: list[tuple[float, float]]) -> str:
+    """Return the means of pairs of figures."""
+    return ", ".join(f"{figure:.2f}" for figure in np.mean(pairs, 0))
+
+
 def members(seeds: list[int]) -> None:
     print("| what is seen | " + " | ".join(f"round {r}: loss, fall" for r in (1, 5, 10)) + " |\n|---|---|---|---|")
     for cast in CASTS:
         scores: dict[int, list[tuple[float, float]]] = {1: [], 5: [], 10: []}
         for seed in seeds:
             for r, one, data in played(cast, seed, 10, epochs=5, batch_size=10, lr=0.1):
-                if r + 1 not in scores:
+                if r not in scores:
                     continue
                 problem, start = one.view.judge.problem, one.view.table.rows[0]
                 for client, row in zip(one.view.trained.seats.client.tolist(), one.view.trained.rows, strict=True):
@@ -101,8 +106,8 @@ def members(seeds: list[int]) -> None:
                     after = [-losses(problem, row, *part) for part in (mine, others)]
                     before = [-losses(problem, start, *part) for part in (mine, others)]
                     fall = [a - b for a, b in zip(after, before, strict=True)]
-                    scores[r + 1].append((auc(*after), auc(*fall)))
-        cells = " | ".join("%.2f, %.2f" % tuple(np.mean(scores[r], 0)) for r in scores)
+                    scores[r].append((auc(*after), auc(*fall)))
+        cells = " | ".join(shown(scores[r]) for r in scores)
         print(f"| {cast} | {cells} |", flush=True)
 
 
@@ -121,7 +126,7 @@ def over_rounds(seeds: list[int]) -> None:
                 same = torch.cdist(steps, steps) == 0  # members of one group have the same mean
                 together += same.double()
                 totals += torch.diag(same.sum(1).double()) @ steps
-                if r + 1 not in scores:
+                if r not in scores:
                     continue
                 # sums of groups = sum of members' means, by least squares towards the mean of all
                 mean = totals.sum(0) / together.sum(0).sum()
@@ -131,14 +136,12 @@ def over_rounds(seeds: list[int]) -> None:
                 own = found - found.mean(0)
                 if cast == "nothing":
                     truths.setdefault(seed, []).append(own)
-                true = truths[seed][after.index(r + 1)]
+                true = truths[seed][after.index(r)]
                 for client in range(CLIENTS):
                     points = [-aligned(problem, start, own[client].float(), *part) for part in held(data, client)]
                     cosine = functional.cosine_similarity(own[client], true[client], dim=0)
-                    scores[r + 1].append((auc(*points), float(cosine)))
-        print(
-            f"| {cast} | " + " | ".join("%.2f, %.2f" % tuple(np.mean(scores[r], 0)) for r in after) + " |", flush=True
-        )
+                    scores[r].append((auc(*points), float(cosine)))
+        print(f"| {cast} | " + " | ".join(shown(scores[r]) for r in after) + " |", flush=True)
 
 
 def aligned(problem: Any, row: Tensor, step: Tensor, x: Tensor, y: Tensor) -> Tensor:

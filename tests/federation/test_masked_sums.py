@@ -17,7 +17,7 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 from hanse.core.port import ClientInfo, Mask, Masked, Reply, Request, Roster, Train, Trained
 from hanse.federation import masks
 from hanse.federation.codec import WireError, pack, unpack
-from hanse.federation.masked_sums import Group, MaskedSums
+from hanse.federation.masked_sums import MaskedSums
 from hanse.federation.masker import Masker, Trusted
 from hanse.federation.secure_sums import Secured, SecureSums, in_words
 from hanse.ledger.witness import Witness
@@ -420,19 +420,24 @@ def test_shares_that_do_not_give_the_secret_are_the_dealers(tmp_path: Path) -> N
     assert all("client 2 dealt shares that do not give what it had signed" in why for why in got.values())
 
 
-def test_a_sum_beyond_its_members_bounds_is_refused() -> None:
-    group = Group([0, 1, 2], 3)
-    words = np.zeros((3, P + 5), np.uint64)
-    words[:, -1], words[:, P] = 1, 1
-    words[0, 0] = 2**40
-    keys = [bytes([i]) * 32 for i in range(3)]
-    group.keys = {i: {"masking": masks.public(keys[i]).hex(), "seed": ""} for i in range(3)}
-    group.samples = {0: 1.0, 1: 1.0, 2: 1.0}
-    from hanse.federation.masked_sums import _plausible
+@pytest.mark.parametrize(("place", "word"), [(0, 2**40), (P + 1, -1), (P + 2, 2**62), (P + 3, 4)])
+def test_a_sum_beyond_what_members_may_send_is_refused(place: int, word: int, tmp_path: Path) -> None:
+    """A member that masks well, but not what it should: the sum shows it, and not whose it was."""
+    here = nodes(tmp_path, 3)
+    masker = here.maskers[1]
 
-    group.masked = dict(enumerate(words))
-    found = _plausible(group, torch.from_numpy(words.sum(0).view(np.int64)))
-    assert "changes a number of the model by 1365; at most 64 is allowed" in str(found)
+    def answer(one: Masker, round: int, task: Mask) -> Masked:
+        if one is not masker or task.name != "sum":
+            return Nodes.answer(here, one, round, task)
+        one.before_sum(round, task)
+        words = in_words(update(1).results[0], START)  # type: ignore[arg-type]
+        words[place] = word
+        return one.sum(round, words, 2.0)
+
+    here.answer = answer  # type: ignore[method-assign]
+    why = refusals(played(here, 3))
+    assert len(why) == 3
+    assert "is beyond what members may send: one of the clients [0, 1, 2]" in why[0]
 
 
 def test_too_few_for_a_group_are_not_asked(tmp_path: Path) -> None:

@@ -27,7 +27,17 @@ from hanse.federation import masks
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import COUNTS, SAID
 from hanse.federation.masker import FRESH, digest
-from hanse.federation.secure_sums import MOST_CHANGE, OTHER_STARTS, STEPS, SecureSums, mean_of, too_few
+from hanse.federation.secure_sums import (
+    LOSS_STEPS,
+    MOST_CHANGE,
+    MOST_LOSS,
+    MOST_STEPS,
+    OTHER_STARTS,
+    STEPS,
+    SecureSums,
+    mean_of,
+    too_few,
+)
 
 LOG = logging.getLogger("hanse.federation")
 LONGEST_REASON = 1000
@@ -97,13 +107,14 @@ def opened(group: Group) -> Tensor | str:
 def _plausible(group: Group, words: Tensor) -> Tensor | str:
     """Return a sum's words if its counts are what its members said in the clear and its numbers within their bounds."""
     survivors = sorted(group.masked)
-    samples, _, _, told, members = words[-COUNTS:].tolist()
+    samples, steps, loss, told, members = words[-COUNTS:].tolist()
     said = sum(int(group.samples[i]) for i in survivors)
-    if (samples, members) != (said, len(survivors)) or not 0 <= told <= members:
+    if (samples, members) != (said, len(survivors)):
         return f"its group's sum is of {members} members and {samples} samples: {len(survivors)} and {said} were said"
-    most = float(words[:-COUNTS].double().abs().max()) / (STEPS * max(samples, 1)) if len(words) > COUNTS else 0.0
-    if most > MOST_CHANGE:
-        return f"the mean of its group changes a number of the model by {most:.4g}; at most {MOST_CHANGE:g} is allowed"
+    most = float(words[:-COUNTS].double().abs().max()) / (STEPS * max(samples, 1))
+    bounded = 0 <= steps <= members * MOST_STEPS and abs(loss) <= MOST_LOSS * LOSS_STEPS * samples
+    if most > MOST_CHANGE or not bounded or not 0 <= told <= members:
+        return f"the sum of its group is beyond what members may send: one of the clients {survivors} sent too much"
     return words
 
 
