@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hanse.base.errors import UserError
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.federation.secure_sums import (
     MOST_CHANGE,
@@ -18,6 +19,8 @@ from hanse.federation.secure_sums import (
     SecureSums,
     in_words,
 )
+from hanse.runs.rehearsal import small_experiment
+from hanse.runs.setup import build
 
 START = torch.linspace(-1, 1, 5)
 
@@ -57,6 +60,16 @@ def test_groups_have_at_least_their_size_and_everybody(clients: int, group: int)
         assert sorted(np.concatenate(groups).tolist()) == list(range(clients))
         assert all(group <= len(one) < 2 * group for one in groups)
     assert SecureSums(group).groups(1, np.arange(clients)[::-1], 2)[0].tolist() == made[2][0].tolist()
+
+
+def test_groups_that_stay_the_same() -> None:
+    fixed, clients = SecureSums(3, regroup=False), np.arange(20)
+    first = [one.tolist() for one in fixed.groups(1, clients, 0)]
+    assert [one.tolist() for one in fixed.groups(1, clients, 9)] == first
+    assert [one.tolist() for one in SecureSums(3).groups(1, clients, 9)] != first
+    values = {"name": "fedavg", "value": "group_path"}
+    with pytest.raises(UserError, match="regroup: false: 'group_path' tells members apart by groups that change"):
+        build(small_experiment(values, federation={"secure": {"regroup": False}}))
 
 
 def test_the_average_by_samples_is_the_same_and_no_update_is_seen() -> None:

@@ -229,7 +229,7 @@ class Masker:
                 went out the last time.
             samples: what is said of the samples; not read if ``words`` is None.
         """
-        with self._changing() as state:
+        with self._changing(durable=True) as state:
             self._next(state, "ready", round)
             if words is None:
                 with np.load(self.folder / WORDS, allow_pickle=False) as file:
@@ -262,7 +262,7 @@ class Masker:
                 of the same updates.
         """
         survivors = sorted(self._read(task)["survivors"])
-        with self._changing() as state:
+        with self._changing(durable=True) as state:
             if not (state.step == "open" and state.survivors == survivors and state.round == round):
                 self._next(state, "sum", round)
             members = {int(c) for c in state.shares}
@@ -346,8 +346,13 @@ class Masker:
         return [share.hex() for share in shares]
 
     @contextmanager
-    def _changing(self) -> Iterator[State]:
-        """Yield the state, alone, and keep it at the end; what raises keeps nothing."""
+    def _changing(self, durable: bool = False) -> Iterator[State]:
+        """Yield the state, alone, and keep it at the end; what raises keeps nothing.
+
+        Args:
+            durable: whether it must be on the disk before the step is answered. If a power cut takes the state of the
+                other steps away, the node only drops out of the round.
+        """
         path = self.folder / STATE
         with os.fdopen(os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -356,4 +361,4 @@ class Masker:
             except (ValueError, TypeError):
                 raise WireError(f"{path}: is damaged; nothing is masked in this run any more") from None
             yield state
-            write_whole(path, json.dumps(dataclasses.asdict(state)), durable=True, private=True)
+            write_whole(path, json.dumps(dataclasses.asdict(state)), durable=durable, private=True)

@@ -353,7 +353,8 @@ class Node:
         request = unpack(message, held)
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
-        self._keep(held | dict(message.arrays))
+        if message.arrays:
+            self._keep(held | dict(message.arrays))
         # data may grow from round to round; the change is noted and the round goes on
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:

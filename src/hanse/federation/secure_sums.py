@@ -1,8 +1,8 @@
 """Secure sums: the server learns the sum of a group's updates, and no single update.
 
 ``[federation] secure = { group = 3 }`` turns it on. Who is asked to train is put into groups of at least ``group``
-members, drawn anew every round; a group's updates come to the server as one sum, weighted by the numbers of samples, in
-whole numbers of 2^-28. A group of which too few members answer (:meth:`SecureSums.least`) is never summed.
+members, by default drawn anew every round; a group's updates come to the server as one sum, weighted by the numbers of
+samples, in whole numbers of 2^-28. A group of which too few members answer (:meth:`SecureSums.least`) is never summed.
 
 On a network members mask what they send (:mod:`hanse.federation.masked_sums`). In a simulation nobody has to: all
 clients are in this process, and masks that cancel leave the same whole numbers. :class:`Secured` wraps its federation,
@@ -46,9 +46,12 @@ class SecureSums:
 
     Attributes:
         group: the least members of a group, from 3: in a pair each would know the other's update.
+        regroup: whether groups are drawn anew every round. Values of members need that, and over some ten rounds such
+            sums tell each member's mean update. If not, the same clients are always in the same groups.
     """
 
     group: Annotated[int, Field(ge=3, le=MOST_MEMBERS)] = 3
+    regroup: bool = True
 
     def least(self, size: int) -> int:
         """Return how many of a group's members must answer for its sum to be opened.
@@ -79,7 +82,7 @@ class SecureSums:
         count = len(clients) // self.group
         if not count:
             return []
-        order = stream(seed, "secure sums", round=round).permutation(np.sort(clients))
+        order = stream(seed, "secure sums", round=round if self.regroup else 0).permutation(np.sort(clients))
         return [np.sort(part) for part in np.array_split(order, count)]
 
 

@@ -59,6 +59,7 @@ from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, unmet_needs
+from hanse.mechanisms.value import GroupPath
 from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
 from hanse.rounds.grants import Vesting
@@ -280,6 +281,8 @@ def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     if section.secure is None:
         return []
     lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
+    if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
+        lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
         for key, given, wrong, why in (
