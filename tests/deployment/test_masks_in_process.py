@@ -163,3 +163,13 @@ def test_nodes_with_processes_of_their_own_have_the_sums_of_a_simulation(tmp_pat
         net.down()
     assert torch.equal(hanse.run(exp).table.rows, final(tmp_path / "run").table.rows)
     assert [m["answered"] for m in metrics(tmp_path / "run")] == [3]
+
+
+def test_a_server_that_is_set_back_a_round_gets_the_same_sums_again(tmp_path: Path) -> None:
+    exp = experiment(4)
+    grid = grid_of(exp, tmp_path)
+    run = over_flower(exp, tmp_path, grid)
+    max((tmp_path / "run" / "checkpoints").glob("*.safetensors")).unlink()
+    again = over_flower(exp, tmp_path, grid)
+    assert [m["answered"] for m in again.metrics] == [4, 4]
+    assert torch.equal(run.table.rows, again.table.rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -476,3 +477,19 @@ def test_what_is_sealed_cannot_be_changed() -> None:
     assert masks.unseal(bytes(32), sealed) == b"two shares"
     with pytest.raises(ValueError, match="changed on its way"):
         masks.unseal(bytes(32), bytes([sealed[0] ^ 1]) + sealed[1:])
+
+
+def test_of_two_openings_at_once_one_is_answered(tmp_path: Path) -> None:
+    here = nodes(tmp_path, 4, lost=dict.fromkeys(range(4), "open"))
+    played(here, 4)
+    masker, told = here.maskers[0], [[0, 1, 2], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]]
+
+    def opening(survivors: list[int]) -> bool:
+        try:
+            masker.open(0, Mask("open", {"survivors": survivors}))
+        except WireError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(opening, told)) == 1
