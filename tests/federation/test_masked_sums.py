@@ -19,7 +19,7 @@ from hanse.core.port import ClientInfo, Mask, Masked, Reply, Request, Roster, Tr
 from hanse.federation import masks
 from hanse.federation.codec import WireError, pack, unpack
 from hanse.federation.masked_sums import MaskedSums
-from hanse.federation.masker import Masker, Trusted
+from hanse.federation.masker import Masker, Trusted, digest
 from hanse.federation.secure_sums import Secured, SecureSums, in_words
 from hanse.ledger.witness import Witness
 
@@ -346,6 +346,29 @@ def test_a_members_own_least_counts(tmp_path: Path) -> None:
     got = played(here, 4)
     assert "here it takes at least 4" in refusals(got)[0]
     assert set(rows(got)) == {1, 2, 3}
+
+
+def test_a_member_whose_group_must_stay_the_same_takes_no_other(tmp_path: Path) -> None:
+    here = nodes(tmp_path, 5)
+    for c, masker in here.maskers.items():
+        here.maskers[c] = replace(masker, trusted=replace(masker.trusted, same=True))  # type: ignore[type-var]
+    train = Train(0, 0, START)
+    said = {"least": 3, "task": digest(train)}
+
+    def grouped(clients: list[int], round: int) -> str:
+        """Return what member 0 says to the keys of a group."""
+        keys = {c: here.maskers[c].keys(round, Mask("keys", {"clients": clients, **said})).values for c in clients}
+        try:
+            here.maskers[0].shares(round, Mask("shares", {"keys": {str(c): k for c, k in keys.items()}}))
+        except WireError as wrong:
+            return str(wrong)
+        return ""
+
+    assert grouped([0, 1, 2], 0) == ""
+    assert grouped([0, 1, 2], 1) == ""
+    assert "must stay the same" in grouped([0, 1, 3], 2)
+    assert "must stay the same" in grouped([0, 1, 2, 3], 3)
+    assert grouped([0, 1, 2], 4) == ""
 
 
 def twisted(client: int, name: str, change: Callable[[Masked], Masked]) -> Callable[[int, Masked], Masked]:

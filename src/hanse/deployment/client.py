@@ -32,7 +32,7 @@ from hanse.deployment.processes import end_with_parent
 from hanse.deployment.signing import check
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.masker import MEMBERS, Trusted
+from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
@@ -109,8 +109,7 @@ def client_app(
             # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
                 job = Assignment.from_json(str(values["job"]))
-                named = home / MEMBERS
-                known = Trusted.read(named) if trusted is None and named.exists() else trusted
+                known = trusted or Trusted.named_in(home)
                 node = Node(data_of(context), job, home, policy, behaviours, loop, things, known)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]), pinned)

@@ -57,23 +57,31 @@ class Trusted:
     Attributes:
         keys: the public keys of other members, 32 bytes each, as these gave them: their ``witness.pub``.
         least: the least members of a sum, from 3.
+        same: whether its group must stay the same in all rounds of a run (``regroup = false`` of the experiment): sums
+            over groups that change tell mean updates.
     """
 
     keys: frozenset[bytes]
     least: int = LEAST
+    same: bool = False
 
     def __post_init__(self) -> None:
         if self.least < LEAST:
             raise UserError(f"least: {self.least}: must be at least {LEAST}: in a pair each knows the other's update")
 
     @staticmethod
-    def read(file: Path, least: int = LEAST) -> Trusted:
-        """Return those that a file names, a name and a key a line.
+    def read(file: Path, least: int = LEAST, same: bool = False) -> Trusted:
+        """Return those that a file names, a name and a key a line; the options are those of the class.
 
         Raises:
             UserError: it cannot be read, a line is something else, or a name or a key comes twice.
         """
-        return Trusted(frozenset(read_witnesses(file).values()), least)
+        return Trusted(frozenset(read_witnesses(file).values()), least, same)
+
+    @staticmethod
+    def named_in(home: Path) -> Trusted | None:
+        """Return those whom ``members.txt`` in a participant's folder names; None without that file."""
+        return Trusted.read(home / MEMBERS) if (home / MEMBERS).exists() else None
 
 
 @dataclass
@@ -97,6 +105,8 @@ class State:
         sent_context: its context.
         sent_samples: the samples that were said with them.
         opened: the survivors of the sum of that round that this node has helped to open; empty for none.
+        group: the keys of all members that it has been in a group with, where groups must stay the same.
+        size: how many its first group had.
     """
 
     step: str = ""
@@ -115,6 +125,8 @@ class State:
     sent_context: str = ""
     sent_samples: float = 0.0
     opened: list[int] = field(default_factory=list)
+    group: list[str] = field(default_factory=list)
+    size: int = 0
 
 
 def digest(train: Train) -> str:
@@ -319,6 +331,11 @@ class Masker:
                 raise WireError(
                     f"client {c} has not signed these keys for this round, group and model: it was told something else"
                 )
+        if trusted.same:
+            state.size = state.size or len(state.clients)
+            state.group = sorted({*state.group, *(said["identity"] for said in keys.values())})
+            if len(state.group) > state.size:
+                raise WireError("another group than in earlier rounds: this participant's must stay the same")
         wrong = [c for c, said in keys.items() for what in FRESH if not masks.is_key(bytes.fromhex(said[what]))]
         if wrong:
             raise WireError(f"client {wrong[0]}: a key with which everybody agrees on the same")
