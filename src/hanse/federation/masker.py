@@ -76,7 +76,7 @@ class Trusted:
         Raises:
             UserError: it cannot be read, a line is something else, or a name or a key comes twice.
         """
-        return Trusted(frozenset(read_witnesses(file).values()), least, same)
+        return Trusted(frozenset(read_witnesses(file, "").values()), least, same)
 
     @staticmethod
     def named_in(home: Path) -> Trusted | None:
