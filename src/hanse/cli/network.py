@@ -193,6 +193,7 @@ def join(
     from hanse.deployment.server_access import split
     from hanse.deployment.warm_process import warmed
     from hanse.ledger.note import fingerprint
+    from hanse.ledger.witness import Witness
 
     lines = list[str]()
     try:
@@ -212,6 +213,7 @@ def join(
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
+    typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
     os.environ[PINNED] = str(pinned.absolute())
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]

@@ -32,6 +32,7 @@ from hanse.deployment.processes import end_with_parent
 from hanse.deployment.signing import check
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
+from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
@@ -50,6 +51,7 @@ def client_app(
     train: str | Callable[..., Any] | None = None,
     own: Sequence[str | Callable[..., Any]] = (),
     operator: bytes | None = None,
+    trusted: Trusted | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
@@ -67,6 +69,8 @@ def client_app(
             path in a message means the one in this list, and nothing else is imported for it.
         operator: the public key of the operator whose requests are answered, 32 bytes. Default: the one that was pinned
             when the node was started (``hanse network join --operator``).
+        trusted: with whose updates the participant's may be summed (``[federation] secure``). Its updates then leave it
+            under masks alone. Default: those whom ``members.txt`` in the participant's folder names, if it is there.
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
@@ -105,7 +109,8 @@ def client_app(
             # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
                 job = Assignment.from_json(str(values["job"]))
-                node = Node(data_of(context), job, home, policy, behaviours, loop, things)
+                known = trusted or Trusted.named_in(home)
+                node = Node(data_of(context), job, home, policy, behaviours, loop, things, known)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]), pinned)
                 if values["kind"] != "letter":

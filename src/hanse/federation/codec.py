@@ -38,7 +38,8 @@ _KINDS: Mapping[str, type[Any]] = {
     for kind in (
         port.Request, port.Reply, port.Train, port.Score, port.Nearest, port.Gradient, port.Confusion, port.Ask,
         port.Test, port.Mixture, port.Trained, port.Scored, port.Counted, port.Derived, port.Confused, port.Answered,
-        port.Tested, port.CommitSize, port.SizeCommitted, port.AuditSize, port.SizeAudited, port.ClientInfo, Payload,
+        port.Tested, port.CommitSize, port.SizeCommitted, port.AuditSize, port.SizeAudited, port.Mask, port.Masked,
+        port.ClientInfo, Payload,
     )
 }  # fmt: skip
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}

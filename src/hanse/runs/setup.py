@@ -59,6 +59,7 @@ from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, unmet_needs
+from hanse.mechanisms.value import GroupPath
 from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
 from hanse.rounds.grants import Vesting
@@ -280,10 +281,17 @@ def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     if section.secure is None:
         return []
     lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
+    if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
+        lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
         for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "masks are not on the network's messages yet"),
+            (
+                "engine",
+                section.engine,
+                section.engine != "local",
+                "virtual nodes hide nothing; 'local' is equal",
+            ),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
@@ -688,8 +696,10 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
                 f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
                 "move in the round in which they were trained; allowed: 'drop'"
             )
-    if experiment.federation.secure is not None:
-        lines.append("federation.secure: on a network sums need masks, which messages do not have yet; leave it out")
+    if experiment.federation.secure is not None and experiment.federation.half_precision:
+        lines.append(
+            "federation.half_precision: true: not with federation.secure: members sign the model that was sent"
+        )
     if experiment.sizes.proved and not experiment.sizes.auditors:
         lines.append("sizes.auditors: []: on a network somebody must look at the samples: name a public key")
     if experiment.eval.model == "trained":
@@ -784,8 +794,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     federation: Federation = here if remote is None else remote
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
-    if secure is not None:
+    if secure is not None and remote is None:
         federation = Secured(federation, secure, seed, problem.layout.size)
+    elif secure is not None:
+        from hanse.federation.masked_sums import MaskedSums  # here, since it takes the package cryptography
+
+        federation = MaskedSums(federation, secure, seed, problem.layout.size)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
