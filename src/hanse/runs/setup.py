@@ -192,6 +192,12 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += _no_such_clients(acting, data.num_clients)
+    if private is not None and private.unit == "sample":
+        # the share that a step draws is of the samples with which a client joined, and pulls are no sample's gradient
+        moving = [name for name, one in acting.items() if one and type(one).holds is not Behaviour.holds]
+        lines += [f"behaviour.{name}: not with federation.private.unit 'sample': its samples change" for name in moving]
+        if (why := loop_lacks(mechanism, "plain")) is not None:
+            lines.append(f"federation.private.unit: 'sample': DP-SGD {why}")
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
