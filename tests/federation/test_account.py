@@ -34,7 +34,9 @@ def test_epsilon_is_that_of_dp_accounting(seed: int) -> None:
     rng = np.random.default_rng(seed)
     delta = 10 ** rng.uniform(-8, -2)
     if seed % 2:  # whole updates, of perhaps two levels of noise
-        releases = [Release(float(n)) for n in rng.uniform(4, 20, rng.integers(1, 3)) for _ in range(rng.integers(1, 5))]
+        releases = [
+            Release(float(n)) for n in rng.uniform(4, 20, rng.integers(1, 3)) for _ in range(rng.integers(1, 5))
+        ]
     else:  # DP-SGD, perhaps beside whole updates
         rate, noise, steps = float(rng.uniform(0.005, 0.3)), float(rng.uniform(1, 4)), int(rng.integers(1, 60))
         releases = [Release(noise, rate, steps)] * int(rng.integers(1, 4)) + [Release(9.0)] * int(rng.integers(0, 3))
@@ -62,7 +64,7 @@ def test_nothing_costs_nothing_and_more_costs_more() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize("one", [Release(1.0), Release(1.0, 0.1, 5)])
 def test_the_noise_that_a_budget_asks_for_is_enough_and_the_least(epsilon: float, one: Release) -> None:
-    noise = noise_for(epsilon, 1e-5, [one] * 6)
+    noise = noise_for(Account(epsilon, 1e-5), [one] * 6)
     cost = [
         spent(((Release(factor * noise, one.rate, one.steps), 6),), 1e-5) for factor in (1.0, 0.99)
     ]  # a percent less would be too little
@@ -71,7 +73,7 @@ def test_the_noise_that_a_budget_asks_for_is_enough_and_the_least(epsilon: float
 
 def test_a_budget_that_no_noise_meets() -> None:
     with pytest.raises(UserError, match="epsilon: 1e-05: no noise"):
-        noise_for(1e-5, 1e-15, [Release(1.0)] * 1000)
+        noise_for(Account(1e-5, 1e-15), [Release(1.0)] * 1000)
 
 
 def test_no_schedule_with_kills_and_resumes_exceeds_a_budget(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,39 +102,6 @@ def _event(releases: Counted) -> Any:
     return dp.ComposedDpEvent(events)
 
 
-def noise_for(epsilon: float, delta: float, releases: Sequence[Release]) -> float:
-    """Return the least noise with which these releases cost at most ``epsilon`` together, to one part in a thousand.
-
-    Args:
-        epsilon: the budget.
-        delta: above 0 and below 1.
-        releases: what is to be given out; their own noise is not read.
-
-    Raises:
-        UserError: no noise up to 1e6 is enough.
-
-    Examples:
-        >>> round(noise_for(8.0, 1e-5, [Release(1.0)] * 10), 2)  # ten answers
-        1.9
-    """
-
-    def fits(noise: float) -> bool:
-        return Account(epsilon, delta).affords([replace(one, noise=noise) for one in releases])
-
-    high = 1.0
-    while not fits(high):
-        high *= 2
-        if high > MOST_NOISE:
-            raise UserError(f"epsilon: {epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta {delta:g}")
-    while high > 0.01 and fits(high / 2):
-        high /= 2
-    low = high / 2
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
 @dataclass(frozen=True)
 class Account:
     """What a client may spend, and what it has spent.
@@ -193,6 +159,40 @@ class Account:
             f"its privacy budget is used up: epsilon {self.spent:.4g} of {self.epsilon:g} at delta {self.delta:g} is "
             "spent, and one more answer would exceed it"
         )
+
+
+def noise_for(account: Account, releases: Sequence[Release]) -> float:
+    """Return the least noise with which an account affords these releases, to one part in a thousand.
+
+    Args:
+        account: with its budget, and what is given out besides.
+        releases: what is to be given out; their own noise is not read.
+
+    Raises:
+        UserError: no noise up to 1e6 is enough.
+
+    Examples:
+        >>> round(noise_for(Account(8.0, 1e-5), [Release(1.0)] * 10), 2)  # ten answers
+        1.9
+    """
+
+    def fits(noise: float) -> bool:
+        return account.affords([replace(one, noise=noise) for one in releases])
+
+    high = 1.0
+    while not fits(high):
+        high *= 2
+        if high > MOST_NOISE:
+            raise UserError(
+                f"epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta {account.delta:g}"
+            )
+    while high > 0.01 and fits(high / 2):
+        high /= 2
+    low = high / 2
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 _ACCOUNT = Declared[Account](Account)

@@ -34,8 +34,9 @@ from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
 
 Noise = Annotated[float, Field(gt=0, le=1e6)]
-EPSILON, NOISE = "epsilon", "noise"
-"""What an update says beside its numbers: the epsilon that its client has spent so far, and the noise on each number."""
+EPSILON, NOISE, WITHIN = "epsilon", "noise", "within"
+"""What an update says beside its numbers: the epsilon that its client has spent so far, the noise on each number, and,
+with noise, whether it was within the clip."""
 
 # what becomes of each result under an account; docs/privacy.md shows this table, and a test holds it against the port
 LEAVES: Mapping[type[port.Result], str] = {
@@ -67,6 +68,11 @@ class Privacy:
         noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
             the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of it.
+        quantile: which part of the updates is not to be shortened: the clip then follows it from round to round
+            (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it. None:
+            the clip stays.
+        rate: how fast the clip follows.
+        bits: the standard deviation of the noise on what each client says of the clip; it is charged too.
     """
 
     clip: Rate
@@ -74,9 +80,14 @@ class Privacy:
     delta: Annotated[float, Field(gt=0, lt=1)]
     noise: Noise | None = None
     unit: Unit = "client"
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
+    rate: Annotated[float, Field(gt=0, le=2)] = 0.2
+    bits: Noise = 4.0
 
     def __post_init__(self) -> None:
         library()
+        if self.quantile is not None and self.unit == "sample":
+            raise UserError(f"quantile: {self.quantile:g}: not with unit 'sample', whose clip stays")
 
     def settled(self, rounds: int, share: float, one: Release) -> Privacy:
         """Return the same with its noise, which is chosen if it was not given.
@@ -84,7 +95,7 @@ class Privacy:
         Args:
             rounds: of the run.
             share: the expected part of them in which a client is asked to train.
-            one: what an answer gives out; its noise is not read.
+            one: what an update gives out; its noise is not read.
 
         Raises:
             UserError: no noise is enough.
@@ -92,7 +103,13 @@ class Privacy:
         if self.noise is not None:
             return self
         asked = max(1, math.ceil(rounds * share - 1e-9))
-        return replace(self, noise=noise_for(self.epsilon, self.delta, [one] * asked))
+        beside = self._beside * asked
+        return replace(self, noise=noise_for(self.opened().charged(beside), [one] * asked))
+
+    @property
+    def _beside(self) -> list[Release]:
+        """What is given out beside each update."""
+        return [] if self.quantile is None else [Release(self.bits)]
 
     def opened(self) -> Account:
         """Return an account of which nothing is spent."""
@@ -117,7 +134,7 @@ class Privacy:
         found = list[Release]()
         for task in request.tasks:
             if isinstance(task, port.Train) and not task.private:
-                found.append(self.release(samples, recipe, task.work))
+                found += [self.release(samples, recipe, task.work), *self._beside]
             elif isinstance(task, port.Gradient):
                 found += [Release(1.0 if self.noise is None else self.noise)] * len(task.models)
         return tuple(found)
@@ -282,14 +299,17 @@ class Private:
             after = self.accounts.charge(client, releases, _digest(round, client, results))
             if after is None:  # another process has spent the rest meanwhile
                 return replace(reply, results=(), refused=self.accounts.of(client).used_up)
-            results = [_saying(r, after.spent, self.rule) for r in results]
+            results = [_saying(r, after.spent) for r in results]
         return replace(reply, results=tuple(results))
 
     def _noised(self, round: int, client: int, task: port.Task, result: port.Result) -> port.Result:
         """Return a result as it may be seen."""
         if isinstance(task, port.Gradient) and isinstance(result, port.Derived):
             rows = zip(task.models, result.gradients, strict=True)
-            noised = [self._step(round, client, f"gradient {task.name} {c}", *pair) for c, pair in enumerate(rows)]
+            noised = [
+                self._step(round, client, f"gradient {task.name} {c}", *pair, self.rule.clip)
+                for c, pair in enumerate(rows)
+            ]
             return replace(
                 result, gradients=torch.stack(noised).to(result.gradients), num_samples=int(self.sizes[client])
             )
@@ -297,31 +317,43 @@ class Private:
             return result
         samples = int(self.sizes[client])
         row, steps = result.row, self.recipe.sampling(samples, task.work)[1]
-        if not task.private and self.rule.unit == "client":
+        if not task.private and self.rule.unit == "client" and self.rule.noise is not None:
             start = task.start.to(row.device)
-            step = self._step(round, client, f"update {task.row}", start, row - start)
-            row = (start.double() + step).to(row.dtype)
+            step, clip, said = row - start, self._clip(task), dict[str, float]()
+            if self.rule.quantile is not None:
+                within = float(torch.linalg.vector_norm(step.double()) <= clip)
+                told = (self.secret, self.seed, f"privacy within {task.row}", round, client)
+                scale = torch.tensor([clip, self.rule.bits], dtype=torch.float64)
+                draw = secret_stream(*told, start, step, scale)
+                said[WITHIN] = within + self.rule.bits * float(draw.standard_normal())
+            row = (start.double() + self._step(round, client, f"update {task.row}", start, step, clip)).to(row.dtype)
+            return port.Trained(
+                result.seat, row, float(samples), None, steps, metrics=said | {NOISE: self.rule.noise * clip}
+            )
         return port.Trained(result.seat, row, float(samples), None, steps)
 
-    def _step(self, round: int, client: int, what: str, at: Tensor, step: Tensor) -> Tensor:
+    def _clip(self, task: port.Train) -> float:
+        """Return the length to which an update is shortened: whatever the server says, noise follows it."""
+        return self.rule.clip if self.rule.quantile is None or task.clip is None else task.clip
+
+    def _step(self, round: int, client: int, what: str, at: Tensor, step: Tensor, clip: float) -> Tensor:
         """Return a step ``[P]`` (float64), clipped and with noise.
 
         With a secret the noise follows from all that the answer depends on: the same answer is given with the same
         noise, and two different ones with independent noise, so that nothing cancels in their difference.
         """
         assert self.rule.noise is not None
-        short, scale = clipped(step, self.rule.clip), torch.tensor([self.rule.clip, self.rule.noise]).double()
+        short, scale = clipped(step, clip), torch.tensor([clip, self.rule.noise], dtype=torch.float64)
         draw = secret_stream(self.secret, self.seed, f"privacy {what}", round, client, at, step, scale)
         noise = torch.from_numpy(draw.standard_normal(len(short))).to(short.device)
-        return short + self.rule.noise * self.rule.clip * noise
+        return short + self.rule.noise * clip * noise
 
 
-def _saying(result: port.Result, spent: float, rule: Privacy) -> port.Result:
-    """Return an update that says what its client has spent, and how much noise it has: neither is a secret."""
-    if not isinstance(result, port.Trained) or not math.isfinite(spent) or rule.noise is None:
+def _saying(result: port.Result, spent: float) -> port.Result:
+    """Return an update that says what its client has spent, which is no secret."""
+    if not isinstance(result, port.Trained) or not math.isfinite(spent):
         return result
-    noise = {NOISE: rule.noise * rule.clip} if rule.unit == "client" else {}
-    return replace(result, metrics={EPSILON: spent, **noise})
+    return replace(result, metrics={**result.metrics, EPSILON: spent})
 
 
 def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
@@ -352,7 +384,9 @@ def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] |
     rule = own if own is not None else None if asked is None else call(Privacy, asked, "federation.private")
     if rule is None:
         if account is not None:
-            raise UserError("this participant answers under its privacy account alone: the run has no federation.private")
+            raise UserError(
+                "this participant answers under its privacy account alone: the run has no federation.private"
+            )
         return None
     if rule.noise is None:
         raise UserError("federation.private.noise: a participant must be told it")

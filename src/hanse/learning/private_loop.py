@@ -41,7 +41,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
     except ImportError:
         raise UserError("federation.private.unit: 'sample': needs Opacus; pip install '.[private]'") from None
     if wrong := ModuleValidator.validate(problem.module.train(), strict=False):
-        raise UserError(f"federation.private.unit: 'sample': Opacus cannot train the model: {str(wrong[0])}")
+        raise UserError(f"federation.private.unit: 'sample': Opacus cannot train the model: {wrong[0]!s}")
 
     # the samples need no gradients of their own
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -61,7 +61,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
             batch = data.samples.take(taken)
             optimizer.zero_grad()
             if len(taken):
-                _mean_loss(problem, private(batch.x), batch.y).backward()
+                torch.autograd.backward(_mean_loss(problem, private(batch.x), batch.y))
             else:  # nobody was drawn: the step is noise alone
                 for parameter in private.parameters():
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))

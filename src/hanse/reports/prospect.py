@@ -27,7 +27,8 @@ from hanse.federation.profiles import at_round, build_profiles
 from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
-from hanse.runs.setup import build_model, private_of
+from hanse.runs.privacy import private_of
+from hanse.runs.setup import build_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,11 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         names=names,
         verdict=verdict,
         short=in_short(
-            verdict.answer, fit, given, doubts=doubts, finished=not run.unfinished,
+            verdict.answer,
+            fit,
+            given,
+            doubts=doubts,
+            finished=not run.unfinished,
             privacy=privacy_of(run, client, given),
         ),
         fit=fit,

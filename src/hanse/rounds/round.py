@@ -35,6 +35,7 @@ from hanse.federation.privacy import InState
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.arrivals import Underway, Waiting, joined
+from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.rounds.grants import Vesting, grant
 from hanse.rounds.sizes import ProvedSizes
@@ -66,6 +67,7 @@ class Setup:
         floor: the lowest balance that an account may reach, in units.
         about: what parts, behaviours and the policy say of themselves, for reports.
         accounts: the privacy accounts of a simulation's clients; None: they have none, or keep them themselves.
+        clipping: a clip that follows the lengths of updates; None: it stays, or there is none.
 
     Examples:
         That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
@@ -105,6 +107,7 @@ class Setup:
     floor: int = 0
     about: About = field(default_factory=About)
     accounts: InState | None = None
+    clipping: AdaptiveClip | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
@@ -115,6 +118,7 @@ class Setup:
         These are the mechanism's parts, each once however many slots it fills, and what runs beside them.
         """
         beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
+        beside["clipping"] = self.clipping
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
 
     @property
@@ -455,6 +459,7 @@ def _train(setup: Setup, now: _Now) -> _Now:
         payload = sent(train, now.view, now.states[setup.key("train")])
         asked = training(seats, now.view.table, payload)
         asked = asked if now.history is None else continued(asked, now.history)
+        asked = asked if setup.clipping is None else setup.clipping.sent(asked, now.states["clipping"])
         view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, setup.waiting)
         updates = joined(accepted(seats, view), landed.late, view.round, view.table)
         if setup.sizes is not None:

@@ -282,8 +282,8 @@ class FederationSection(Section):
         refuse: a rule that refuses updates which stand out ("norm_bound", see :mod:`hanse.federation.norm_bound`).
         secure: the server sees sums over groups of at least ``group`` clients (from 3; 3 if it is not given) in the
             place of single updates (:mod:`hanse.federation.secure_sums`), in a simulation; None: it sees every update.
-        private: differential privacy at the clients, in a simulation and on a network: ``clip``, ``epsilon``, ``delta``,
-            and perhaps ``noise`` and ``unit`` (:mod:`hanse.federation.privacy`); None: updates leave as they are.
+        private: differential privacy at the clients: ``clip``, ``epsilon``, ``delta``, and perhaps more
+            (:class:`hanse.federation.privacy.Privacy`); None: updates leave as they are.
         enough: training ends once this many sound replies are in: a whole number, or a share of the round's seats.
         late: "drop" forgets what comes later; "next" mixes it into the next round.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -49,27 +49,27 @@ from hanse.learning.by_name import own_module
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
-from hanse.learning.job import Engine, Problem, smallest_batch
+from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import WITH_PENALTY, Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
-from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.slopes import why_no_slope
-from hanse.mechanisms.demands import refuse_private
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, unmet_needs
 from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
+from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.grants import Vesting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.rounds.sizes import ProvedSizes
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private
 from hanse.runs.run_record import load_run
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -186,18 +186,12 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
     lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism), *_no_bonds(experiment)]
-    lines += _unfit_private(experiment, problem, mechanism)
     secure, private = tried(lambda: _secure(experiment)), tried(lambda: private_of(experiment, data.sizes))
-    loop = loop if private is None or private.unit == "client" else tried(lambda: _dp_sgd(private, problem))
+    loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += _no_such_clients(acting, data.num_clients)
-    if private is not None and private.unit == "sample":
-        # the share that a step draws is of the samples with which a client joined, and pulls are no sample's gradient
-        moving = [name for name, one in acting.items() if one and type(one).holds is not Behaviour.holds]
-        lines += [f"behaviour.{name}: not with federation.private.unit 'sample': its samples change" for name in moving]
-        if (why := loop_lacks(mechanism, "plain")) is not None:
-            lines.append(f"federation.private.unit: 'sample': DP-SGD {why}")
+    lines += unfit_private(experiment, problem, mechanism, acting, loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -286,72 +280,6 @@ def _secure(experiment: Experiment) -> SecureSums | None:
     """Return which updates are summed together; None: the server sees every update."""
     given = experiment.federation.secure
     return None if given is None else call(SecureSums, given, "federation.secure")
-
-
-def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Privacy | None:
-    """Return what clients let out, with its noise; None: everything that is asked.
-
-    Args:
-        experiment: the experiment.
-        sizes: ``[N]``, how many samples each client has; None: not known.
-
-    Raises:
-        UserError: an option is wrong, no noise is enough, or it follows from sizes that are not known.
-    """
-    given = experiment.federation.private
-    if given is None:
-        return None
-    rule: Privacy = call(Privacy, given, "federation.private")
-    clients, recipe = experiment.data.clients if sizes is None else len(sizes), experiment.train.recipe
-    if rule.noise is None and rule.unit == "sample" and sizes is None:
-        raise UserError("federation.private.noise: is required with unit 'sample' on a network")
-    # whoever has the fewest samples draws the largest share of them in each step, and spends the most
-    one = rule.release(1 if sizes is None else int(sizes[sizes > 0].min(initial=2**53)), recipe)
-    asked = min(getattr(experiment.mechanism.built.select, "clients_per_round", clients), clients)
-    return rule.settled(experiment.run.rounds, asked / max(1, clients), one)
-
-
-def _dp_sgd(rule: Privacy, problem: Problem) -> Loop:
-    """Return the training that hides single samples; its noise is in the rule."""
-    assert rule.noise is not None
-    return dp_sgd(problem, rule.clip, rule.noise)
-
-
-def noised(experiment: Experiment, rule: Privacy | None) -> Experiment:
-    """Return the experiment with what clients let out written in: the noise may have followed from the budget."""
-    if rule is None:
-        return experiment
-    section = experiment.federation.model_copy(update={"private": asdict(rule)})
-    return experiment.model_copy(update={"federation": section})
-
-
-def _unfit_private(experiment: Experiment, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line for each thing that does not go with clients who let out noised updates alone."""
-    given = experiment.federation.private
-    if given is None:
-        return []
-    lines = [f"federation.private: {line}" for line in refuse_private(mechanism)]
-    layout, loop = problem.layout, experiment.train.loop
-    by_sample = given.get("unit") == "sample"
-    if layout.size != layout.num_parameters or smallest_batch(problem) > 1:
-        lines.append(
-            "federation.private: the model has batch norm or other buffers, which are made of samples and would leave "
-            "a client without noise; take group norm or layer norm"
-        )
-    if problem.frozen_columns is not None and not by_sample:
-        lines.append("federation.private: frozen parameters would get noise; must be model.send = 'trainable'")
-    wrong = (
-        ("behaviour.noisy", "noisy" in experiment.behaviour, "updates have their noise already; leave it out"),
-        ("sizes.proved", experiment.sizes.proved, "commitments and audits are made of samples; must be false"),
-        ("federation.engine", experiment.federation.engine != "local", "its virtual nodes share a folder, and accounts "
-         "are kept in it; must be 'local', or a network"),
-        ("train.loop", by_sample and loop is not None, "with unit 'sample' training is DP-SGD; leave it out"),
-        ("train.optimizer", by_sample and experiment.train.optimizer != "sgd", "DP-SGD steps as SGD; must be 'sgd'"),
-        ("data.augment", by_sample and experiment.data.augment is not None, "one sample would count several times; "
-         "leave it out"),
-        ("train.statistics", experiment.train.recipe.remembers, "what a client did before would show; leave it out"),
-    )  # fmt: skip
-    return lines + [f"federation.private: not with {key}: {why}" for key, is_so, why in wrong if is_so]
 
 
 def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
@@ -863,10 +791,10 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
     )  # fmt: skip
     federation: Federation = here if remote is None else remote
-    accounts = None
-    if blueprint.private is not None and remote is None:
-        accounts = InState(blueprint.private)
-        federation = Private(here, blueprint.private, accounts, recipe, data.sizes, seed)
+    accounts, private = None, blueprint.private
+    if private is not None and remote is None:
+        accounts = InState(private)
+        federation = Private(here, private, accounts, recipe, data.sizes, seed)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None:
@@ -894,6 +822,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         floor=round(experiment.ledger.floor * TOKEN),
         about=blueprint.about,
         accounts=accounts,
+        clipping=None if private is None or private.quantile is None else AdaptiveClip(private),
     )
 
 
