@@ -76,11 +76,12 @@ def play(name: str, unit: str, epsilon: float, seed: int) -> dict[str, Any]:
     worth = np.zeros(CLIENTS)
     for line in run.clients:
         worth[line["client"]] += line.get("value") or 0.0
-    told = sum(abs(line.get("value") or 0) > 1.96 * np.hypot(line.get("value_error") or 0, line.get("value_draw_error") or 0)
-               for line in run.clients)  # fmt: skip
+    lines = [line for line in run.clients if line.get("value") is not None]
+    errors = [np.hypot(line.get("value_error") or 0, line.get("value_draw_error") or 0) for line in lines]
+    told = sum(abs(line["value"]) > 1.96 * error for line, error in zip(lines, errors, strict=True))
     accuracy = run.metrics[-1]["test/accuracy"]
     auc = attacked(run, last.rows, build(experiment).data)
-    return {"accuracy": accuracy, "worth": worth, "auc": auc, "seconds": seconds, "told": told / len(run.clients)}
+    return {"accuracy": accuracy, "worth": worth, "auc": auc, "seconds": seconds, "told": told / max(1, len(lines))}
 
 
 CLIP = {"client": 0.3, "sample": 1.0}
@@ -100,7 +101,7 @@ def main() -> None:
             means = [statistics.mean(row[key] for row in rows) for key in ("accuracy", "auc", "told", "seconds")]
             print(
                 f"{words.data} {unit} epsilon {epsilon:g}: accuracy {means[0]:.3f}, values' rank correlation "
-                f"{np.mean(agree):+.2f}, AUC {means[1]:.3f}, rounds' values told from 0 {means[2]:.2f}, {means[3]:.1f} s",
+                f"{np.mean(agree):+.2f}, AUC {means[1]:.3f}, values told from 0 {means[2]:.2f}, {means[3]:.1f} s",
                 flush=True,
             )
 

@@ -34,9 +34,8 @@ def test_epsilon_is_that_of_dp_accounting(seed: int) -> None:
     rng = np.random.default_rng(seed)
     delta = 10 ** rng.uniform(-8, -2)
     if seed % 2:  # whole updates, of perhaps two levels of noise
-        releases = [
-            Release(float(n)) for n in rng.uniform(4, 20, rng.integers(1, 3)) for _ in range(rng.integers(1, 5))
-        ]
+        levels = rng.uniform(4, 20, rng.integers(1, 3))
+        releases = [Release(float(n)) for n in levels for _ in range(rng.integers(1, 5))]
     else:  # DP-SGD, perhaps beside whole updates
         rate, noise, steps = float(rng.uniform(0.005, 0.3)), float(rng.uniform(1, 4)), int(rng.integers(1, 60))
         releases = [Release(noise, rate, steps)] * int(rng.integers(1, 4)) + [Release(9.0)] * int(rng.integers(0, 3))

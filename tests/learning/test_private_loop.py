@@ -57,7 +57,7 @@ def test_steps_are_means_of_gradients_that_are_clipped_sample_by_sample(clip: fl
 
 
 def test_noise_has_the_size_that_is_charged() -> None:
-    # samples of zeros have no gradient for the weights, so what moves these is noise: sd = lr noise clip / expected batch
+    # samples of zeros have no gradient for the weights: what moves these is noise, sd = lr noise clip / expected batch
     pool = Samples(torch.zeros(12, 5), POOL.y)
     moved = torch.cat(
         [trained(2.0, 1.5, Recipe(steps=1, batch_size=3, lr=1.0), fresh=True, pool=pool)[:15] for _ in range(60)]
