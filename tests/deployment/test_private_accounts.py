@@ -21,13 +21,13 @@ from hanse.federation.node import ClientData
 N = 5
 
 
-def experiment(rounds: int, **private: Any) -> hanse.Experiment:
+def experiment(rounds: int, seed: int = 0, **private: Any) -> hanse.Experiment:
     return hanse.Experiment(
         data={"source": "digits", "clients": N},
         model={"name": "logistic"},
         mechanism="fedavg",
         federation={"private": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private},
-        run={"rounds": rounds},
+        run={"rounds": rounds, "seed": seed},
     )
 
 
@@ -57,7 +57,7 @@ def test_participants_spend_their_budgets_over_runs_and_sit_out_then(tmp_path: P
     )
     assert count(own, 1) == {Release(1.5): 2}
     # another run of another server goes on where the account is: four more answers fit, and no more
-    second = play(experiment(7, noise=1.5, epsilon=1e4), tmp_path / "second", own)
+    second = play(experiment(7, seed=1, noise=1.5, epsilon=1e4), tmp_path / "second", own)
     fits = [6] * N  # epsilon 7.81 of 8
     assert [count(own, i)[Release(1.5)] for i in range(N)] == fits
     assert [m["answered"] for m in second.metrics] == [N] * 4 + [0] * 3
