@@ -34,6 +34,7 @@ from hanse.core.declared import (
     MOST_METRICS,
     Accuracies,
     Accuracy,
+    Clip,
     Count,
     Counts,
     Digest,
@@ -110,6 +111,7 @@ class Train:
             adds the term, and the answer must have the extras that it declares.
         before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
         last: the last round in which the client trained. None: it has not.
+        clip: the length to which a client with a privacy account shortens its update. None: its account's own.
     """
 
     seat: Count
@@ -123,6 +125,7 @@ class Train:
     payload: Payload | None = None
     before: Count = 0
     last: Count | None = None
+    clip: Clip | None = None
 
 
 @dataclass(frozen=True)

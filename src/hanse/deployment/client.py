@@ -24,6 +24,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
 from hanse.base.errors import UserError, import_path, path_of
+from hanse.base.factories import call
 from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.deployment.members import NAME
 from hanse.deployment.message import from_records, to_records
@@ -34,6 +35,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
+from hanse.federation.privacy import Privacy
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
 from hanse.ledger.witness import SplitViewError, UnprovenError, Witness
@@ -52,6 +54,7 @@ def client_app(
     own: Sequence[str | Callable[..., Any]] = (),
     operator: bytes | None = None,
     trusted: Trusted | None = None,
+    private: Mapping[str, Any] | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
@@ -71,16 +74,21 @@ def client_app(
             when the node was started (``hanse network join --operator``).
         trusted: with whose updates the participant's may be summed (``[federation] secure``). Its updates then leave it
             under masks alone. Default: those whom ``members.txt`` in the participant's folder names, if it is there.
+        private: under which privacy the participant answers, whatever the experiment says: the options of
+            :class:`hanse.federation.privacy.Privacy`, with its ``noise``. Default: as the experiment says; an account
+            that was opened once is kept to in every later run.
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
 
     Raises:
-        UserError: ``train`` cannot be imported or called in this way, or something in ``own`` cannot be imported.
+        UserError: ``train`` cannot be imported or called in this way, something in ``own`` cannot be imported, or
+            ``private`` is wrong.
     """
     end_with_parent(sys.argv)  # a message's process must not outlive its node
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
     home, things = home_of(folder), dict(_listed(own))
+    rule = None if private is None else call(Privacy, private, "client_app: private")
     # by node id: a warm process answers message after message, and a simulation's worker serves many nodes
     loaded: dict[int, ClientData] = {}
 
@@ -110,7 +118,7 @@ def client_app(
             with intra_op(1):
                 job = Assignment.from_json(str(values["job"]))
                 known = trusted or Trusted.named_in(home)
-                node = Node(data_of(context), job, home, policy, behaviours, loop, things, known)
+                node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]), pinned)
                 if values["kind"] != "letter":

@@ -31,6 +31,7 @@ from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
 from hanse.core.port import (
+    Federation,
     Mask,
     OnModels,
     Reply,
@@ -48,12 +49,14 @@ from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, first_gap
+from hanse.federation.account import AccountFile
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.masker import MEMBERS, Masker, Trusted
 from hanse.federation.policy import Loyal
+from hanse.federation.privacy import InFile, Privacy, Private, answering
 from hanse.federation.private import PrivateRow, private_arrays
 from hanse.federation.secure_sums import in_words, summand
 from hanse.federation.sizes import AuditFolder
@@ -62,6 +65,7 @@ from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
+from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
@@ -71,6 +75,7 @@ from hanse.ledger.receipts import Receipt, book_of, contradiction, write_receipt
 BEST = "own model"
 # what a participant draws its noise from; it is never sent
 SECRET, SECRET_BYTES = "secret.key", 32
+ACCOUNT, ACCOUNT_LOCK = "privacy.json", "privacy.lock"  # its privacy account, over all runs
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 OPERATORS = "operators"  # the folder beside it with the operators' keys that are pinned
 # models by content hash that a node keeps: the last that it was sent
@@ -184,6 +189,7 @@ class Assignment:
         half: models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
         metrics: what tests report beside loss and accuracy.
+        private: the experiment's ``federation.private``, with its noise; None: it has none.
 
     Examples:
         >>> job = Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1})
@@ -200,6 +206,7 @@ class Assignment:
     half: bool = False
     unsent: Name = ""
     metrics: Sequence[Any] = ()
+    private: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Return the assignment as JSON."""
@@ -294,6 +301,7 @@ class Node:
         own: what import paths in ``job`` may mean (models, losses, metrics, loops), by path; no other is followed.
         trusted: with whose updates its own may be summed. Its updates then leave it in such sums alone, and questions
             about models on its samples are not answered. None: they leave it as they are.
+        private: under which privacy the participant answers, whatever ``job`` says; None: as ``job`` says.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
@@ -320,26 +328,34 @@ class Node:
         loop: Loop | None = None,
         own: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
         trusted: Trusted | None = None,
+        private: Privacy | None = None,
     ) -> None:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
+        rule = answering(AccountFile(folder / ACCOUNT), private, job.private)
         train = dict(job.train)
         with from_message(own):
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
             if (named := train.pop("loop", None)) is not None and loop is None:
                 loop = Loop.of(named, "train.loop")
         recipe = Recipe(**train)
+        if rule is not None and rule.noise is not None and rule.unit == "sample":
+            loop = dp_sgd(problem, rule.clip, rule.noise, fresh=True)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
-        self.federation = LocalFederation(
+        secret = own_secret(folder)
+        self.federation: Federation = LocalFederation(
             mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
-            policy=Loyal() if policy is None else policy, secret=own_secret(folder),
+            policy=Loyal() if policy is None else policy, secret=secret,
             run=job.run, attest=AuditFolder(self.folder).attest,
         )  # fmt: skip
         self.home, self.trusted = folder, trusted
+        if rule is not None:
+            account = InFile(AccountFile(folder / ACCOUNT), rule)
+            self.federation = Private(self.federation, rule, account, recipe, mine.sizes, job.seed, secret, own=True)
 
     def answer(self, round: int, message: Message) -> Message:
         """Answer one packed request with a packed reply.
@@ -568,7 +584,7 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    if not plain or name.lower() in (SECRET, ASKED, OPERATORS, MEMBERS, *WITNESS):
+    if not plain or name.lower() in (SECRET, ASKED, OPERATORS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS):
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
 

@@ -243,9 +243,7 @@ def read_witnesses(file: Path, option: str = "--witnesses ") -> dict[str, bytes]
         if form is None and not line.strip():
             continue
         if form is None or form[1] in found or bytes.fromhex(form[2]) in found.values():
-            raise UserError(
-                f"{option}{file}: line {number}: must be a new name and a new key, 64 hexadecimal digits"
-            )
+            raise UserError(f"{option}{file}: line {number}: must be a new name and a new key, 64 hexadecimal digits")
         found[form[1]] = bytes.fromhex(form[2])
     if not found:
         raise UserError(f"{option}{file}: names nobody")

@@ -24,8 +24,10 @@ from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
+from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
+from hanse.runs.privacy import private_of
 from hanse.runs.setup import build_model
 
 
@@ -207,6 +209,9 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
         found.append(
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
+        if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
+            seats = min(getattr(mechanism.select, "clients_per_round", clients), clients)
+            found.append(before(rule, row.numel(), seats, experiment.run.rounds))
     return tuple(found)
 
 

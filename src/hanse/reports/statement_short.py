@@ -14,9 +14,15 @@ _FEW = 400  # test samples: with fewer, five points of accuracy may be chance
 
 
 def in_short(
-    answer: Answer, fit: Fit, given: Contributed, *, doubts: Sequence[str] = (), finished: bool = True
+    answer: Answer,
+    fit: Fit,
+    given: Contributed,
+    *,
+    doubts: Sequence[str] = (),
+    finished: bool = True,
+    privacy: str = "",
 ) -> dict[str, str]:
-    """Return up to three short sentences by what they are about; with the verdict's headline at most 60 words.
+    """Return up to four short answers by what they are about; without privacy, at most 60 words with the headline.
 
     Args:
         answer: the verdict.
@@ -24,6 +30,7 @@ def in_short(
         given: what its updates were worth.
         doubts: what must stand before any result.
         finished: whether the run is.
+        privacy: what the client has spent of its privacy budget; "": it has none.
 
     Example:
         >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
@@ -34,7 +41,7 @@ def in_short(
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
         What next: stay in.
     """
-    found = {"Its model": _model(fit), "Its contribution": _gave(given)}
+    found = {"Its model": _model(fit), "Its contribution": _gave(given), "Its privacy": privacy}
     found["What next"] = _next(answer, fit, given, doubts, finished)
     return {about: told for about, told in found.items() if told}
 

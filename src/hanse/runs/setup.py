@@ -40,6 +40,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
+from hanse.federation.privacy import InState, Privacy, Private
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.federation.registry import BEHAVIOURS
 from hanse.federation.secure_sums import Secured, SecureSums
@@ -62,12 +63,14 @@ from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, 
 from hanse.mechanisms.value import GroupPath
 from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
+from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.grants import Vesting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.rounds.sizes import ProvedSizes
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private
 from hanse.runs.run_record import load_run
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -93,6 +96,7 @@ class Blueprint:
         profiles: what each client is like in a market; empty: nothing is said.
         refuse: what refuses updates that stand out; None: nothing does.
         secure: which updates the server sees only as sums; None: it sees each.
+        private: what clients let out; None: everything that is asked.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: what parts, behaviours and the policy say of themselves.
@@ -111,6 +115,7 @@ class Blueprint:
     profiles: Sequence[Profile]
     refuse: Any
     secure: SecureSums | None
+    private: Privacy | None
     waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
@@ -182,10 +187,12 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
     lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism), *_no_bonds(experiment)]
-    secure = tried(lambda: _secure(experiment))
+    secure, private = tried(lambda: _secure(experiment)), tried(lambda: private_of(experiment, data.sizes))
+    loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += _no_such_clients(acting, data.num_clients)
+    lines += unfit_private(experiment, problem, mechanism, acting, loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -209,6 +216,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         profiles=profiles,
         refuse=refuse,
         secure=secure,
+        private=private,
         waiting=waiting,
         device=device,
         about=said,
@@ -612,7 +620,8 @@ def _given(
     Args:
         unfit: the model is refused already, so it is not tried again to see whether it ends in a linear layer.
     """
-    given = set() if experiment.train.loop is not None else {"losses"}
+    quiet = experiment.train.loop is not None or experiment.federation.private is not None
+    given = set[str]() if quiet else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
     if data.server_root is not None:
@@ -661,7 +670,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
-    mechanism = blueprint.mechanism
+    experiment, mechanism = noised(experiment, blueprint.private), blueprint.mechanism
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
     said = [
@@ -792,6 +801,10 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
     )  # fmt: skip
     federation: Federation = here if remote is None else remote
+    accounts, private = None, blueprint.private
+    if private is not None and remote is None:
+        accounts = InState(private)
+        federation = Private(here, private, accounts, recipe, data.sizes, seed)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None and remote is None:
@@ -822,6 +835,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         vesting=_vesting(experiment),
         floor=round(experiment.ledger.floor * TOKEN),
         about=blueprint.about,
+        accounts=accounts,
+        clipping=None if private is None or private.quantile is None else AdaptiveClip(private),
     )
 
 
