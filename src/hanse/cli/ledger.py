@@ -202,7 +202,7 @@ def _tell(
         print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
         if apart:  # it is made of them, and may be away
             print(f"But {apart}", file=sys.stderr)
-        if replayed.foreign:
+        if replayed.foreign and verdict.postings:
             print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
     elif replayed.lost:
         told_too = " and agree with the receipts" if receipts else ""

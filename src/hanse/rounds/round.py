@@ -63,6 +63,7 @@ class Setup:
         vesting: gives grants in parts instead; None: at once.
         floor: the lowest balance that an account may reach, in units.
         about: what parts, behaviours and the policy say of themselves, for reports.
+        kept: whether what clients answer is kept and the run commits to what it is played with.
 
     Examples:
         That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
@@ -101,6 +102,7 @@ class Setup:
     vesting: Vesting | None = None
     floor: int = 0
     about: About = field(default_factory=About)
+    kept: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
@@ -115,7 +117,12 @@ class Setup:
 
     @property
     def books(self) -> bool:
-        """Whether anything is posted: payments, or the bonds of proved sizes."""
+        """Whether anything is posted: payments, the bonds of proved sizes, or what the run commits to."""
+        return self.pays or self.kept
+
+    @property
+    def pays(self) -> bool:
+        """Whether clients have accounts."""
         return self.mechanism.settle is not None or self.sizes is not None
 
     def key(self, slot: str) -> str:
@@ -549,7 +556,7 @@ def _granted(setup: Setup, now: _Now) -> _Now:
     another name gets no second grant.
     """
     view = now.view
-    if not setup.books or setup.grant == 0:
+    if not setup.pays or setup.grant == 0:
         return now
     if setup.vesting is not None:
         posted, state = setup.vesting.due(view, now.states["vesting"])
