@@ -180,12 +180,8 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [] if misfit else _no_slope(data, problem, mechanism)
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
-    lines += [
-        *_unfit_late(experiment, mechanism),
-        *_unfit_sums(experiment, mechanism),
-        *_no_bonds(experiment),
-        *_not_kept(experiment),
-    ]
+    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism)]
+    lines += [*_no_bonds(experiment), *_not_kept(experiment)]
     secure = tried(lambda: _secure(experiment))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
