@@ -22,7 +22,7 @@ from hanse.cli import app
 from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
-from hanse.reports.invoice import Invoice, Line, as_csv, as_page, how_sure, invoice
+from hanse.reports.invoice import Invoice, Line, as_csv, as_page, invoice
 
 DIGITS = {"source": "digits", "clients": 4}
 
@@ -157,7 +157,7 @@ def test_no_part_is_off_by_a_coin(weights: list[float], total: int) -> None:
 )
 def test_how_sure_the_order_is_is_said(totals: list[float], sampling: list[float], said: str) -> None:
     sums = Standings(np.arange(3), np.array(totals), np.array(sampling), np.full((3, 0), np.nan))
-    assert how_sure(sums).startswith(said)
+    assert sums.how_sure().startswith(said)
 
 
 def test_a_changed_record_is_said(valued: Path, tmp_path: Path) -> None:

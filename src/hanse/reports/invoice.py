@@ -26,7 +26,7 @@ from hanse.core.entry import client as account_of
 from hanse.core.entry import escrow
 from hanse.ledger.run_ledger import movements, reading, wrong_in
 from hanse.ledger.split import split
-from hanse.reports.contributions import SURE, Standings, contribution, lost_files, without_values
+from hanse.reports.contributions import SURE, contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -132,27 +132,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     ends = np.stack([part - SURE * error, part + SURE * error], axis=1)
     between[found.sums.clients] = np.clip(ends, 0.0, 1.0)
     words = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
-    said = [*words, how_sure(found.sums), *without_values(run), *lost_files(run)]
+    said = [*words, found.sums.how_sure(), *without_values(run), *lost_files(run)]
     return _made(run, "value", currency, total, weights, between, said)
-
-
-def how_sure(sums: Standings) -> str:
-    """Return a sentence on how sure the order of some sums is.
-
-    Examples:
-        >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
-        >>> how_sure(Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan)))
-        'Of the 3 pairs of participants, 2 can be told apart with 95 % confidence; the order of others may be chance.'
-    """
-    n = len(sums.clients)
-    if not sums.known:
-        return "How sure these parts are is not known: the run recorded no errors of its values."
-    tied = sum(len(sums.tied(client)) for client in sums.clients.tolist()) // 2
-    pairs = n * (n - 1) // 2
-    if not tied:
-        return f"All {pairs} pairs of participants can be told apart with 95 % confidence."
-    apart = f"Of the {pairs} pairs of participants, {pairs - tied} can be told apart with 95 % confidence"
-    return f"{apart}; the order of others may be chance."
 
 
 def _coins(budget: str, currency: str, digits: int) -> int:
