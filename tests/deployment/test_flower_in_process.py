@@ -58,14 +58,18 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
     )
 
 
-def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
+def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, **more: Any) -> InProcessGrid:
     data = build(exp.data)
     policy = hanse.runs.setup.build(exp).policy
     return InProcessGrid(
         {
             100 + i: client_app(
-                lambda c, i=i: ClientData.of(data, i), policy=policy, folder=folder / f"node{i}", own=paths_of(exp)
-            )
+                lambda c, i=i: ClientData.of(data, i),
+                policy=policy,
+                folder=folder / f"node{i}",
+                own=paths_of(exp),
+                witnesses=witnesses,
+            )  # fmt: skip
             for i in range(N)
         },
         **more,

@@ -25,7 +25,21 @@ import typer
 
 from hanse.base.errors import MachineError, PartError, UserError, first_line
 from hanse.base.import_trust import is_looking, looking, own_modules
-from hanse.cli import attack, audit, crate, doctor, ledger, network, receipt, reproduce, serve, statement, sweep, theory
+from hanse.cli import (
+    attack,
+    audit,
+    crate,
+    doctor,
+    invoice,
+    ledger,
+    network,
+    receipt,
+    reproduce,
+    serve,
+    statement,
+    sweep,
+    theory,
+)
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting
 from hanse.deployment import new
 
@@ -300,6 +314,7 @@ app.command(rich_help_panel=LOOK)(serve.serve)
 app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)
+app.command(rich_help_panel=LOOK)(invoice.invoice)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.add_typer(receipt.app, name="receipt", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)

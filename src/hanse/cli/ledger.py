@@ -202,7 +202,7 @@ def _tell(
         print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
         if apart:  # it is made of them, and may be away
             print(f"But {apart}", file=sys.stderr)
-        if replayed.foreign:
+        if replayed.foreign and verdict.postings:
             print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
     elif replayed.lost:
         told_too = " and agree with the receipts" if receipts else ""
@@ -280,11 +280,16 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 
 
 def _warn(folder: Path) -> None:
-    """Say beside what a command prints of books that they do not hold."""
+    """Say beside what a command prints of books that they do not hold, or that a round's file is lost or changed."""
     from hanse.ledger.run_ledger import wrong_in
+    from hanse.runs.round_record import lost_rounds
 
     if wrong := wrong_in(folder):
         say(f"warning: the books do not hold: {wrong}", err, style="yellow")
+    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
+    if lost:
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        say(f"warning: {lost[0]}{more}", err, style="yellow")
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> None:

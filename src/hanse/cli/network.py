@@ -172,6 +172,12 @@ def join(
     warm: Annotated[
         bool, typer.Option("--warm", help="Answer from a process that has everything imported, as 'up' does.")
     ] = False,
+    witnesses: Annotated[
+        Path | None,
+        typer.Option(
+            "--witnesses", help="The members' witness keys: wait until more than half have cosigned the books."
+        ),
+    ] = None,
     imports: Imports = None,
 ) -> None:
     """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
@@ -181,6 +187,9 @@ def join(
 
     The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
     address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
+
+    Give the other members the witness key that is shown. With --witnesses, a file with the keys of all (a name and a
+    key a line), the node acts on a request once more than half of them have cosigned the head of the books in it.
 
     Flower starts a fresh interpreter for every message, which takes seconds. With --warm one process has imported torch
     and hanse beforehand, and further modules that --import names, and forks for each message; it takes some hundred MB.
@@ -202,7 +211,7 @@ def join(
         lines += wrong.lines
     if imports and not warm:
         lines.append(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
-    given = {"--ca": ca, "--key": key, "--operator": operator}
+    given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
@@ -215,6 +224,7 @@ def join(
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
     typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
     os.environ[PINNED] = str(pinned.absolute())
+    _witness(home_of(), witnesses)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
@@ -222,6 +232,22 @@ def join(
     with around as variables:
         os.environ.update(variables)
         server_access.run("flower-supernode", words)
+
+
+def _witness(home: Path, witnesses: Path | None) -> None:
+    """Show this node's witness key, which it makes if it has none, and name the file with those of all members."""
+    from hanse.deployment.client import WITNESSES
+    from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
+
+    public = Witness(home).public
+    typer.echo(f"witness key, for the other members, in {home / PUBLIC}: {public.hex()}")
+    if witnesses is None:
+        return
+    known = read_witnesses(witnesses)
+    if public not in known.values():
+        raise UserError(f"--witnesses {witnesses}: does not have this node's own key, {public.hex()}")
+    typer.echo(f"waits for {len(known) // 2 + 1} of {len(known)} witnesses before it acts on a head of the books")
+    os.environ[WITNESSES] = str(witnesses.absolute())
 
 
 @app.command()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,10 +39,12 @@ from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.federation.privacy import Privacy
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
-from hanse.ledger.witness import SplitViewError, UnprovenError, Witness
+from hanse.ledger.record import Head
+from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigned, read_witnesses
 from hanse.runs.config import Experiment
 
 LoadData = Callable[[Context], ClientData]
+WITNESSES = "HANSE_WITNESSES"  # the environment variable that names the file with the members' witness keys
 
 
 def client_app(
@@ -55,6 +58,7 @@ def client_app(
     operator: bytes | None = None,
     trusted: Trusted | None = None,
     private: Mapping[str, Any] | None = None,
+    witnesses: str | Path | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
@@ -77,6 +81,9 @@ def client_app(
         private: under which privacy the participant answers, whatever the experiment says: the options of
             :class:`hanse.federation.privacy.Privacy`, with its ``noise``. Default: as the experiment says; an account
             that was opened once is kept to in every later run.
+        witnesses: a file with the members' witness keys (a name and 64 hexadecimal digits a line): a request is acted
+            upon once more than half of them have cosigned the head of the books that it shows. Default: the one that
+            was named when the node was started (``--witnesses``), else nobody is waited for.
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
@@ -111,9 +118,9 @@ def client_app(
                 said["name"] = said["name"][:NAME]
                 return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
             beside["round"] = int(values["round"])
-            if values.get("head"):
-                shown = str(values["head"]), int(values["since"]), str(values["proof"])
-                beside["cosigned"] = _witnessed(*shown, pinned, home)
+            beside |= _of_the_books(values, pinned, home, witnesses)
+            if "waits" in beside:
+                return FlowerMessage(to_records(reply, **beside), reply_to=message)
             # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
                 job = Assignment.from_json(str(values["job"]))
@@ -153,6 +160,30 @@ def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -
         raise WireError(f"ALARM: {wrong}") from None
     except ValueError as wrong:
         raise WireError(f"the head of the books: {wrong}") from None
+
+
+def _of_the_books(
+    values: Mapping[str, Any], operator: bytes, home: Path, witnesses: str | Path | None
+) -> dict[str, Any]:
+    """Return what a node answers to the head that a request shows: ``cosigned``, and ``waits``, how many members have
+    cosigned it, if it waits for more than half of them.
+
+    Raises:
+        UnprovenError, WireError: as :func:`_witnessed`; or there should be a head, and none is shown.
+    """
+    said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
+    if head:
+        said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
+    if not file or values["kind"] != "request":
+        return said
+    if head:
+        keys = read_witnesses(Path(file))
+        lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
+        found = len(cosigned(Head.read(head), lines, keys))
+        return said if 2 * found > len(keys) else said | {"waits": found}
+    if int(values["round"]) > 1:  # the tests of round 0, which bear the next number, come before its head
+        raise WireError("shows no head of the books, of which more than half of the witnesses must have cosigned one")
+    return said
 
 
 def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -210,6 +210,20 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     return reply
 
 
+def unpack_kept(message: Message) -> Any:
+    """Return the value of a message that was kept of an answer, however unsound the answer was: it is read back as it
+    came, and refused by who refused it then.
+
+    Raises:
+        WireError: it is not a message of the port.
+    """
+    found = _Reader(message.arrays, {})
+    value = found.read(json.loads(message.header, parse_int=_whole), 0)
+    if found.missing:
+        raise MissingError(sorted(found.missing))
+    return value
+
+
 def _unpack(message: Message, found: _Reader) -> Any:
     """Return the value that a header describes, checked against the types that its dataclass declares."""
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from pydantic import Field
 from hanse.core.entry import TOKEN, Transaction, escrow
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
-from hanse.core.part import Settlement, SettlePart, State, View
+from hanse.core.part import Context, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Joining, Kind, Telling, Terms
+from hanse.mechanisms.carried import Carried, Valued, sure_transfers
 
 Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
 
@@ -47,6 +48,9 @@ class ByValue(SettlePart):
     Attributes:
         rate: tokens for a unit of utility, such as a fall of the validation loss by 1.
         stake: the most tokens that anybody can lose in a round.
+        pays_when: "always"; or "sure": only what the 95 % interval of a member's worth above the mean supports, over
+            all rounds so far. The rest is carried over, and what never gets sure stays unpaid. Values whose draw of
+            samples is not recorded are never sure.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -60,6 +64,15 @@ class ByValue(SettlePart):
     gives = frozenset({"sums"})
     rate: Tokens = 10.0
     stake: Tokens = 1.0
+    pays_when: Literal["always", "sure"] = "always"
+
+    def init(self, context: Context) -> State:
+        """Return that nothing is carried over; a rule that always pays keeps no state."""
+        return {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
+
+    def figures(self, state: State) -> dict[str, Floats]:
+        """Return the tokens that are carried over, ``[N]``."""
+        return {"by_value_carried": state["due"] * self.rate} if state else {}
 
     @property
     def units(self) -> int:
@@ -72,7 +85,7 @@ class ByValue(SettlePart):
         Args:
             view: the round; ``stage``, ``present``, ``seats``, ``trained``, ``values``, ``get(Staked)`` and ``book``
                 are read.
-            state: of this part, which keeps none: ``{}``.
+            state: of this part: what is carried over, or ``{}``.
         """
         if view.stage == "open":
             here = [c for c in view.present.tolist() if view.book.can_pay(account(c), self.units)]
@@ -83,7 +96,8 @@ class ByValue(SettlePart):
             return Settlement(), state
         asked = np.zeros(0, np.int64) if view.seats is None else view.seats.client
         players = np.intersect1d(asked, staked_here.clients)
-        paid = dict(zip(players.tolist(), transfers(self._worth(view, players), self.rate, self.units), strict=True))
+        units, state = self.amounts(players, *_seats(view), state)
+        paid = dict(zip(players.tolist(), units, strict=True))
         total = sum(units for units in paid.values() if units > 0) / TOKEN
         arrays: dict[str, NDArray[np.int64]] = {
             "by_value_client": players,
@@ -92,18 +106,27 @@ class ByValue(SettlePart):
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
-    @staticmethod
-    def _worth(view: View, players: Ints) -> Floats:
-        """Return what each player's updates were worth, ``[m]``: 0 for those that did not come."""
-        if view.values is None:
-            return np.zeros(len(players))
-        return worth_of(players, *view.values.by_client(view))
+    def amounts(self, players: Ints, clients: Ints, arrays: Mapping[str, Any], state: State) -> tuple[list[int], State]:
+        """Return what each of the ``players [m]`` gets, in units, and the next state.
+
+        Args:
+            players: who was asked to train and has a stake, ascending.
+            clients: ``[S]``, of the seats that were valued.
+            arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
+            state: of this part.
+        """
+        valued = Valued.of(players, clients, arrays)
+        if self.pays_when == "always" or not len(players):
+            return transfers(valued.worth, self.rate, self.units), state
+        exact, carried = sure_transfers(Carried.of(state), players, valued, self.rate * TOKEN, self.units)
+        units = rounded(exact.tolist(), self.units)
+        return units, carried.paid(players, np.array(units) / (self.rate * TOKEN)).state()
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
         return Telling(
             f"You put up {self.stake:g} tokens a round and get them back with what your update was worth: more if it "
-            "was worth more than the mean, less if less.",
+            f"was worth more than the mean, less if less.{_SURE if self.pays_when == 'sure' else ''}",
             "Those who train pay one another by how far their updates' worth is from the mean.",
             "Payment by value",
             (),
@@ -122,14 +145,17 @@ class ByValue(SettlePart):
         )
 
 
-def worth_of(players: Ints, clients: Ints, values: Floats) -> Floats:
-    """Return what each of the ``players [m]`` is paid for: its own of the ``values`` of ``clients``, 0 if it has none.
+_SURE = " Only what is sure is paid; the rest is carried over."
 
-    Both client arrays ascend; what is no finite number counts as 0.
-    """
-    worth, known = np.zeros(len(players)), np.isin(clients, players)
-    worth[np.searchsorted(players, clients[known])] = np.nan_to_num(values[known], posinf=0.0, neginf=0.0)
-    return worth
+
+def _seats(view: View) -> tuple[Ints, dict[str, Floats]]:
+    """Return the clients of the seats that were valued, and what the round's record will have of their values."""
+    values = view.values
+    if values is None:
+        return np.zeros(0, np.int64), {"value": np.zeros(0)}
+    found = {"value_error": values.standard_errors, "value_without_block": values.without_block}
+    known = {name: array for name, array in found.items() if array is not None}
+    return view.trained.seats.client, {"value": values.per_seat, **known}
 
 
 def put_up(clients: Sequence[int], units: int) -> Transaction:
@@ -166,7 +192,12 @@ def transfers(worth: Floats, rate: float, most: int) -> list[int]:
     apart = worth - worth.mean()
     lost = -float(apart.min())
     scale = rate * TOKEN if lost * rate * TOKEN <= most else most / lost
-    exact = [max(-most, round(amount * scale, 3)) for amount in apart.tolist()]
+    return rounded([amount * scale for amount in apart.tolist()], most)
+
+
+def rounded(amounts: Sequence[float], most: int) -> list[int]:
+    """Return amounts that sum to 0 as whole units that do, each at least ``-most``, by the largest remainder."""
+    exact = [max(-most, round(amount, 3)) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))
     for i in order[: -sum(units)]:  # what rounding left goes to the largest remainders

@@ -28,8 +28,11 @@ from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
 from hanse.ledger.run_ledger import is_settled, movements, reading, rounds_written, verify_run
+from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import built_in_parts
+from hanse.reports.contributions import contribution
+from hanse.reports.groups import SeedGroup
 from hanse.runs.reading import last_state
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.replay import (
@@ -168,7 +171,7 @@ def audit_run(folder: Path) -> Audit:
     made = _made_rows(folder)
     records, models = _records(folder), () if made is None else (made,)
     if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
-        return _audit_of(0, (records, *_books(folder, ()), *models, _cheats_hold(folder)), ())
+        return _audit_of(0, (records, *_books(folder, ()), *models, _ranking(folder), _cheats_hold(folder)), ())
     rounds = load_market(folder)
     run, clients = load_run(folder), client_sums(rounds)
     lines = {int(line["round"]): line for line in run.metrics}
@@ -240,6 +243,16 @@ def _not_on_sale(r: MarketRound) -> str:
         return ""
     i, j = bad[0]
     return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+
+
+def _ranking(folder: Path) -> Fact | None:
+    """Return how sure the order is by which a run pays; None if it does not pay by value."""
+    rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
+    if not isinstance(rule, ByValue):
+        return None
+    run = load_run(folder)
+    found = contribution(SeedGroup(run.mechanism, (run,)))
+    return None if found is None else Fact("order by value", found.sums.how_sure())
 
 
 def _cheats_hold(folder: Path) -> Fact | None:

@@ -68,6 +68,7 @@ class Setup:
         about: what parts, behaviours and the policy say of themselves, for reports.
         accounts: the privacy accounts of a simulation's clients; None: they have none, or keep them themselves.
         clipping: a clip that follows the lengths of updates; None: it stays, or there is none.
+        kept: whether what clients answer is kept and the run commits to what it is played with.
 
     Examples:
         That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
@@ -108,6 +109,7 @@ class Setup:
     about: About = field(default_factory=About)
     accounts: InState | None = None
     clipping: AdaptiveClip | None = None
+    kept: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
@@ -123,7 +125,12 @@ class Setup:
 
     @property
     def books(self) -> bool:
-        """Whether anything is posted: payments, or the bonds of proved sizes."""
+        """Whether anything is posted: payments, the bonds of proved sizes, or what the run commits to."""
+        return self.pays or self.kept
+
+    @property
+    def pays(self) -> bool:
+        """Whether clients have accounts."""
         return self.mechanism.settle is not None or self.sizes is not None
 
     def key(self, slot: str) -> str:
@@ -563,7 +570,7 @@ def _granted(setup: Setup, now: _Now) -> _Now:
     another name gets no second grant.
     """
     view = now.view
-    if not setup.books or setup.grant == 0:
+    if not setup.pays or setup.grant == 0:
         return now
     if setup.vesting is not None:
         posted, state = setup.vesting.due(view, now.states["vesting"])

@@ -401,6 +401,9 @@ class RunSection(Section):
         target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
         max_seconds: the run ends once its rounds took this long, by the wall clock.
         max_megabytes: the run ends once its rounds moved this much, in 10^6 bytes, both ways together.
+        recomputable: commit to the server's validation set, the configuration and hanse's code before the first round,
+            and keep all answers of clients, so that an auditor can make every value and payment again
+            (``hanse audit recompute``).
     """
 
     rounds: Count = 60
@@ -409,6 +412,7 @@ class RunSection(Section):
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     max_megabytes: Annotated[float, Field(gt=0)] | None = None
+    recomputable: bool = False
 
 
 class Experiment(BaseModel):

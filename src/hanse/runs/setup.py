@@ -186,7 +186,8 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [] if misfit else _no_slope(data, problem, mechanism)
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
-    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism), *_no_bonds(experiment)]
+    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism)]
+    lines += [*_no_bonds(experiment), *_not_kept(experiment)]
     secure, private = tried(lambda: _secure(experiment)), tried(lambda: private_of(experiment, data.sizes))
     loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
     waiting = tried(lambda: _waiting(experiment, seats))
@@ -837,6 +838,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         about=blueprint.about,
         accounts=accounts,
         clipping=None if private is None or private.quantile is None else AdaptiveClip(private),
+        kept=experiment.run.recomputable,
     )
 
 
@@ -852,6 +854,22 @@ def _vesting(experiment: Experiment) -> Vesting | None:
     """Return what gives grants in parts; None: they are given at once."""
     parts = experiment.clients.vests
     return None if parts == 1 else Vesting(round(experiment.clients.grant * TOKEN), parts)
+
+
+def _not_kept(experiment: Experiment) -> list[str]:
+    """Return a line for everything in the experiment that keeps a run from being recomputed."""
+    if not experiment.run.recomputable:
+        return []
+    lines = []
+    if experiment.federation.enough is not None or experiment.federation.late == "next":
+        lines.append("run.recomputable: true: late updates are not kept; leave out federation.late and enough")
+    if experiment.federation.secure is not None:
+        lines.append("run.recomputable: true: of secure sums nobody can value an update; leave out federation.secure")
+    if experiment.data.root:
+        lines.append("run.recomputable: true: an auditor has no root set; leave out data.root")
+    if experiment.sizes.proved:
+        lines.append("run.recomputable: true: audits of sizes cannot be played again; leave out sizes.proved")
+    return lines
 
 
 def _no_bonds(experiment: Experiment) -> list[str]:
