@@ -69,7 +69,7 @@ def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, 
                 folder=folder / f"node{i}",
                 own=paths_of(exp),
                 witnesses=witnesses,
-            )  # fmt: skip
+            )
             for i in range(N)
         },
         **more,

@@ -352,7 +352,7 @@ class Node:
             policy=Loyal() if policy is None else policy, secret=secret,
             run=job.run, attest=AuditFolder(self.folder).attest,
         )  # fmt: skip
-        self.home, self.trusted = folder, trusted
+        self.home, self.trusted, self.recipe = folder, trusted, recipe
         if rule is not None:
             account = InFile(AccountFile(folder / ACCOUNT), rule)
             self.federation = Private(self.federation, rule, account, recipe, mine.sizes, job.seed, secret, own=True)
@@ -410,7 +410,7 @@ class Node:
             if task.name not in simple or others:
                 raise WireError(f"'{task.name}': no step of masking, or one with questions beside it")
             return Reply(self.job.client, (simple[task.name](round, task),))
-        if self.federation.recipe.remembers:
+        if self.recipe.remembers:
             raise WireError("training that goes by each member's own last training is not the same for all")
         fresh = masker.before_sum(round, task)
         assert task.train is not None  # before_sum looks

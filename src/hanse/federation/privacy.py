@@ -51,7 +51,8 @@ LEAVES: Mapping[type[port.Result], str] = {
     port.Tested: "on a network empty: a test on no samples. In a simulation tests are measurements of whoever plays it",
     port.SizeCommitted: "refused",
     port.SizeAudited: "refused",
-    port.Masked: "the update in it was clipped, noised and charged before it was masked; the other steps have no samples",
+    port.Masked: "the update in it was clipped, noised and charged before it was masked; the other steps have no "
+    "samples",
 }
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
