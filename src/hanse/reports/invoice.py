@@ -26,7 +26,7 @@ from hanse.core.entry import client as account_of
 from hanse.core.entry import escrow
 from hanse.ledger.run_ledger import movements, reading, wrong_in
 from hanse.ledger.split import split
-from hanse.reports.contributions import SURE, contribution, lost_files, without_values
+from hanse.reports.contributions import contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -126,11 +126,9 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         return _made(run, by or "balance", currency, total, weights, np.full((run.num_clients, 2), np.nan), said)
     if not found.measure.share_out:
         raise UserError(f"--by value: a {found.measure.name} is no part of a whole; allowed: balance, earned")
-    part, error = found.sums.parts()
     weights, between = np.zeros(run.num_clients), np.full((run.num_clients, 2), np.nan)
     weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
-    ends = np.stack([part - SURE * error, part + SURE * error], axis=1)
-    between[found.sums.clients] = np.clip(ends, 0.0, 1.0)
+    between[found.sums.clients] = found.sums.between()
     words = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
     said = [*words, found.sums.how_sure(), *without_values(run), *lost_files(run)]
     return _made(run, "value", currency, total, weights, between, said)
