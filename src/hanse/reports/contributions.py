@@ -429,9 +429,9 @@ class Standings:
             drawn = normal((DRAWS, apart.shape[1])) @ scaled.T
         sums = np.maximum(self.totals + sampled + drawn, 0.0)
         whole = sums.sum(axis=1, keepdims=True)
-        if (whole <= 0).mean() > 1 - SURE_SHARE:
+        kept = (whole > 0).ravel()  # where nobody is above zero there are no parts
+        if not kept.any():
             return unknown
-        kept = (whole > 0).ravel()
         ends = [50 * (1 - SURE_SHARE), 50 * (1 + SURE_SHARE)]
         return np.percentile(sums[kept] / whole[kept], ends, axis=0).T
 
