@@ -1,6 +1,7 @@
 """How well losses tell sizes in real runs, what a cap by them costs the honest, and what copies with noise gain.
 
     HANSE_DATA=folder python benchmarks/market_evidence.py [SOURCE...]    # default digits, fashion_mnist
+    HANSE_DATA=folder python benchmarks/market_evidence.py played         # what client 0 and the others have at the end
 
 Logistic regression, 8 and 20 clients of unlike sizes (log-normal, a factor of about 3 between them), alpha 1 and 100,
 a first round of 20 and 200 steps, seeds 0 to 4. "error" is the root mean square of ln(evidence / size), "known" the
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 import hanse
 from hanse.base.streams import stream
+from hanse.core.entry import TOKEN
 from hanse.data.sources import load
 from hanse.games.market_evidence import evidence, size_caps
 
@@ -88,6 +90,35 @@ def row(source: str, clients: int, alpha: float, steps: int) -> str:
     return f"| {source}, {clients}, {alpha:g}, {steps} | {rms:.2f} | {usual:.2f} | {honest} % | {claims} |"
 
 
+def balances(copies: int, option: Mapping[str, Any], seed: int) -> Floats:
+    """Return what clients have after 8 rounds of 20 steps on digits (alpha 1) with proved sizes, ``[N]`` in tokens."""
+    run = hanse.Experiment(
+        data={"clients": 8, "client_validation": 0.2},
+        model="logistic",
+        mechanism={"name": "ipfl_posted", "per_thousand": 1.0, **option},
+        train={"steps": 20, "batch_size": 16, "lr": 0.1},
+        clients={"grant": 100.0, "profiles": {"name": "listed", "eagerness": [5e4] * 8, "cost": [0.3] * 8}},
+        sizes={"proved": True},
+        engine={"threads": 1},
+        eval={"every": 8},
+        run={"rounds": 8, "seed": seed},
+    )
+    book = hanse.run(run, data=dealt("digits", 8, 1.0, MEAN["digits"], seed, copies)).book
+    return np.array([book.balance(f"client/{c}") for c in range(8)]) / TOKEN
+
+
+def played() -> None:
+    """Print what client 0 has and what the others have on average, by its copies, without and with evidence."""
+    print("\n| client 0 counts | without evidence: it, others | z = 3 | z = 1.64 |")
+    print("|---|---|---|---|")
+    for copies in COPIES:
+        cells = []
+        for option in ({}, {"evidence": 3.0}, {"evidence": 1.64}):
+            found = np.array([balances(copies, option, seed) for seed in range(5)])
+            cells.append(f"{found[:, 0].mean():.1f}, {found[:, 1:].mean():.1f}")
+        print(f"| {copies} times its samples | {' | '.join(cells)} |", flush=True)
+
+
 def main(sources: list[str]) -> None:
     """Print the table."""
     print("\n| data, clients, alpha, steps | error | known | kept | copies |")
@@ -100,4 +131,7 @@ def main(sources: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:] == ["played"]:
+        played()
+    else:
+        main(sys.argv[1:])

@@ -122,7 +122,7 @@ class Rule:
         if self.pricing == "posted":
             graph = posted_imports(said, self.tariff)
             if liar is not None and said is not truth:
-                graph[liar] = posted_imports(truth, self.tariff)[liar]
+                graph[liar] = posted_imports(truth, self.tariff, liar)[0]
             return graph, self.tariff.due(graph, said.sizes)
         graph = best_imports(said)
         return graph, prices(said, graph) if self.pricing == "marginal" else critical_prices(said, graph)
@@ -215,7 +215,7 @@ def _split_worth(rule: Rule, truth: Market, who: int, parts: int) -> float:
     split = Market(far, sizes, costs, eager, truth.lam)
     graph, paid = rule.trade(split, split, None)
     if rule.pricing == "posted":  # it chooses by all that it has
-        graph[who, : truth.size], graph[who, truth.size :] = posted_imports(truth, rule.tariff)[who], 0
+        graph[who, : truth.size], graph[who, truth.size :] = posted_imports(truth, rule.tariff, who)[0], 0
         paid = rule.tariff.due(graph, sizes)
     free = replace(truth, costs=np.zeros(truth.size))  # its sales are counted below
     own = net_utilities(graph[: truth.size, : truth.size], np.zeros((truth.size, truth.size)), free)[who]

@@ -379,9 +379,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         for c in clients.tolist():
             said = view.answers.get((c, EVIDENCE))
             if isinstance(said, Scored) and said.num_samples > 0:
-                loss = np.where(
-                    np.isfinite(said.loss), said.loss, np.inf
-                )  # a model that cannot be scored is no evidence
+                loss = np.asarray(said.loss, np.float64)
+                loss = np.where(np.isfinite(loss), loss, np.inf)  # what cannot be scored shows no samples
                 losses[c, found] = np.where(found == c, np.nan, loss)  # nobody is its own judge
         sizes = np.zeros(len(losses))
         for info in view.roster:
