@@ -78,7 +78,7 @@ def test_losses_that_rise_with_sizes_say_that_all_are_alike() -> None:
 
 @pytest.mark.parametrize(("m", "kept"), [(8, 0.93), (20, 0.97)])
 def test_the_honest_keep_their_sizes_and_a_liar_does_not(m: int, kept: float) -> None:
-    """Sizes within a factor of 6, losses that follow them with an error of .2; the liar claims ten times its samples."""
+    """Sizes within a factor of 6, losses that follow them with an error of .2; the liar claims ten times its own."""
     draw, keep, counted = np.random.default_rng(1), [], []
     for _ in range(200):
         sizes = np.exp(draw.normal(0, 0.6, m)) * 200
