@@ -20,6 +20,7 @@ from hanse.games.market_evidence import size_caps
 from hanse.ledger.run_ledger import reading
 from hanse.reports.audit import audit_run
 from hanse.reports.disputes import replay
+from hanse.runs.observers import unsold
 
 
 def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
@@ -265,3 +266,16 @@ def test_evidence_needs_validation_shares(tmp_path: Path) -> None:
         hanse.run(hanse.Experiment(**without), out=tmp_path / "run")
     with pytest.raises(UserError, match="evidence"):
         with_evidence(z=-1.0)
+
+
+def test_a_market_in_which_nobody_sells_is_told(tmp_path: Path) -> None:
+    run = hanse.run(listed(5, mechanism={"cost": 0.7, "flat": 0.1}), out=tmp_path / "run")
+    [line] = unsold(run.metrics)
+    assert line.startswith("mechanism: nobody bought a model in any of 1 markets: no price covered a seller's cost")
+    assert unsold([{"market/edges": 0.0}, {"market/edges": 2.0}, {}]) == unsold([{}]) == []
+
+
+def test_evidence_among_four_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.run(listed(4, mechanism={"evidence": 3.0}), out=tmp_path / "run")
+    assert wrong.value.lines[0].startswith("mechanism.evidence: 3 with 4 clients: the losses of fewer than 4 others")

@@ -40,6 +40,7 @@ from hanse.core.part import (
     SelectPart,
     Settlement,
     SettlePart,
+    Size,
     State,
     TrainPart,
     View,
@@ -55,7 +56,7 @@ from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
-from hanse.games.market_evidence import size_caps
+from hanse.games.market_evidence import LEAST, size_caps
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -315,6 +316,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "cap": np.full(n, np.inf),
             **_nothing(n),
         }
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line for evidence among too few clients."""
+        if self.evidence is None or size.clients > LEAST:
+            return ()
+        few = f"{size.clients} clients: the losses of fewer than {LEAST} others say nothing of a size"
+        return (f"mechanism.evidence: {self.evidence:g} with {few}; must be 'none'",)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
