@@ -276,6 +276,12 @@ def test_a_market_in_which_nobody_sells_is_told(tmp_path: Path) -> None:
 
 
 def test_evidence_among_four_is_refused(tmp_path: Path) -> None:
+    sections = with_evidence(behaviour={}).sections()
+    sections["data"] = {**sections["data"], "clients": 4}
+    sections["clients"] = {"grant": 100.0}
     with pytest.raises(UserError) as wrong:
-        hanse.run(listed(4, mechanism={"evidence": 3.0}), out=tmp_path / "run")
-    assert wrong.value.lines[0].startswith("mechanism.evidence: 3 with 4 clients: the losses of fewer than 4 others")
+        hanse.run(hanse.Experiment(**sections), out=tmp_path / "run")
+    told = (
+        "mechanism.evidence: 1 with 4 clients: the losses of fewer than 4 others say nothing of a size; must be 'none'"
+    )
+    assert list(wrong.value.lines) == [told]
