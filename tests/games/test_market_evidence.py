@@ -90,3 +90,10 @@ def test_the_honest_keep_their_sizes_and_a_liar_does_not(m: int, kept: float) ->
         counted.append(min(claimed[0], size_caps(losses, claimed, 3.0)[0]) / sizes[0])
     assert np.mean(keep) >= kept
     assert np.median(counted) < 3
+
+
+def test_an_honest_giant_among_equals_is_not_capped() -> None:
+    """All others have one size, so nobody knows what the loss of a larger sample would be."""
+    sizes = np.array([100.0] * 6 + [400.0])
+    losses = np.random.default_rng(0).normal(1, 0.05, (7, 7))
+    assert np.isinf(size_caps(losses, sizes, 3.0)).all()

@@ -281,7 +281,5 @@ def test_evidence_among_four_is_refused(tmp_path: Path) -> None:
     sections["clients"] = {"grant": 100.0}
     with pytest.raises(UserError) as wrong:
         hanse.run(hanse.Experiment(**sections), out=tmp_path / "run")
-    told = (
-        "mechanism.evidence: 1 with 4 clients: the losses of fewer than 4 others say nothing of a size; must be 'none'"
-    )
+    told = "mechanism.evidence: 1 with 4 clients; allowed: 5 to 500, who score one another's models"
     assert list(wrong.value.lines) == [told]

@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 
 from hanse.games.market import Floats
 
-__all__ = ["LEAST", "evidence", "size_caps"]
+__all__ = ["LEAST", "MOST", "evidence", "size_caps"]
 
-LEAST = 4  # fewer others than these say nothing
+LEAST, MOST = 4, 500  # fewer others than these say nothing; of more clients each would have too many models to score
+ALIKE = 0.1  # where the others' log-sizes deviate by less, their losses cannot show what more samples would do
 
 
 def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
@@ -34,8 +35,8 @@ def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
         sizes: ``[m]``, what members claim; 0 and less: nothing.
 
     Returns:
-        Estimates, and standard deviations of their logarithms; NaN of members whose loss is not known, or of whom
-        fewer than four others are.
+        Estimates, and standard deviations of their logarithms; NaN of members whose loss is not known, of whom fewer
+        than four others are, or whose others are all of about one size.
 
     Examples:
         >>> sizes = np.array([100.0, 200.0, 400.0, 800.0, 1600.0, 300.0, 100.0])
@@ -54,16 +55,15 @@ def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
     found, error = np.full((2, m), np.nan)
     for i in np.flatnonzero(~np.isnan(place)).tolist():
         others = np.flatnonzero(known & (np.arange(m) != i))
-        if len(others) < LEAST:
+        if len(others) < LEAST or _deviation(log[others]) < ALIKE:
             continue
         between = slopes[np.ix_(others, others)]
         between = between[np.isfinite(between)]
         slope = min(0.0, float(np.median(between))) if len(between) else 0.0
         level = float(np.median(log[others] - slope * place[others]))
-        residual = np.abs(log[others] - slope * place[others] - level)
         found[i] = np.exp(level + slope * place[i]) if np.isfinite(place[i]) else 0.0
-        # 1.4826: the median absolute deviation of a normal; residuals of few from a fitted line are too small
-        error[i] = 1.4826 * float(np.median(residual)) * len(others) / (len(others) - 2)
+        # residuals of few from a fitted line are too small
+        error[i] = _deviation(log[others] - slope * place[others]) * len(others) / (len(others) - 2)
     return found, error
 
 
@@ -77,6 +77,11 @@ def size_caps(losses: ArrayLike, sizes: ArrayLike, z: float) -> Floats:
     """
     found, error = evidence(losses, sizes)
     return np.where(np.isfinite(found), found * np.exp(z * error), np.inf)
+
+
+def _deviation(values: Floats) -> float:
+    """Return the standard deviation of a normal with the median absolute deviation of these values."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _places(losses: Floats) -> Floats:

@@ -117,8 +117,8 @@ class ByValue(SettlePart):
         return Terms(
             (f"In each round in which it is asked to train it can lose at most {say(self.units)} tokens.",),
             (
-                f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, at most as "
-                f"many tokens a round as it can lose.",
+                f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
+                "at most as many a round as it can lose.",
             ),
             ("How much its updates will be worth beside the others'.",),
             most,

@@ -57,6 +57,7 @@ from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
 from hanse.games.market_evidence import LEAST, size_caps
+from hanse.games.market_evidence import MOST as MOST_JUDGED
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -318,11 +319,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
 
     def unfit(self, size: Size) -> Sequence[str]:
-        """Return a line for evidence among too few clients."""
-        if self.evidence is None or size.clients > LEAST:
+        """Return a line for evidence among too few clients, or too many."""
+        if self.evidence is None or LEAST < size.clients <= MOST_JUDGED:
             return ()
-        few = f"{size.clients} clients: the losses of fewer than {LEAST} others say nothing of a size"
-        return (f"mechanism.evidence: {self.evidence:g} with {few}; must be 'none'",)
+        allowed = f"allowed: {LEAST + 1} to {MOST_JUDGED}, who score one another's models"
+        return (f"mechanism.evidence: {self.evidence:g} with {size.clients} clients; {allowed}",)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").

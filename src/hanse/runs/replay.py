@@ -121,9 +121,9 @@ def unlike_evidence(rounds: Iterable[MarketRound], z: float | None, clients: int
                 f"{due[j]:g}"
             )
         if r.evidence is not None:
+            if len(r.evidence[1]) != clients:
+                return f"round {r.round}: there is evidence of {len(r.evidence[1])} clients, and the run has {clients}"
             caps = size_caps(*r.evidence, z)
-            if len(caps) != clients:
-                return f"round {r.round}: there is evidence of {len(caps)} clients, and the run has {clients}"
     return ""
 
 
