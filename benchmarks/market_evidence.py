@@ -84,7 +84,7 @@ def row(source: str, clients: int, alpha: float, steps: int) -> str:
             errors += np.log(found / sizes).tolist()
             known += error.tolist()
             kept.append([(size_caps(losses, sizes, z) >= sizes).mean() for z in (1.64, 3.0)])
-    rms, usual = float(np.sqrt(np.mean(np.square(errors)))), float(np.mean(known))
+    rms, usual = float(np.sqrt(np.nanmean(np.square(errors)))), float(np.nanmean(known))
     honest = ", ".join(f"{100 * k:.0f}" for k in np.mean(kept, axis=0))
     claims = ", ".join(f"{one:.2f}" for one in np.mean(np.reshape(left, (5, len(COPIES) - 1)), axis=0))
     return f"| {source}, {clients}, {alpha:g}, {steps} | {rms:.2f} | {usual:.2f} | {honest} % | {claims} |"
