@@ -312,10 +312,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
             "best": np.full(n, -np.inf),  # the validation score of each client's best model
             "own": torch.zeros((n, context.layout.num_parameters if self.of == "own" else 0)),
-            "losses": np.full((n, n) if self.evidence is not None else (0, 0), np.nan),
-            "seen": np.zeros(n, bool),  # whose first model has been scored
-            "cap": np.full(n, np.inf),
             **_nothing(n),
+            **({} if self.evidence is None else _unseen(n)),
         }
 
     def unfit(self, size: Size) -> Sequence[str]:
@@ -340,7 +338,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
             info = {c.id: c for c in view.roster}
-            return [self._terms_of_sale(view, info[c], state["cap"][c]) for c in view.choice.clients.tolist()]
+            chosen = view.choice.clients
+            caps = zip(chosen.tolist(), _caps(state, chosen).tolist(), strict=True)
+            return [self._terms_of_sale(view, info[c], cap) for c, cap in caps]
         if view.stage != "close" or "weigh" not in here:
             return ()
         updates, asked = view.trained, []
@@ -520,7 +520,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         else:
             graph = self._imports(market)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        trade = Trade(clients, market, graph, truth, _claimed(view), state["cap"][clients])
+        trade = Trade(clients, market, graph, truth, _claimed(view), _caps(state, clients))
         return trade, self._centres(view, trade, offers), wrong
 
     def _offers(self, view: View, state: State) -> Offers:
@@ -530,7 +530,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         known.
         """
         measured = self._measured(view)
-        declared, out = self._declared(view, measured, state["cap"])
+        declared, out = self._declared(view, measured, state)
         measured = _without_rows(measured, out)
         # one product of the models for the distances and for the centres
         gram = cosine_gram(measured) if self.distance == "cosine" else None
@@ -585,7 +585,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
-    def _declared(self, view: View, measured: Tensor, caps: Floats) -> tuple[Traits, Mapping[int, str]]:
+    def _declared(self, view: View, measured: Tensor, state: State) -> tuple[Traits, Mapping[int, str]]:
         """Return what the clients declare and report, and who is left out: by place among the updates, the reason.
 
         A client that is left out has size 0, an infinite cost and no eagerness, so it neither sells nor buys.
@@ -593,7 +593,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         updates, out = view.trained, dict[int, str]()
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
-        sizes = np.minimum(_claimed(view), caps[updates.seats.client])
+        sizes = np.minimum(_claimed(view), _caps(state, updates.seats.client))
         tariff = self.tariff
         for s, c in enumerate(updates.seats.client.tolist()):
             said = view.said(c, "offer" if tariff else "declare")
@@ -799,6 +799,16 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         most_round = min(caps) if caps else None
         least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
         return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+
+
+def _unseen(n: int) -> State:
+    """Return the state of evidence before anybody's model has been scored, and whose has been (``seen``)."""
+    return {"losses": np.full((n, n), np.nan), "seen": np.zeros(n, bool), "cap": np.full(n, np.inf)}
+
+
+def _caps(state: State, clients: Ints) -> Floats:
+    """Return the most samples that count of these clients, ``[m]``; infinite without evidence."""
+    return state["cap"][clients] if "cap" in state else np.full(len(clients), np.inf)
 
 
 def _claimed(view: View) -> Floats:
