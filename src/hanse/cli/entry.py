@@ -222,7 +222,7 @@ def _finish(result: object) -> None:
     from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers_of
     from hanse.runs.experiment import Run
-    from hanse.runs.observers import mostly_refused, valued_otherwise
+    from hanse.runs.observers import mostly_refused, unsold, valued_otherwise
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, Run)
@@ -240,7 +240,8 @@ def _finish(result: object) -> None:
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
     figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    for line in (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)):
+    found = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics), *unsold(result.metrics))
+    for line in found:
         say(f"warning: {line}", style="yellow")
     if record is not None:
         for question, answer in answers_of(record.path).lines.items():

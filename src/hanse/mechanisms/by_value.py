@@ -3,7 +3,8 @@
 No published system's. The rule is linear in the values, so what one member gains by an update it loses by the opposite
 one: two keys that send d + z and -z have together what d alone brings, unless a stake limits the round: then they may
 have up to what d would bring without the limit. Who sends nothing pays the mean. Nobody gets anything before it has
-delivered.
+delivered. The stake limits gains as it limits losses: where only losses were limited, updates thirty times as large as
+what was learnt, good in one round and harmful in the next, gained up to the others' stakes together and lost one.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class ByValue(SettlePart):
 
     At the start of a round each present client that can puts ``stake`` tokens into escrow. Once the updates are valued,
     the stakes go back, and of those who were asked to train each gets ``rate`` tokens for each unit of utility by which
-    its updates were worth more than the mean of them, or pays so much. If anybody would lose more than its stake, all
-    amounts of the round shrink alike. An update that did not come, or was refused, was worth 0. Who has no stake in
+    its updates were worth more than the mean of them, or pays so much. If anybody would gain or lose more than a stake,
+    all amounts of the round shrink alike. An update that did not come, or was refused, was worth 0. Who has no stake in
     escrow trains unpaid.
 
     Attributes:
         rate: tokens for a unit of utility, such as a fall of the validation loss by 1.
-        stake: the most tokens that anybody can lose in a round.
+        stake: the most tokens that anybody can gain or lose in a round.
         pays_when: "always"; or "sure": only what the 95 % interval of a member's worth above the mean supports, over
             all rounds so far. The rest is carried over, and what never gets sure stays unpaid. Values whose draw of
             samples is not recorded are never sure.
@@ -138,7 +139,10 @@ class ByValue(SettlePart):
         most = min(joining.at_stake, self.units * joining.rounds)
         return Terms(
             (f"In each round in which it is asked to train it can lose at most {say(self.units)} tokens.",),
-            (f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's.",),
+            (
+                f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
+                "at most as many a round as it can lose.",
+            ),
             ("How much its updates will be worth beside the others'.",),
             most,
             self.units,
@@ -174,12 +178,12 @@ def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> T
 
 
 def transfers(worth: Floats, rate: float, most: int) -> list[int]:
-    """Return what each of m members gets, in units; the amounts sum to 0 and are at least ``-most``.
+    """Return what each of m members gets, in units; the amounts sum to 0 and are from ``-most`` to ``most``.
 
     Args:
         worth: ``[m]``, what each one's updates were worth.
         rate: tokens for a unit of it.
-        most: the units that anybody can lose.
+        most: the units that anybody can gain or lose.
 
     Examples:
         >>> transfers(np.array([0.3, 0.1, 0.2]), rate=10.0, most=2_000_000)
@@ -190,14 +194,14 @@ def transfers(worth: Floats, rate: float, most: int) -> list[int]:
     if len(worth) == 0:
         return []
     apart = worth - worth.mean()
-    lost = -float(apart.min())
-    scale = rate * TOKEN if lost * rate * TOKEN <= most else most / lost
+    largest = float(np.abs(apart).max())
+    scale = rate * TOKEN if largest * rate * TOKEN <= most else most / largest
     return rounded([amount * scale for amount in apart.tolist()], most)
 
 
 def rounded(amounts: Sequence[float], most: int) -> list[int]:
-    """Return amounts that sum to 0 as whole units that do, each at least ``-most``, by the largest remainder."""
-    exact = [max(-most, round(amount, 3)) for amount in amounts]
+    """Return amounts that sum to 0 as whole units that do, each within ``most`` of 0, by the largest remainder."""
+    exact = [min(most, max(-most, round(amount, 3))) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))
     for i in order[: -sum(units)]:  # what rounding left goes to the largest remainders

@@ -122,7 +122,7 @@ class Carried:
 
 
 def matched(sure: Floats, most: float) -> Floats:
-    """Return what is paid of what is sure, ``[m]``: it sums to 0, and nobody pays more than ``most``.
+    """Return what is paid of what is sure, ``[m]``: it sums to 0, and nobody gets or pays more than ``most``.
 
     What is sure of those who get and of those who pay need not be the same; the larger side shrinks alike.
 
@@ -131,8 +131,10 @@ def matched(sure: Floats, most: float) -> Floats:
         [0.15, 0.05, -0.2]
         >>> matched(np.array([0.3, 0.0, 0.0]), most=1.0).tolist()  # nobody surely owes it
         [0.0, 0.0, 0.0]
+        >>> matched(np.array([0.9, -0.5, -0.5]), most=0.4).tolist()
+        [0.4, -0.2, -0.2]
     """
-    gets, pays = np.maximum(sure, 0.0), np.minimum(np.maximum(-sure, 0.0), most)
+    gets, pays = np.clip(sure, 0.0, most), np.clip(-sure, 0.0, most)
     amount = min(gets.sum(), pays.sum())
     if not amount > 0:
         return np.zeros(len(sure))
@@ -147,7 +149,7 @@ def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float,
         players: who was asked to train and has a stake, ascending.
         valued: what they were worth.
         scale: units for a unit of utility.
-        most: the units that anybody can lose.
+        most: the units that anybody can get or pay.
     """
     after = before.with_round(players, valued)
     return matched(after.sure(players), most / scale) * scale, after

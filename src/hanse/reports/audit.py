@@ -38,6 +38,7 @@ from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.replay import (
     against_rules,
     unlike_books,
+    unlike_evidence,
     unlike_rows,
     unlike_settings,
     wrong_delivery,
@@ -178,6 +179,7 @@ def audit_run(folder: Path) -> Audit:
     found: list[Check | Fact | None] = [
         records,
         _settings(folder, rounds),
+        _evidence(folder, rounds, run.num_clients),
         *([_offers(rounds)] if any(r.tariff for r in rounds) else _by_algorithm(rounds, lines)),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
         _rationality(
@@ -223,6 +225,15 @@ def _settings(folder: Path, rounds: Sequence[MarketRound]) -> Check | Fact:
         return Fact("settings", "not known: not all parts of the market are built in")
     what = "every market had the pricing, the tariff and the weight of distances that the run's settings name"
     return _all("settings", what, rounds, unlike_settings(parts))
+
+
+def _evidence(folder: Path, rounds: Sequence[MarketRound], clients: int) -> Check | None:
+    """Return whether sizes were capped as evidence says; None if neither settings nor records name any."""
+    part = built_in_parts(read_toml(folder / "config.toml")).get("weigh")
+    if not isinstance(part, IPFL) or (part.evidence is None and all(r.cap is None for r in rounds)):
+        return None
+    wrong = unlike_evidence(rounds, part.evidence, clients)
+    return Check("evidence", not wrong, wrong or "no size counted for more than others' losses had shown by then")
 
 
 def _offers(rounds: Sequence[MarketRound]) -> Check:

@@ -4,7 +4,8 @@ All of them are observers (:class:`hanse.runs.run.Observer`) and serve as exampl
 those that ``--track`` names. Trackers log a round's numbers under the names that they have in ``metrics.jsonl``, and
 settings as ``section.key``.
 
-The functions :func:`mostly_refused` and :func:`valued_otherwise` look at a finished run and return warnings.
+The functions :func:`mostly_refused`, :func:`valued_otherwise` and :func:`unsold` look at a finished run and return
+warnings.
 """
 
 from __future__ import annotations
@@ -79,6 +80,21 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
         "(weights below 0, or other rows beside the old one): values are those of the average by the weights above 0"
+    ]
+
+
+def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning if a run had markets of models, and nobody bought anything in any of them.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+    """
+    bought = [line["market/edges"] for line in metrics if "market/edges" in line]
+    if not bought or any(bought):
+        return []
+    return [
+        f"mechanism: nobody bought a model in any of {len(bought)} markets: no price covered a seller's cost and was "
+        "below what its model brings a buyer, or no two models were related"
     ]
 
 
