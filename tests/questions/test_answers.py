@@ -127,6 +127,8 @@ def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[s
     assert "evaluated" in capsys.readouterr().err
     hanse.value(ROWS, loss)
     assert capsys.readouterr().err == ""
+    hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET), progress=True)
+    assert "gradients" in capsys.readouterr().err
     with pytest.raises(UserError, match="progress: 'yes': must be True, False or None"):
         hanse.value(ROWS, loss, progress="yes")  # type: ignore[arg-type]
 

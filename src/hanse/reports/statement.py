@@ -19,6 +19,7 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import table
 from hanse.reports.contributions import lost_files
+from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_contributed import Contributed, contributed
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.reports.statement_models import Models, models_of
@@ -141,7 +142,7 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         num_clients=run.num_clients,
         names=names,
         verdict=verdict,
-        short=in_short(verdict.answer, fit, given, doubts=doubts, finished=not run.unfinished),
+        short=in_short(verdict.answer, fit, given, doubts=doubts, finished=not run.unfinished, alone=by_python(run)),
         fit=fit,
         contributed=given,
         money=money,
