@@ -105,6 +105,7 @@ SET = ["run", "exp.toml", "--set"]
         (["run", "exp.toml", "--track", "paper"], "--track paper: no such tracker; allowed: mlflow, tensorboard"),
         (["run"], "Missing argument 'EXP.toml' (see 'hanse run --help')"),
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? (see 'hanse --help')"),
+        (["reprot"], "No such command 'reprot'. Did you mean 'report', 'reproduce', 'receipt'? (see 'hanse --help')"),
         (["list", "--all"], "No such option '--all' (see 'hanse list --help')"),
         (["resume", "."], ".: is not a run directory (it has no config.toml)"),
         (["compare", "done", "--epsilon", "2"], "--epsilon 2.0: must be at least 0 and below 1"),
@@ -279,7 +280,7 @@ def test_a_bar_also_shows_where_work_says_nothing_for_long(monkeypatch: pytest.M
 
 def test_a_bars_text_is_cut_where_the_line_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, before = io.StringIO(), threading.active_count()
-    console = Console(file=drawn, width=100, force_terminal=True)
+    console = Console(file=drawn, width=92, force_terminal=True)
     with counting("runs", console, at_once=True, thread=False) as told:
         told(1, 60, "best so far: [samples] times 10, sends noise")
         assert threading.active_count() == before  # what forks beside the bar finds no thread

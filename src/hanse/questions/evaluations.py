@@ -54,7 +54,7 @@ class Evaluations:
         """Return the worth of each coalition; those that the cache has are not evaluated."""
         found = [self._answer(*asked) for asked in self._ask(coalitions)]
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
-            self._told(self.evaluated, self.expected, "computing the values")
+            self._told(self.evaluated, self.expected, "solving")
         return found
 
     def _answer(self, called: Callable[[], str], worth: Callable[[], float] | float) -> float:

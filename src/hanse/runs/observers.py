@@ -95,7 +95,7 @@ def errors() -> Console:
     return console
 
 
-_BAR_WIDTH = 70  # of a bar with its numbers, in characters: what is left of a line is for its text
+_BAR_WIDTH = 62  # of a bar with its numbers, in characters: what is left of a line is for its text
 PATIENCE = 2.0
 """Seconds without a sign of life after which :func:`counting` shows its bar."""
 
@@ -152,9 +152,9 @@ def counting(
         timer.start()
 
     def told(done: int, most: float | None, figure: str = "") -> None:
-        late = (console.is_terminal or console.is_jupyter) and done != most and time.monotonic() - begun > PATIENCE
-        room = console.width - len(label) - _BAR_WIDTH
-        figure = figure if len(figure) <= room else f"{figure[: max(0, room - 1)]}…"
+        late = done != most and time.monotonic() - begun > PATIENCE and (console.is_terminal or console.is_jupyter)
+        if figure and len(figure) > (room := console.width - len(label) - _BAR_WIDTH):
+            figure = f"{figure[: max(0, room - 1)]}…"
         if (at_once or late) and not shown.live.is_started:
             shown.start()
         shown.update(task, completed=done, total=most, figure=escape(figure), refresh=not thread)
