@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
 from hanse.base.errors import UserError, import_path
-from hanse.cli.options import RunFolder, Trust, out, say, trusting
+from hanse.cli.options import RunFolder, Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
     from hanse.federation.node import ClientData
@@ -136,9 +136,11 @@ def audit(
         hanse audit run runs/market
     """
     from hanse.reports.audit import audit_run
+    from hanse.runs.observers import counting
     from hanse.runs.run_record import load_run
 
-    found = audit_run(folder)
+    with counting("checks", err) as told:
+        found = audit_run(folder, told)
     if as_json:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
     else:

@@ -325,7 +325,8 @@ flowing(app)
 
 def _usage(wrong: Any) -> str:
     """Return a mistake in the command line as one line, with where to look."""
-    line = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", wrong.format_message()).removesuffix(".")
+    # typer and click each add a suggestion
+    line = re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 

@@ -148,6 +148,7 @@ def verify(
     from hanse.ledger.receipts import read_receipts
     from hanse.ledger.run_ledger import COSIGNED, open_ledger, verify_run
     from hanse.ledger.witness import majority, read_witnesses
+    from hanse.runs.observers import counting
     from hanse.runs.replay import Replayed, replay_books
 
     replayed, apart = Replayed(), None
@@ -155,7 +156,7 @@ def verify(
     place = ledger_url or folder / "ledger.db"
     keys = {} if witnesses is None else read_witnesses(witnesses)
     heads, newest, most = majority(folder / COSIGNED, keys)
-    with open_ledger(folder) as ledger:
+    with counting("checking the books", err), open_ledger(folder) as ledger:
         verdict = verify_run(folder, ledger, told, heads)
         if verdict.ok and keys and newest is None:
             alone = (

@@ -66,13 +66,19 @@ class Worths(Shown):
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings and rows of name, value and 95 % interval, the highest value first."""
-        between = self.intervals
-        known = np.isfinite(between).all(axis=1) & (self.standard_errors > 0)
-        rows = [[self.names[i], number(self.values[i])] for i in self.order]
+        half = HALF_WIDTH * self.standard_errors
+        known = np.isfinite(self.values) & np.isfinite(half) & (half > 0)
         if not known.any():
-            return ("", self.unit), rows
-        for i, row in zip(self.order, rows, strict=True):
-            row.append(" to ".join(map(number, between[i])) if known[i] else "–")
+            return ("", self.unit), [[self.names[i], number(self.values[i])] for i in self.order]
+        from hanse.reports.answers import rounded  # here: what has no errors need not load it
+
+        rows = []
+        for i in self.order:
+            if known[i]:
+                told = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
+                rows.append([self.names[i], told[0], f"{told[1]} to {told[2]}"])
+            else:
+                rows.append([self.names[i], number(self.values[i]), "–"])
         return ("", self.unit, "95 % interval"), rows
 
     def plot(self) -> Picture:

@@ -21,6 +21,7 @@ def in_short(
     doubts: Sequence[str] = (),
     finished: bool = True,
     privacy: str = "",
+    alone: str = "",
 ) -> dict[str, str]:
     """Return up to four short answers by what they are about; without privacy, at most 60 words with the headline.
 
@@ -31,6 +32,7 @@ def in_short(
         doubts: what must stand before any result.
         finished: whether the run is.
         privacy: what the client has spent of its privacy budget; "": it has none.
+        alone: the Python that plays the run of single clients; "": the command line does.
 
     Example:
         >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
@@ -42,7 +44,7 @@ def in_short(
         What next: stay in.
     """
     found = {"Its model": _model(fit), "Its contribution": _gave(given), "Its privacy": privacy}
-    found["What next"] = _next(answer, fit, given, doubts, finished)
+    found["What next"] = _next(answer, fit, given, doubts, finished, alone)
     return {about: told for about, told in found.items() if told}
 
 
@@ -94,7 +96,7 @@ def _gave(given: Contributed) -> str:
     return f"{told}; {place}{f', perhaps {places[0]} to {places[-1]}' if len(places) > 1 else ''}."
 
 
-def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], finished: bool) -> str:
+def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], finished: bool, alone: str) -> str:
     """Return the one thing that would tell or help this client most."""
     if not finished:
         return "wait for the end of the run; this is how things stand now."
@@ -105,7 +107,7 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
     if answer == "unknown":
         if fit.last is None and fit.last_loss is None:
             return "ask for a run in which clients keep test data ([data] client_test)."
-        return "compare with training alone (--train-alone)."
+        return f"compare with training alone ({alone or '--train-alone'})."
     if answer == "no":
         return "ask for a personal mechanism, such as ditto, or train alone."
     if answer == "mixed":

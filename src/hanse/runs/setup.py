@@ -596,11 +596,15 @@ def _probabilities(experiment: Experiment, problem: Problem, data: FederatedData
         return []
     if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
         return []
-    if float((outputs.sum(dim=1) - 1).abs().max()) > _ONE:
+    if float((outputs.sum(dim=1) - 1).abs().max()) <= _ONE:
+        why = "each row sums to 1"
+    elif float(outputs.max()) <= 1 and isinstance([*module.modules()][-1], nn.Sigmoid):
+        why = "its last layer is a sigmoid"
+    else:
         return []
     return [
-        "warning: the model returns probabilities (each row sums to 1), and cross-entropy expects logits: it learns "
-        "slowly and its loss is wrong; leave out the softmax at its end"
+        f"warning: the model returns probabilities ({why}), and cross-entropy expects logits: it learns "
+        "slowly and its loss is wrong; leave out that last step"
     ]
 
 
