@@ -433,7 +433,7 @@ class Standings:
         if not kept.any():
             return unknown
         ends = [50 * (1 - SURE_SHARE), 50 * (1 + SURE_SHARE)]
-        return np.percentile(sums[kept] / whole[kept], ends, axis=0).T
+        return np.asarray(np.percentile(sums[kept] / whole[kept], ends, axis=0).T)
 
 
 def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
