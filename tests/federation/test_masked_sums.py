@@ -166,11 +166,25 @@ def test_the_server_receives_no_update_and_nothing_that_gives_one(tmp_path: Path
     openings = [r.results[0].values for r in here.seen if r.results and r.results[0].name == "open"]
     for opening in openings:
         assert not set(opening["seeds"]) & set(opening["keys"])
+
+
+def test_no_secret_of_a_member_is_said_and_none_is_left(tmp_path: Path) -> None:
+    secrets: list[str] = []
+
+    def noted(client: int, request: Request) -> Request:
+        if request.tasks[0].name == "open":  # type: ignore[union-attr]
+            with here.maskers[client]._changing() as state:
+                secrets.extend([state.sealing, state.masking, state.seed])
+        return request
+
+    here = nodes(tmp_path, 4, relay=noted)
+    assert len(rows(played(here, 4))) == 4
     texts = "".join(str(r) for r in here.seen)
-    for c, masker in here.maskers.items():
-        with masker._changing() as state:
-            assert state.masking not in texts, c
-            assert state.seed not in texts, c
+    assert len(set(secrets)) == 12
+    assert not any(secret in texts for secret in secrets)
+    for c in here.maskers:
+        kept = (tmp_path / str(c) / "masking.json").read_text()
+        assert not any(secret in kept for secret in secrets)
 
 
 def lying_views(size: int, least: int) -> set[frozenset[int]]:

@@ -285,6 +285,7 @@ class Masker:
             if state.opened and state.opened != survivors:
                 raise WireError("another sum of these updates was opened already; the two could be taken apart")
             state.step, state.survivors, state.opened = "open", survivors, survivors
+            state.sealing = state.masking = state.seed = ""  # nobody finds them here later
             seeds = {str(c): state.shares[str(c)][0] for c in survivors}
             keys = {str(c): state.shares[str(c)][1] for c in sorted(members - set(survivors))}
         return Masked("open", {"seeds": seeds, "keys": keys}, NONE)
