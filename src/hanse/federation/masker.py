@@ -59,6 +59,15 @@ class Trusted:
         least: the least members of a sum, from 3.
         same: whether its group must stay the same in all rounds of a run (``regroup = false`` of the experiment): sums
             over groups that change tell mean updates.
+
+    Examples:
+        Two other members, whose keys came by telephone, and no sum of fewer than four:
+
+        >>> Path("members.txt").write_text(f"clinic {'1' * 64}" + chr(10) + f"farm {'2' * 64}" + chr(10))
+        142
+        >>> trusted = Trusted.read(Path("members.txt"), least=4)
+        >>> len(trusted.keys), trusted.least
+        (2, 4)
     """
 
     keys: frozenset[bytes]
