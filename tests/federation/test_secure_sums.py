@@ -72,6 +72,15 @@ def test_groups_that_stay_the_same() -> None:
         build(small_experiment(values, federation={"secure": {"regroup": False}}))
 
 
+def test_a_group_larger_than_the_seats_is_refused() -> None:
+    for secure, mechanism, why in (
+        ({"group": 5}, "fedavg", "group: 5: more than the 4 seats of a round"),
+        ({}, {"name": "fedavg", "clients_per_round": 2}, "group: 3: more than the 2 seats of a round"),
+    ):
+        with pytest.raises(UserError, match=why):
+            build(small_experiment(mechanism, federation={"secure": secure}))
+
+
 def test_the_average_by_samples_is_the_same_and_no_update_is_seen() -> None:
     sent = [update(c, samples=c + 1) for c in range(10)]
     got = rows(seen(sent))

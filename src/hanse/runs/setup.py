@@ -181,7 +181,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [] if misfit else _no_slope(data, problem, mechanism)
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
-    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism), *_no_bonds(experiment)]
+    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism, seats), *_no_bonds(experiment)]
     secure = tried(lambda: _secure(experiment))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
@@ -275,12 +275,14 @@ def _secure(experiment: Experiment) -> SecureSums | None:
     return None if given is None else call(SecureSums, given, "federation.secure")
 
 
-def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+def _unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
     """Return a line for each thing that does not go with sums of groups in the place of single updates."""
     section = experiment.federation
     if section.secure is None:
         return []
     lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
+    if isinstance(group := section.secure.get("group", 3), int) and group > seats:
+        lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
     if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
         lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
