@@ -40,9 +40,9 @@ CASTS: dict[str, dict[str, Any]] = {
     "noise .001": {"behaviour": {"noisy": {"sigma": 0.001, "levels": "same"}}},
     "noise .01": {"behaviour": {"noisy": {"sigma": 0.01, "levels": "same"}}},
     "noise .05": {"behaviour": {"noisy": {"sigma": 0.05, "levels": "same"}}},
-    "sums of 3": {"federation": {"secure": {"group": 3}}},
-    "sums of 6": {"federation": {"secure": {"group": 6}}},
-    "sum of 12": {"federation": {"secure": {"group": 12}}},
+    "sums of 3": {"federation": {"secure": {"group": 3, "regroup": True}}},
+    "sums of 6": {"federation": {"secure": {"group": 6, "regroup": True}}},
+    "sum of 12": {"federation": {"secure": {"group": 12, "regroup": True}}},
 }
 FIXED = {"sums of 3, the same": {"federation": {"secure": {"group": 3, "regroup": False}}}}
 

@@ -64,7 +64,10 @@ class Nodes:
                 reply = Reply(client, (said,))
             except WireError as wrong:
                 reply = Reply(client, refused=str(wrong))
-            reply = unpack(pack(reply))
+            try:
+                reply = unpack(pack(reply))
+            except WireError as wrong:  # as the link does
+                reply = Reply(client, refused=str(wrong))
             self.seen.append(reply)
             found.append(reply)
         return found
@@ -166,11 +169,25 @@ def test_the_server_receives_no_update_and_nothing_that_gives_one(tmp_path: Path
     openings = [r.results[0].values for r in here.seen if r.results and r.results[0].name == "open"]
     for opening in openings:
         assert not set(opening["seeds"]) & set(opening["keys"])
+
+
+def test_no_secret_of_a_member_is_said_and_none_is_left(tmp_path: Path) -> None:
+    secrets: list[str] = []
+
+    def noted(client: int, request: Request) -> Request:
+        if request.tasks[0].name == "open":  # type: ignore[union-attr]
+            with here.maskers[client]._changing() as state:
+                secrets.extend([state.sealing, state.masking, state.seed])
+        return request
+
+    here = nodes(tmp_path, 4, relay=noted)
+    assert len(rows(played(here, 4))) == 4
     texts = "".join(str(r) for r in here.seen)
-    for c, masker in here.maskers.items():
-        with masker._changing() as state:
-            assert state.masking not in texts, c
-            assert state.seed not in texts, c
+    assert len(set(secrets)) == 12
+    assert not any(secret in texts for secret in secrets)
+    for c in here.maskers:
+        kept = (tmp_path / str(c) / "masking.json").read_text()
+        assert not any(secret in kept for secret in secrets)
 
 
 def lying_views(size: int, least: int) -> set[frozenset[int]]:
@@ -516,3 +533,48 @@ def test_of_two_openings_at_once_one_is_answered(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(opening, told)) == 1
+
+
+def mutated(value: Any, rng: np.random.Generator) -> Any:
+    """Return a value with one thing in it changed: a text's digit, a key, an entry, its type."""
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        key = list(value)[rng.integers(len(value))]
+        match rng.integers(4):
+            case 0:
+                return {k: v for k, v in value.items() if k != key}
+            case 1:
+                return value | {str(rng.integers(6)): value[key]}
+            case _:
+                return value | {key: mutated(value[key], rng)}
+    if isinstance(value, str) and value and rng.random() < 0.8:
+        at = int(rng.integers(len(value)))
+        return value[:at] + "0123456789abcdef"[rng.integers(16)] + value[at + 1 :]
+    others: list[Any] = [None, 0, -1.0, "", "00" * 32, "ff" * 66, {}, [0, 1, 2], [value], 2.0**53, True]
+    return others[rng.integers(len(others))]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_nothing_that_a_member_or_the_server_says_raises(seed: int, tmp_path: Path) -> None:
+    """What a lying member says costs its group at most; what a lying server says is a refusal of one line."""
+    rng = np.random.default_rng(seed)
+    name = STEPS[seed % 4]
+
+    def lie(client: int, said: Masked) -> Masked:
+        if client != 0 or said.name != name or seed % 8 >= 4:
+            return said
+        if name == "sum" and rng.random() < 0.5:
+            return replace(said, words=said.words[:-1] if rng.random() < 0.5 else -said.words)
+        return replace(said, values=mutated(dict(said.values), rng))
+
+    def relay(client: int, request: Request) -> Request:
+        task = request.tasks[0]
+        if client != 0 or seed % 8 < 4 or not isinstance(task, Mask) or task.name != name:
+            return request
+        changed = mutated(dict(task.values), rng)
+        return replace(request, tasks=(replace(task, values=changed if isinstance(changed, dict) else {}),))
+
+    got = played(nodes(tmp_path, 7, twist=lie, relay=relay), 7)
+    assert sorted(r.client for r in got) == list(range(7))
+    assert all("\n" not in (r.refused or "") for r in got)
+    others = [group for group in SecureSums(3).groups(SEED, np.arange(7), 0) if 0 not in group]
+    assert {int(c) for group in others for c in group} <= set(rows(got))  # the other group has its sum

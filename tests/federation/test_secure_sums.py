@@ -70,6 +70,20 @@ def test_groups_that_stay_the_same() -> None:
     values = {"name": "fedavg", "value": "group_path"}
     with pytest.raises(UserError, match="regroup: false: 'group_path' tells members apart by groups that change"):
         build(small_experiment(values, federation={"secure": {"regroup": False}}))
+    sums = {"federation": {"secure": {"group": 3}}}  # and by themselves they change only where values need it
+    for mechanism, regroup in (("fedavg", False), (values, True)):
+        rule = build(small_experiment(mechanism, **sums)).secure
+        assert rule is not None
+        assert rule.regroup is regroup
+
+
+def test_a_group_larger_than_the_seats_is_refused() -> None:
+    for secure, mechanism, why in (
+        ({"group": 5}, "fedavg", "group: 5: more than the 4 seats of a round"),
+        ({}, {"name": "fedavg", "clients_per_round": 2}, "group: 3: more than the 2 seats of a round"),
+    ):
+        with pytest.raises(UserError, match=why):
+            build(small_experiment(mechanism, federation={"secure": secure}))
 
 
 def test_the_average_by_samples_is_the_same_and_no_update_is_seen() -> None:

@@ -59,6 +59,15 @@ class Trusted:
         least: the least members of a sum, from 3.
         same: whether its group must stay the same in all rounds of a run (``regroup = false`` of the experiment): sums
             over groups that change tell mean updates.
+
+    Examples:
+        Two other members, whose keys came by telephone, and no sum of fewer than four:
+
+        >>> Path("members.txt").write_text(f"clinic {'1' * 64}" + chr(10) + f"farm {'2' * 64}" + chr(10))
+        142
+        >>> trusted = Trusted.read(Path("members.txt"), least=4)
+        >>> len(trusted.keys), trusted.least
+        (2, 4)
     """
 
     keys: frozenset[bytes]
@@ -285,6 +294,7 @@ class Masker:
             if state.opened and state.opened != survivors:
                 raise WireError("another sum of these updates was opened already; the two could be taken apart")
             state.step, state.survivors, state.opened = "open", survivors, survivors
+            state.sealing = state.masking = state.seed = ""  # nobody finds them here later
             seeds = {str(c): state.shares[str(c)][0] for c in survivors}
             keys = {str(c): state.shares[str(c)][1] for c in sorted(members - set(survivors))}
         return Masked("open", {"seeds": seeds, "keys": keys}, NONE)

@@ -186,9 +186,9 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [] if misfit else _no_slope(data, problem, mechanism)
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
-    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism)]
+    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism, seats)]
     lines += [*_no_bonds(experiment), *_not_kept(experiment)]
-    secure, private = tried(lambda: _secure(experiment)), tried(lambda: private_of(experiment, data.sizes))
+    secure, private = tried(lambda: _secure(experiment, mechanism)), tried(lambda: private_of(experiment, data.sizes))
     loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
@@ -278,29 +278,29 @@ def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     return [f"{line}: must be 'drop'" for line in lines]
 
 
-def _secure(experiment: Experiment) -> SecureSums | None:
-    """Return which updates are summed together; None: the server sees every update."""
-    given = experiment.federation.secure
-    return None if given is None else call(SecureSums, given, "federation.secure")
+def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
+    """Return which updates are summed together; None: the server sees every update.
+
+    Groups stay the same unless members' values need others: sums of groups that change tell a member's mean update.
+    """
+    given, regroup = experiment.federation.secure, isinstance(mechanism.value, GroupPath)
+    return None if given is None else call(SecureSums, {"regroup": regroup, **given}, "federation.secure")
 
 
-def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+def _unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
     """Return a line for each thing that does not go with sums of groups in the place of single updates."""
     section = experiment.federation
     if section.secure is None:
         return []
     lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
+    if isinstance(group := section.secure.get("group", 3), int) and group > seats:
+        lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
     if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
         lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
         for key, given, wrong, why in (
-            (
-                "engine",
-                section.engine,
-                section.engine != "local",
-                "virtual nodes hide nothing; 'local' is equal",
-            ),
+            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
