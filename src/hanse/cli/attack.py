@@ -82,8 +82,7 @@ def attack(
     folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     many = cores() if workers is None else workers
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    # without a thread of its own, since players may fork beside it
-    with resumable(err), counting("runs", err, thread=False) as told:
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork beside it
         if replay:
             found = play_again(sections, folder, told=told, **how)
         else:
