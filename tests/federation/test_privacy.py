@@ -23,6 +23,7 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.privacy import LEAVES, NOT_SAID, InState, Privacy, Private, clipped
+from hanse.learning.loop import Loop
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.setup import build
 
@@ -158,6 +159,12 @@ def test_tests_say_nothing_on_a_network_and_measure_in_a_simulation() -> None:
     assert inner.asked == 0
 
 
+def test_a_test_beside_other_tasks_is_refused() -> None:
+    at, inner = door(own=True)
+    assert answer(at, port.Test("t", START), Train(0, 0, START)).refused == "a test is asked for alone"
+    assert inner.asked == 0
+
+
 def test_every_type_of_the_port_is_in_the_table_of_the_docs() -> None:
     assert set(LEAVES) == set(typing.get_args(port.Result))
     page = " ".join(PAGE.read_text().split())
@@ -234,6 +241,12 @@ def test_no_server_turns_an_account_off_or_raises_its_budget(tmp_path: Path) -> 
     assert asked(node(tmp_path, GIVEN)).refused is None
     with pytest.raises(UserError, match="under its privacy account"):
         node(tmp_path)
+    with pytest.raises(UserError, match="is not DP-SGD"):
+        Node(
+            held(), Assignment("own", 1, 4, 0, {"name": "logistic"}, {"lr": 0.1}), tmp_path / "own",
+            loop=Loop.of(lambda model, data, round: None, "train"),
+            private=Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=1.0, unit="sample"),
+        )  # fmt: skip
     with pytest.raises(UserError, match="counts by client"):
         node(tmp_path, GIVEN | {"unit": "sample"})
     rich = node(tmp_path, GIVEN | {"epsilon": 1e5, "noise": 0.5})  # a little noise costs what it costs

@@ -16,6 +16,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.federation.account import Release, spent
+from hanse.federation.privacy import Privacy
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import LoopEngine
 from hanse.learning.private_loop import dp_sgd
@@ -77,6 +78,19 @@ def test_a_step_for_which_nobody_was_drawn_is_noise_alone() -> None:
     assert bool(row.isfinite().all())
     some = trained(1.0, 1.0, Recipe(steps=40, batch_share=0.09, lr=0.1))  # one of twelve in the mean: often nobody
     assert bool(some.isfinite().all())
+
+
+def test_no_more_steps_are_taken_than_a_request_is_charged_for() -> None:
+    recipe = Recipe(steps=50, epochs=1000, batch_size=3, lr=0.1)
+    rule = Privacy(clip=1.0, epsilon=8.0, delta=1e-3, noise=1.0, unit="sample")
+    module = nn.Linear(5, 3)
+    problem = Problem(module, Layout.of(module))
+    engine = LoopEngine(SequentialEngine(problem, threads=1), dp_sgd(problem, 1.0, 1.0))
+    for work in (0, 1, 7, None):  # a server may ask for any
+        job = SeatJob(torch.arange(12), torch.zeros(18), (3, 0, 0, 0), work=work)
+        taken = int(engine.train(POOL, [job], recipe, 0.1).steps[0])
+        assert taken <= rule.release(12, recipe, work).steps
+        assert rule.release(12, recipe, work).rate == 0.25
 
 
 def test_batch_norm_is_refused_with_the_reason_of_opacus() -> None:

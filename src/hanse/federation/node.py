@@ -341,6 +341,8 @@ class Node:
                 loop = Loop.of(named, "train.loop")
         recipe = Recipe(**train)
         if rule is not None and rule.noise is not None and rule.unit == "sample":
+            if loop is not None:
+                raise UserError("a training loop of one's own is not DP-SGD: leave it out, or take the unit 'client'")
             loop = dp_sgd(problem, rule.clip, rule.noise, fresh=True)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)

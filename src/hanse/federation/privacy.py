@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
@@ -167,7 +167,7 @@ class Accounts(Protocol):
     def of(self, client: int) -> Account:
         """Return a client's account."""
 
-    def charge(self, client: int, releases: Sequence[Release], digest: str) -> Account | None:
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer before it leaves; return the account after it, or None if it is not to leave."""
 
 
@@ -187,7 +187,7 @@ class InState:
         """Return a client's account."""
         return self.accounts.get(client) or self.rule.opened()
 
-    def charge(self, client: int, releases: Sequence[Release], digest: str) -> Account | None:
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer, if it fits into the budget. A simulation's clients are asked once for each answer."""
         now = self.of(client)
         if not now.affords(releases):
@@ -213,15 +213,16 @@ class InFile:
         """Return the account."""
         return self.file.read() or self.rule.opened()
 
-    def charge(self, client: int, releases: Sequence[Release], digest: str) -> Account | None:
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer on the disk, if it fits into the budget; the same bytes again cost nothing."""
+        sent = digest()
         with self.file.held():
             now = self.of(client)
-            if digest in now.sent:
+            if sent in now.sent:
                 return now
             if not now.affords(releases):
                 return None
-            now = now.charged(releases, digest)
+            now = now.charged(releases, sent)
             self.file.write(now)
         return now
 
@@ -277,6 +278,8 @@ class Private:
         """Return the reply to what is not even looked at, or None."""
         client, tasks = request.client, request.tasks
         tests = [task for task in tasks if isinstance(task, port.Test)]
+        if tests and len(tasks) > 1:
+            return port.Reply(client, refused="a test is asked for alone")
         if tests and self.own:
             return port.Reply(client, tuple(port.Tested(task.name, None, None, 0) for task in tests))
         if any(self.rule.refuses(task) for task in tasks):
@@ -298,7 +301,7 @@ class Private:
         results = [self._noised(round, client, t, r) for t, r in zip(request.tasks, reply.results, strict=True)]
         releases = self.rule.releases(request, size, self.recipe)
         if releases:
-            after = self.accounts.charge(client, releases, _digest(round, client, results))
+            after = self.accounts.charge(client, releases, lambda: _digest(round, client, results))
             if after is None:  # another process has spent the rest meanwhile
                 return replace(reply, results=(), refused=self.accounts.of(client).used_up)
             results = [_saying(r, after.spent) for r in results]

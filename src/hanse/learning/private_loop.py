@@ -48,7 +48,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
 
     def fit(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[str, Any]:
         draw = torch.Generator().manual_seed(secrets.randbits(63) if fresh else round.seed)
-        batches, steps = round.recipe.sampling(len(data), round.steps or round.epochs)
+        batches, steps = round.recipe.sampling(len(data), round.epochs if round.steps is None else round.steps)
         private = GradSampleModule(model)
         sgd = torch.optim.SGD(
             private.parameters(), lr=round.lr, momentum=round.momentum, weight_decay=round.weight_decay

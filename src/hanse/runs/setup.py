@@ -201,9 +201,6 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
-    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    if len(data.names) <= MOST_CLIENTS:
-        said = replace(said, names=tuple(name[:80] or "?" for name in data.names))
     return Blueprint(
         asked=asked,
         experiment=experiment,
@@ -220,9 +217,24 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         private=private,
         waiting=waiting,
         device=device,
-        about=said,
+        about=_told(data, mechanism, acting, policy, profiles, seed),
         loop=loop,
     )
+
+
+def _told(
+    data: FederatedData,
+    mechanism: Mechanism,
+    acting: Mapping[str, Behaviour],
+    policy: Any,
+    profiles: Sequence[Profile],
+    seed: int,
+) -> About:
+    """Return what parts, behaviours and the policy say of themselves, with the clients' names."""
+    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    if len(data.names) > MOST_CLIENTS:
+        return said
+    return replace(said, names=tuple(name[:80] or "?" for name in data.names))
 
 
 def _settled(
