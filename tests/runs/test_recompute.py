@@ -25,8 +25,9 @@ from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
 from hanse.rounds import round as rounds
 from hanse.runs.committed import Commitment, audit_folder, validation_file
+from hanse.runs.config import EngineSection
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file
-from hanse.runs.recompute import FLOOR, recompute
+from hanse.runs.recompute import FLOOR, _floor, _here, recompute
 
 MARKET = {"partition": "cluster", "client_test": 0.25, "client_validation": 0.1, "validation": 0.0}
 ROLES = {"profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}}
@@ -288,6 +289,19 @@ def test_on_another_processor_numbers_may_differ_by_the_noise_floor(
     found = recompute(copy, given(copy))
     assert (found.unlike, found.floor) == (None, FLOOR)
     assert found.notes == [f"instructions differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]
+
+
+def test_a_run_on_a_graphics_card_is_recomputed_without_one(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_card = experiment("path").model_copy(update={"engine": EngineSection(device="cuda", graphs=True)})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here, was = _here(on_card)
+    assert (here.engine.device, here.engine.graphs, was) == ("cpu", None, True)
+    notes: list[str] = []
+    said = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps(said | {"gpu": "a card"}))
+    assert _floor(copy, True, notes) == FLOOR
+    assert notes == [f"gpu differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]
+    assert _floor(copy, False, []) == 0
 
 
 def test_answers_that_were_not_asked_for_are_named() -> None:

@@ -96,7 +96,8 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     """
     commitment, found = Commitment.read(folder), Recomputed()
     experiment = Experiment.read(folder / "config.toml")
-    found.floor = _floor(folder, found.notes) if floor is None else floor
+    experiment, on_card = _here(experiment)
+    found.floor = _floor(folder, on_card, found.notes) if floor is None else floor
     try:
         _before(folder, commitment, found.notes)
         held = _held(folder, commitment, validation, found.notes)
@@ -108,11 +109,24 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     return found
 
 
-def _floor(folder: Path, notes: list[str]) -> float:
+def _here(experiment: Experiment) -> tuple[Experiment, bool]:
+    """Return the experiment as it can be played here, without a graphics card if there is none, and whether it was
+    played on one.
+    """
+    on_card = experiment.engine.device.startswith("cuda")
+    if not on_card or torch.cuda.is_available():
+        return experiment, on_card
+    section = experiment.engine.model_copy(update={"device": "cpu", "graphs": None})
+    return experiment.model_copy(update={"engine": section}), on_card
+
+
+def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
     """Return by how much numbers may differ here from those of the machine of the run, with a note on why."""
     then = read_json(folder / "environment.json")
     packages = then.get("packages", {}) if isinstance(then, dict) else {}
-    said = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
+    said: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
+    if on_card:
+        said["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     other = [name for name, here in said.items() if not isinstance(then, dict) or then.get(name) != here]
     other += [name for name in ("torch", "numpy", "scipy") if packages.get(name) != _version(name)]
     if not other:
