@@ -45,7 +45,7 @@ from hanse.ledger.receipts import Receipt, split_view
 from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, SplitViewError, Witness
-from hanse.runs.committed import validation_file
+from hanse.runs.committed import audit_folder, validation_file
 from hanse.runs.kept_answers import answers_file
 from hanse.runs.recompute import recompute
 from hanse.runs.replay import replay_books
@@ -254,9 +254,8 @@ def found_by(folder: Path, kept: list[Receipt]) -> str:
                 return "receipts"
     except (UserError, LedgerError):
         return "verify"
-    file = validation_file(folder)
     try:
-        return "recompute" if recompute(folder, file if file.exists() else None).unlike else ""
+        return "recompute" if recompute(folder).unlike else ""
     except UserError:
         return "recompute"
 
@@ -427,9 +426,8 @@ def tampered(
         copy = scratch / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(folder, copy)
-        validation_file(copy).unlink(missing_ok=True)
-        if validation_file(folder).exists():
-            shutil.copy(validation_file(folder), validation_file(copy))
+        shutil.rmtree(audit_folder(copy), ignore_errors=True)
+        shutil.copytree(audit_folder(folder), audit_folder(copy))
         try:
             kind(Copy(copy, draw))
         except (CannotError, OverdraftError):

@@ -24,9 +24,10 @@ from hanse.data.samples import Samples
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
 from hanse.rounds import round as rounds
-from hanse.runs.committed import Commitment, validation_file
+from hanse.runs.committed import Commitment, audit_folder, validation_file
+from hanse.runs.config import EngineSection
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file
-from hanse.runs.recompute import FLOOR, recompute
+from hanse.runs.recompute import FLOOR, _floor, _here, recompute
 
 MARKET = {"partition": "cluster", "client_test": 0.25, "client_validation": 0.1, "validation": 0.0}
 ROLES = {"profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}}
@@ -61,7 +62,7 @@ def by_value(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(by_value: Path, tmp_path: Path) -> Path:
     shutil.copytree(by_value, tmp_path / "run")
-    shutil.copy(validation_file(by_value), tmp_path)
+    shutil.copytree(audit_folder(by_value), tmp_path / "run.audit")
     return tmp_path / "run"
 
 
@@ -234,7 +235,9 @@ def test_a_file_that_is_no_validation_set_is_refused(copy: Path, change: Callabl
 
 
 def test_no_validation_set_is_refused(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--validation: the run committed to"):
+    assert recompute(copy).unlike is None  # that of the folder beside it
+    validation_file(copy).unlink()
+    with pytest.raises(UserError, match="is not there; the run committed to"):
         recompute(copy)
     (tmp_path / "plain").mkdir()
     with pytest.raises(UserError, match=r"was not played with run\.recomputable = true"):
@@ -288,6 +291,19 @@ def test_on_another_processor_numbers_may_differ_by_the_noise_floor(
     assert found.notes == [f"instructions differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]
 
 
+def test_a_run_on_a_graphics_card_is_recomputed_without_one(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_card = experiment("path").model_copy(update={"engine": EngineSection(device="cuda", graphs=True)})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here, was = _here(on_card)
+    assert (here.engine.device, here.engine.graphs, was) == ("cpu", None, True)
+    notes: list[str] = []
+    said = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps(said | {"gpu": "a card"}))
+    assert _floor(copy, True, notes) == FLOOR
+    assert notes == [f"gpu differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]
+    assert _floor(copy, False, []) == 0
+
+
 def test_answers_that_were_not_asked_for_are_named() -> None:
     reply = pack(Reply(1, ()))
     kept = Answers((pack([]).header, reply.header), (-1, 1), (([1], 1),), {})
@@ -315,6 +331,45 @@ def test_what_cannot_be_recomputed_is_refused_before_round_0(
     given = {"data": {"source": "digits", "clients": 5}, "run": {"recomputable": True}, **sections}
     with pytest.raises(UserError, match=said):
         hanse.run(hanse.Experiment(mechanism="fedavg", **given), out=tmp_path / "run")
+
+
+def test_what_the_auditor_sees_lies_beside_the_run_and_only_its_owner_can_read_it(by_value: Path) -> None:
+    assert audit_folder(by_value).stat().st_mode & 0o077 == 0
+    assert not any("safetensors" in file.name for file in by_value.iterdir())
+    assert sorted(file.name for file in audit_folder(by_value).iterdir()) == [
+        *(f"0000{n}.safetensors" for n in range(4)),
+        "validation.npz",
+    ]
+
+
+def test_a_run_that_fails_in_its_first_round_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rounds, "_value", fails)
+    with pytest.raises(ZeroDivisionError):
+        hanse.run(experiment("path"), out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("header", ['"x"', "[3]", "null", '[{"$kind":"Reply","fields":{"client":0}}]', "{", "[[[]]]"])
+def test_answers_that_are_none_are_a_line_and_no_traceback(copy: Path, header: str) -> None:
+    """An operator that writes what it likes, hashes included."""
+    for place in (0, 1):
+        whole = Answers.read(answers_file(copy, 1), {})
+        file = answers_file(copy, 1)
+        kept = file.read_bytes()
+        headers = [header if i == place else one for i, one in enumerate(whole.headers)]
+        lied = replace(whole, headers=headers)
+        file.write_bytes(lied.packed())
+        changed(copy / "rounds" / "00001.npz", lambda arrays, lied=lied: arrays.update(lied.hashes()))
+        restamped(copy)
+        found = recompute(copy).unlike
+        assert found is not None
+        assert found.startswith("round 1: ")
+        file.write_bytes(kept)
 
 
 def test_it_needs_a_run_directory() -> None:

@@ -43,7 +43,7 @@ app = typer.Typer(
     cls=RunByDefault,
     help="Check a run that pays, make its values again, or look whether a member has the samples that it claims.",
     epilog="Examples:\n\nhanse audit runs/market\n\n"
-    "hanse audit recompute runs/market --validation market.validation.npz\n\n"
+    "hanse audit recompute runs/market\n\n"
     "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -154,7 +154,9 @@ def recompute_run(
     folder: RunFolder,
     validation: Annotated[
         Path | None,
-        typer.Option("--validation", metavar="FILE", help="The validation set with its salts, from the operator."),
+        typer.Option(
+            "--validation", metavar="FILE", help="The validation set with its salts; default: RUN.audit/validation.npz."
+        ),
     ] = None,
     floor: Annotated[
         float | None,
@@ -170,13 +172,14 @@ def recompute_run(
 
     The run must have been played with run.recomputable = true: then it committed to its validation set, its settings
     and hanse's code before the first round, and kept what clients sent. The operator hands the auditor a copy of the
-    run directory, and the file RUN.validation.npz that lies beside it.
+    run directory, and the folder RUN.audit that lies beside it, with the validation set and the clients' answers.
 
     Every round is played by the mechanism's own code. On a like machine every bit must be the same; elsewhere numbers
     may differ by --floor. It exits with 1 if something differs. Nothing that the run names is imported without --trust.
 
     Examples:
-        hanse audit recompute runs/exp --validation runs/exp.validation.npz
+        hanse audit recompute runs/exp
+        hanse audit recompute runs/exp --validation exp-validation.npz
     """
     from hanse.runs.recompute import recompute
 

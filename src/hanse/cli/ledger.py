@@ -287,6 +287,7 @@ def _warn(folder: Path) -> None:
 
     if wrong := wrong_in(folder):
         say(f"warning: the books do not hold: {wrong}", err, style="yellow")
+        return
     lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
     if lost:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""

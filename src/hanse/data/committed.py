@@ -112,7 +112,7 @@ class CommittedSet:
         odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]
         if odd:
             raise UserError(f"{file}: has no array '{odd[0]}' of the right type; it must have {', '.join(_KINDS)}")
-        x, y, salts, erased, kept = (arrays[name] for name in _KINDS)
+        x, y, salts, erased, kept = (np.atleast_1d(arrays[name]) for name in _KINDS)
         n, k = len(x), len(erased)
         if len(y) != n or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
             raise UserError(

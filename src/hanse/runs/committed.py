@@ -1,8 +1,9 @@
 """What a run commits to before its first round, if it can be recomputed (``[run] recomputable``).
 
 ``committed.json`` in the run directory has the commitments of the validation set (:mod:`hanse.data.committed`), a hash
-of the configuration and one of hanse's code. The first line of the log stands for all of it. The validation set itself
-and its salts lie *beside* the run directory, because that is given away: in ``RUN.validation.npz``, for the auditor.
+of the configuration and one of hanse's code. The first line of the log stands for all of it. The validation set itself,
+its salts and what clients sent lie *beside* the run directory, because that is given away: in ``RUN.audit``, which is
+for the auditor.
 """
 
 from __future__ import annotations
@@ -29,10 +30,15 @@ from hanse.runs.config import Experiment
 FILE = "committed.json"
 
 
-def validation_file(folder: Path) -> Path:
-    """Return where the validation set of a run lies, with its salts: beside the run directory."""
+def audit_folder(folder: Path) -> Path:
+    """Return the folder beside a run directory with what only an auditor may see."""
     folder = folder.absolute()
-    return folder.with_name(f"{folder.name}.validation.npz")
+    return folder.with_name(f"{folder.name}.audit")
+
+
+def validation_file(folder: Path) -> Path:
+    """Return where the validation set of a run lies, with its salts."""
+    return audit_folder(folder) / "validation.npz"
 
 
 @dataclass(frozen=True)

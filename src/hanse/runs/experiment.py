@@ -35,7 +35,7 @@ from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
-from hanse.runs.committed import Commitment
+from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
@@ -397,6 +397,9 @@ def play_setup(
             try:
                 if committed is not None:
                     state = _begun(committed[0], state, folder)
+                    ready = replace(
+                        ready, said=[*ready.said, f"note: {audit_folder(hold.folder)} is for an auditor alone"]
+                    )
                 return _play(ready, state, folder, observers)
             except MachineError:
                 raise

@@ -1,4 +1,4 @@
-"""What clients answered in a round, kept so that the round can be played again: ``answers/NNNNN.safetensors``.
+"""What clients answered in a round, kept so that the round can be played again: ``RUN.audit/NNNNN.safetensors``.
 
 :class:`Keeping` stands before a federation and keeps what passes, as messages of the network's codec: who was present,
 who was asked, and every reply. The record of the round has the hash of each (:meth:`Answers.arrays`), and the book that
@@ -23,10 +23,11 @@ from safetensors.numpy import load, save
 
 from hanse.base.errors import UserError
 from hanse.base.files import opened
-from hanse.core.port import Closing, Federation, Reply, Request, Roster
+from hanse.core.declared import Declared, UnsoundError
+from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack_kept
+from hanse.runs.committed import audit_folder
 
-ANSWERS = "answers"  # the folder in a run directory
 LARGEST = 1 << 32  # bytes of a file that is read
 KINDS = {
     "Trained": "updates and sizes",
@@ -41,7 +42,10 @@ ROSTER = -1  # stands for the roster where replies have their clients' numbers
 
 def answers_file(folder: Path, round: int) -> Path:
     """Return where a run directory keeps the answers of a round."""
-    return folder / ANSWERS / f"{round:05d}.safetensors"
+    return audit_folder(folder) / f"{round:05d}.safetensors"
+
+
+_CLIENT = Declared[ClientInfo](ClientInfo)
 
 
 class UnlikeError(Exception):
@@ -200,8 +204,11 @@ class Recorded(Federation):
     _place: int = 1
 
     def present(self, round: int) -> Roster:
-        """Return who was here."""
-        return Roster(self.kept.value(0))
+        """Return who was here. Raises UnlikeError if what was kept is no roster."""
+        try:
+            return Roster(_CLIENT.check(one) for one in self.kept.value(0))
+        except (UnsoundError, TypeError) as wrong:
+            raise UnlikeError(f"who was present cannot be read: {wrong}") from None
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
@@ -214,6 +221,9 @@ class Recorded(Federation):
         if list(asked) != now:
             raise UnlikeError(f"clients {now} would have been asked, and clients {list(asked)} were")
         replies = [self.kept.value(place) for place in range(self._place, self._place + count)]
+        if odd := [client for client, reply in zip(self.kept.clients[self._place :], replies, strict=False)
+                   if not isinstance(reply, Reply)]:  # fmt: skip
+            raise UnlikeError(f"what client {odd[0]} sent is no reply")
         self._exchange, self._place = self._exchange + 1, self._place + count
         return replies
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.base.errors import PartError, UserError, first_line
+from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_json, read_toml
-from hanse.core.book import Book, LedgerError
+from hanse.core.book import Book
 from hanse.core.entry import UNMOVING, Transaction
 from hanse.data.committed import CommittedSet
 from hanse.data.federated import RemoteData
@@ -34,7 +34,7 @@ from hanse.learning.threads import intra_op
 from hanse.ledger.closing import CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, rounds_written, verify_run
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state, play_round
-from hanse.runs.committed import Commitment, code_hash, config_hash
+from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
@@ -86,8 +86,8 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
 
     Args:
         folder: the run directory.
-        validation: the file with the validation set and its salts, as the operator hands it out; None: only for a run
-            whose server has none.
+        validation: the file with the validation set and its salts, as the operator hands it out; None: the one in the
+            folder ``RUN.audit`` beside the run, where the clients' answers are.
         floor: by what share of the largest number of its kind a number may differ. None: by no bit where processor and
             packages are those of the run, else by :data:`FLOOR`.
 
@@ -96,7 +96,8 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     """
     commitment, found = Commitment.read(folder), Recomputed()
     experiment = Experiment.read(folder / "config.toml")
-    found.floor = _floor(folder, found.notes) if floor is None else floor
+    experiment, on_card = _here(experiment)
+    found.floor = _floor(folder, on_card, found.notes) if floor is None else floor
     try:
         _before(folder, commitment, found.notes)
         held = _held(folder, commitment, validation, found.notes)
@@ -108,11 +109,24 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     return found
 
 
-def _floor(folder: Path, notes: list[str]) -> float:
+def _here(experiment: Experiment) -> tuple[Experiment, bool]:
+    """Return the experiment as it can be played here, without a graphics card if there is none, and whether it was
+    played on one.
+    """
+    on_card = experiment.engine.device.startswith("cuda")
+    if not on_card or torch.cuda.is_available():
+        return experiment, on_card
+    section = experiment.engine.model_copy(update={"device": "cpu", "graphs": None})
+    return experiment.model_copy(update={"engine": section}), on_card
+
+
+def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
     """Return by how much numbers may differ here from those of the machine of the run, with a note on why."""
     then = read_json(folder / "environment.json")
     packages = then.get("packages", {}) if isinstance(then, dict) else {}
-    said = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
+    said: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
+    if on_card:
+        said["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     other = [name for name, here in said.items() if not isinstance(then, dict) or then.get(name) != here]
     other += [name for name in ("torch", "numpy", "scipy") if packages.get(name) != _version(name)]
     if not other:
@@ -156,10 +170,11 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
     samples = commitment.samples
     if not samples:
         return None
-    if validation is None:
+    validation = validation_file(folder) if validation is None else validation
+    if not validation.exists():
         raise UserError(
-            f"--validation: the run committed to {len(samples)} validation samples: give the file with them; the "
-            "operator has it beside the run directory"
+            f"--validation {validation}: is not there; the run committed to {len(samples)} validation samples, which "
+            f"the operator has in {audit_folder(folder).name} beside the run directory"
         )
     inputs, _ = read_shape(folder / "shape.json")
     held = CommittedSet.read(validation, inputs if isinstance(inputs, Inputs) else Inputs())
@@ -380,7 +395,9 @@ def _said(number: int) -> Iterator[None]:
         yield
     except UnlikeError as wrong:
         raise UnlikeError(f"round {number}: {wrong}") from None
-    except (PartError, LedgerError) as wrong:
+    except UserError:
+        raise
+    except Exception as wrong:  # answers are untrusted: whatever they make a part raise is a reason
         raise UnlikeError(f"round {number}: cannot be played again: {first_line(wrong)}") from wrong
 
 

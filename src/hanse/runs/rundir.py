@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import torch
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, write_whole
+from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, private_folder, write_whole
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
@@ -41,9 +41,9 @@ from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.committed import FILE as COMMITTED
-from hanse.runs.committed import Commitment, validation_file
+from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import Experiment
-from hanse.runs.kept_answers import ANSWERS, answers_file
+from hanse.runs.kept_answers import answers_file
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
 
@@ -61,7 +61,6 @@ STARTED = (
     "checkpoints",
     "environment.json",
     "ledger.json",
-    ANSWERS,
     COMMITTED,
     ABOUT,
     DATA,
@@ -217,7 +216,8 @@ class RunDir:
                     signs = {} if key is None else {"key": public_of(key).hex()}
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex} | signs) + "\n")
                 if committed is not None:
-                    (path / ANSWERS).mkdir()
+                    shutil.rmtree(audit_folder(path), ignore_errors=True)  # of an earlier run of this name
+                    private_folder(audit_folder(path))
                     committed[0].write(path)
                     if committed[1] is not None:
                         committed[1].write(validation_file(path))
@@ -271,7 +271,7 @@ class RunDir:
                 if (path / name).exists() and (path / name).stat().st_size > length:
                     os.truncate(path / name, length)
             settled = snapshot is not None and snapshot.state.finished  # its answers lie behind the last round
-            for record in (*(path / ROUNDS).glob("*.npz"), *(path / ANSWERS).glob("*.safetensors")):
+            for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
                 if record.stem.isdigit() and int(record.stem) >= folder._kept + settled:
                     record.unlink()
             said += _lost(path)
@@ -316,7 +316,7 @@ class RunDir:
         with self._storing():
             round_file(self.path, done.round).write_bytes(done.arrays)
             if done.answers is not None:
-                answers_file(self.path, done.round).write_bytes(done.answers)
+                self.keep(done.round, done.answers)
             for name, lines in done.lines.items():
                 self._write(name, lines)
         self.owe(done.round, done.posted)
@@ -327,8 +327,9 @@ class RunDir:
         self._files[name].flush()
 
     def keep(self, round: int, answers: bytes) -> None:
-        """Write what clients answered when the run was settled, behind its last round."""
+        """Write what clients answered in a round, or when the run was settled, beside the run."""
         with self._storing():
+            private_folder(audit_folder(self.path))  # a copy of the run may have come without it
             answers_file(self.path, round).write_bytes(answers)
 
     def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
@@ -385,6 +386,8 @@ class RunDir:
     def discard(self) -> None:
         """Close and delete the directory, except for what was there before the run began."""
         self.close()
+        if (self.path / COMMITTED).exists():
+            shutil.rmtree(audit_folder(self.path), ignore_errors=True)
         clear(self.path, EARLIER)
         if [entry.name for entry in self.path.iterdir()] == [LOCK]:
             (self.path / LOCK).unlink()  # it is held until its holder lets go; who comes later makes a new one
