@@ -545,9 +545,9 @@ it: what they planned cannot be shown to be older than their 95 runs (docs/check
 def unplanned(root: Path = ROOT) -> list[str]:
     """Return the kept runs whose settings were not committed before them: "PAPER: KEY, why" each.
 
-    A run either names the commit that played it, which must be in the history or one of :data:`LOST`, or it was added, in a file of its own,
-    by a commit after the one that added its key to the plan. A line whose settings were written anew since then has
-    the key of that time as ``planned``.
+    A run either names the commit that played it, which must be in the history or one of :data:`LOST`, or it was added,
+    in a file of its own, by a commit after the one that added its key to the plan. A line whose settings were written
+    anew since then has the key of that time as ``planned``.
     """
     before: dict[str, set[str]] = {}
     for commit, paths in _added(root):

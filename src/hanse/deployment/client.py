@@ -94,16 +94,8 @@ def client_app(
     """
     end_with_parent(sys.argv)  # a message's process must not outlive its node
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
-    home, things = home_of(folder), dict(_listed(own))
+    home, things, data_of = home_of(folder), dict(_listed(own)), _once(load_data)
     rule = None if private is None else call(Privacy, private, "client_app: private")
-    # by node id: a warm process answers message after message, and a simulation's worker serves many nodes
-    loaded: dict[int, ClientData] = {}
-
-    def data_of(context: Context) -> ClientData:
-        """Return the data of the node, loaded once."""
-        if context.node_id not in loaded:
-            loaded[context.node_id] = load_data(context)
-        return loaded[context.node_id]
 
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
@@ -142,6 +134,21 @@ def client_app(
         return FlowerMessage(to_records(reply, **beside), reply_to=message)
 
     return app
+
+
+def _once(load_data: LoadData) -> LoadData:
+    """Return what gives a node's data and loads them once: a warm process answers message after message, and a
+    simulation's worker serves many nodes.
+    """
+    loaded: dict[int, ClientData] = {}
+
+    def data_of(context: Context) -> ClientData:
+        """Return the data of the node."""
+        if context.node_id not in loaded:
+            loaded[context.node_id] = load_data(context)
+        return loaded[context.node_id]
+
+    return data_of
 
 
 def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -> str:
