@@ -634,7 +634,8 @@ def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> No
             place = f" ({samples.inputs.place(column)})"
         else:
             place = f" (column {column})" if values.ndim == 2 else ""
-        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; fill them, or drop these")
+        remedy = "drop these rows" if what == "targets" else "fill them, or drop these rows"
+        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; {remedy}")
 
 
 def _held_out(
