@@ -75,7 +75,7 @@ def spent(releases: Counted, delta: float) -> float:
 
     Examples:
         >>> round(spent(((Release(2.0), 10),), 1e-5), 2)  # ten answers with twice the noise of what they hide
-        8.51
+        7.51
     """
     dp = library()
     if all(one.rate == 1 for one, _ in releases):
@@ -116,10 +116,10 @@ class Account:
     Examples:
         >>> mine = Account(epsilon=8.0, delta=1e-5)
         >>> answer = [Release(noise=2.0)]
-        >>> mine.affords(answer * 9), mine.affords(answer * 10)
+        >>> mine.affords(answer * 11), mine.affords(answer * 12)
         (True, False)
-        >>> round(mine.charged(answer * 9).spent, 2)
-        7.98
+        >>> round(mine.charged(answer * 11).spent, 2)
+        7.96
     """
 
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
