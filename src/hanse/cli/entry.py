@@ -297,11 +297,14 @@ def report(
         hanse report runs/exp
         hanse report runs/a runs/b --out both
     """
+    from hanse.reports.answers import answers_of
     from hanse.reports.report import write_report
     from hanse.runs.observers import counting
 
     with trusting(trust), counting("drawing", err) as progress:
         page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
+    for question, answer in answers_of(*dirs).lines.items():
+        say(f"{question} {answer}")
     say(f"wrote {page}")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -260,8 +261,13 @@ def run(folder: Folder = Path()) -> None:
         hanse network run harvest
     """
     from hanse.deployment.loopback import Loopback
+    from hanse.runs.config import Experiment
 
-    Loopback.read(folder.resolve()).play(show=typer.echo)
+    network, file = Loopback.read(folder.resolve()), folder.resolve() / "experiment.toml"
+    if file.exists():  # a mistake in it is told here, before Flower starts anything
+        sys.path.insert(0, str(file.parent))
+        Experiment.read(file)
+    network.play(show=typer.echo)
     typer.echo(f"log: {folder / 'logs' / 'run.log'}")
 
 

@@ -242,8 +242,10 @@ def read_witnesses(file: Path, option: str = "--witnesses ") -> dict[str, bytes]
         form = re.fullmatch(r"(\S+)\s+([0-9a-f]{64})\s*", line)
         if form is None and not line.strip():
             continue
-        if form is None or form[1] in found or bytes.fromhex(form[2]) in found.values():
-            raise UserError(f"{option}{file}: line {number}: must be a new name and a new key, 64 hexadecimal digits")
+        if form is None:
+            raise UserError(f"{option}{file}: line {number}: must be a name and a key of 64 hexadecimal digits")
+        if form[1] in found or bytes.fromhex(form[2]) in found.values():
+            raise UserError(f"{option}{file}: line {number}: its name or its key stands in a line above already")
         found[form[1]] = bytes.fromhex(form[2])
     if not found:
         raise UserError(f"{option}{file}: names nobody")

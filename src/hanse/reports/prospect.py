@@ -200,9 +200,10 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
     seats = getattr(mechanism.select, "clients_per_round", None)
     asked = f"{seats} of {clients} clients are asked to train in a round" if seats and seats < clients else ""
     found = [f"{asked}."] if asked else []
-    found.append(
-        "Each time that it trains, its updated model goes to the server in the clear, with the number of its samples."
-    )
+    section = experiment.federation
+    seen = "in a sum with those of others" if section.secure is not None else "in the clear"
+    how = seen if section.private is None else "with noise" + (f", {seen}" if section.secure is not None else "")
+    found.append(f"Each time that it trains, its updated model goes to the server {how}, with its number of samples.")
     if data is not None:
         _, row = build_model(experiment, data)
         # four bytes a parameter

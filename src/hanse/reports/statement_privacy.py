@@ -42,7 +42,8 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
         times = (SURE * given.error / abs(given.value)) ** 2
         if valued and times < 1000:
             more = math.ceil(valued * (times - 1))
-            told += f" With noise its value is not told from 0; about {more} more rounds like these would tell it."
+            lacks = ", for which its budget has nothing left" if out else ""
+            told += f" With noise its value is not told from 0; about {more} more rounds would tell it{lacks}."
     return told
 
 

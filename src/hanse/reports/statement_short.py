@@ -108,7 +108,8 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
         if fit.last is None and fit.last_loss is None:
             return "ask for a run in which clients keep test data ([data] client_test)."
         return f"compare with training alone ({alone or '--train-alone'})."
-    if answer == "no":
+    between = fit.difference_interval
+    if answer == "no" and between is not None and between[1] < 0:
         return "ask for a personal mechanism, such as ditto, or train alone."
     if answer == "mixed":
         return "decide what a point of accuracy is worth in tokens."
