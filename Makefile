@@ -9,10 +9,11 @@ demo: $(READY)  ## set up, then train a federation on real digits and write a re
 	$(BIN)/hanse demo --out runs/demo
 
 test: $(READY)  ## set up, then run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
+# one worker more than there are cores: many of these tests wait for other processes
 test-slow: $(READY)  ## the tests that take long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist worksteal
 
 test-frameworks: $(READY)  ## the Flower apps of examples/flower, on all four frameworks, and a gradient of JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'

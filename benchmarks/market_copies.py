@@ -1,6 +1,7 @@
 """What copies with a little noise gain at posted prices, and what a cap by evidence takes from them and from others.
 
     python benchmarks/market_copies.py [MARKETS [DRAWS]]    # default 20, 6; with 0 draws only what has no cap
+    python benchmarks/market_copies.py curve                # by how much evidence is feigned, at z = 0
 
 Copies of one's own samples with noise pass every count, so a member of n samples can prove any x n. Evidence of what
 its model does for others says n e^e instead, with an error e of standard deviation sigma, and the size that counts is
@@ -24,6 +25,7 @@ from hanse.lab.attack import LEAST
 from hanse.lab.attack_markets import CLIENTS, Rule, random_market
 
 FEIGNED = 1.22
+TIMES = (1.0, 1.1, 1.22, 1.5, 2.0, 3.0)
 Floats = NDArray[np.float64]
 
 
@@ -47,6 +49,25 @@ def line(name: str, before: Floats, after: Floats, welfare: float) -> str:
     gain = after - before
     pays = 100 * float((gain > LEAST * np.abs(before)).mean())
     return f"| {name} | {pays:.0f} % | {100 * gain.sum() / before.sum():+.1f} % | {100 * welfare:.1f} % |"
+
+
+def curve(markets: int = 20, draws: int = 6) -> None:
+    """Print what evidence brings that is feigned to be so many times as large, where any claim passes its audit."""
+    rng = np.random.default_rng(43)
+    made = [random_market("paper", rng) for _ in range(markets)]
+    print("\n| sigma | " + " | ".join(f"{times:g}" for times in TIMES) + " |")
+    print("|---" * (1 + len(TIMES)) + "|")
+    for sigma in (0.1, 0.2, 0.3, 0.5):
+        plain, lied = np.zeros((markets, CLIENTS)), np.zeros((len(TIMES), markets, CLIENTS))
+        for k, market in enumerate(made):
+            for _ in range(draws):
+                seen = market.sizes * np.exp(rng.normal(0, sigma, CLIENTS))
+                honest = np.minimum(market.sizes, seen)
+                plain[k] += utilities(market, honest)
+                for row, times in zip(lied, TIMES, strict=True):
+                    row[k] += alone(market, honest, times * seen)
+        gained = [100 * float((row - plain).sum() / plain.sum()) for row in lied]
+        print(f"| {sigma:g} | " + " | ".join(f"{one:+.1f} %" for one in gained) + " |", flush=True)
 
 
 def main(markets: int, draws: int) -> None:
@@ -76,5 +97,8 @@ def main(markets: int, draws: int) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:3]]
-    main(*given, *(20, 6)[len(given) :])
+    if sys.argv[1:] == ["curve"]:
+        curve()
+    else:
+        given = [int(word) for word in sys.argv[1:3]]
+        main(*given, *(20, 6)[len(given) :])

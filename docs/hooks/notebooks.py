@@ -64,7 +64,7 @@ def _parts(cell: Cell) -> list[str]:
         data = output.get("data", {})
         text = "".join(output.get("text", data.get("text/plain", ())))
         if "text/html" in data:  # in one line, which markdown leaves as it is
-            told.append('<div class="wide">' + "".join("".join(data["text/html"]).split("\n")) + "</div>")
+            told.append('<div class="shown">' + "".join("".join(data["text/html"]).split("\n")) + "</div>")
         else:
             told.append(f"```text\n{text.rstrip()}\n```")
     return told

@@ -1,5 +1,5 @@
-"""What the documentation site needs beside MkDocs: MathML instead of a script, tables of the experiment's keys,
-sections of CONTRIBUTING.md, and a place in the menu for every page.
+"""What the documentation site needs besides MkDocs: MathML instead of a script, tables of the experiment's keys
+and of parts, and a place in the menu for every page.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
-TABLES = re.compile(r"^<!-- (keys|parts): (\w+) -->$", re.MULTILINE)
-GUIDE = re.compile(r"^<!-- contributing: (.+) -->$", re.MULTILINE)
+TABLES = re.compile(r"^<!-- (keys|parts|recipes): (\w+) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -37,18 +36,10 @@ def _names(entries: Any) -> Iterator[str]:
             yield from _names(entry)
 
 
-def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
-    """Put in what is made of other files: tables of the code, and sections of CONTRIBUTING.md."""
-    guide = (Path(config.docs_dir).parent / "CONTRIBUTING.md").read_text()
-    markdown = GUIDE.sub(lambda found: section(guide, found[1]), markdown)
-    return TABLES.sub(lambda found: {"keys": keys, "parts": parts}[found[1]](found[2]), markdown)
-
-
-def section(guide: str, title: str) -> str:
-    """Return a section of CONTRIBUTING.md with its heading, its links as seen from the folder of these pages."""
-    begin = guide.index(f"\n## {title}\n") + 1
-    end = guide.find("\n## ", begin)
-    return guide[begin : end if end >= 0 else None].replace("](docs/", "](").rstrip()
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put in the tables that are made from the code."""
+    makers = {"keys": keys, "parts": parts, "recipes": recipes}
+    return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown)
 
 
 def keys(section: str) -> str:
@@ -86,6 +77,19 @@ def parts(slot: str) -> str:
         options = ", ".join(f"`{k}` {_toml(v) if v is not None else 'none'}" for k, v in known.items())
         text = (make.__doc__ or "").split("\n\n")[0]
         lines.append(f"| `{name}` | {_cell(options)} | {_cell(text.replace('``', '`'))} |")
+    return "\n".join(lines)
+
+
+def recipes(paper: str) -> str:
+    """Return the table of what a paper's authors' code does otherwise than its text."""
+    from hanse.lab.papers.tables import differences
+
+    lines = ["| setting | the text | the authors' code | where |", "|---|---|---|---|"]
+    for line in differences(paper):
+        setting = f"`{line['setting']}`" if line["setting"] else ""
+        missing = f" (not built: {line['missing']})" if "missing" in line else ""
+        cells = (setting, line["paper"], line["authors"] + missing, line["source"])
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join(lines)
 
 

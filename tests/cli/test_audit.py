@@ -180,3 +180,13 @@ def test_charts_of_the_market(folder: Path) -> None:
     z = sweep_chart(load_market(folder)[-1], "x").marks.z  # type: ignore[union-attr]
     assert (np.diff(z, axis=0) >= 0).all()  # eager clients import more; figure 8
     assert z[2, 2] == load_market(folder)[-1].graph.sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("command", ["balances", "history", "export"])
+def test_a_round_whose_file_is_lost_or_changed_is_said_by_every_command(copy: Path, command: str) -> None:
+    assert "warning" not in CliRunner().invoke(app, ["ledger", command, str(copy)]).output
+    np.savez(copy / "rounds" / "00001.npz", value=np.ones(1))
+    (copy / "rounds" / "00000.npz").unlink()
+    said = CliRunner().invoke(app, ["ledger", command, str(copy)])
+    assert said.exit_code == 0
+    assert "warning: round 0: rounds/00000.npz is missing (and 1 more)" in said.output

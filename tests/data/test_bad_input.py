@@ -50,7 +50,7 @@ def played(data: Any, **options: Any) -> hanse.Run:
         (table().assign(ill="yes"), "all 80 labels are of one class, so that there is nothing to learn"),
         (
             spoilt("ill", 7, "Yes "),
-            "the labels 'Yes ' (1 rows) and 'yes' (43) differ in case or spaces only: make them one",
+            "the labels 'Yes ' (1 row) and 'yes' (43) differ in case or spaces only: make them one",
         ),
         (
             pd.concat([table(), table()[["age"]]], axis=1),
@@ -60,7 +60,11 @@ def played(data: Any, **options: Any) -> hanse.Run:
             table().assign(since=pd.Timestamp("2024-01-01")),
             "column 'since': holds datetime64[us] values such as Timestamp('2024-01-01 00:00:00')",
         ),
-        (spoilt("hospital", 7, "Kiel"), "client 'Kiel' has 1 rows, fewer than data.source.min_samples = 10"),
+        (
+            spoilt("hospital", 7, "visby"),
+            "the clients 'Visby' (39 rows) and 'visby' (1) differ in case or spaces only: make them one",
+        ),
+        (spoilt("hospital", 7, "Kiel"), "client 'Kiel' has 1 row, fewer than data.source.min_samples = 10"),
     ],
 )
 def test_one_line_each(frame: pd.DataFrame, line: str) -> None:
@@ -114,6 +118,8 @@ def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
     [line] = [line for line in run.said if line.startswith("warning: ")]
     assert line.startswith("warning: the model returns probabilities (each row sums to 1), and cross-entropy expects")
     assert line in str(run)
+    between = hanse.run(experiment, data=table(), model=nn.Sequential(nn.Linear(1, 2), nn.Sigmoid()))
+    assert any("probabilities (its last layer is a sigmoid), and cross-entropy" in line for line in between.said)
     for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):
         plain = hanse.run(experiment, data=table(), model=fine)
         assert not [line for line in plain.said if "probabilities" in line]

@@ -278,7 +278,7 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
         (
             (gap, y, who),
             "data: arrays: features (column 1): no finite number in 2 rows (the first is row 3): 2 of client 'b'; fill "
-            "them, or drop these",
+            "them, or drop these rows",
         ),
     ):
         assert lines_of(from_arrays, *given) == [expected]

@@ -25,6 +25,7 @@ from hanse.data import Dataset, Samples, build, from_arrays
 from hanse.deployment.client import paths_of
 from hanse.deployment.members import Hello, Members
 from hanse.flower import ClientData
+from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
 
 N = 5
@@ -58,13 +59,17 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
     )
 
 
-def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
+def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, **more: Any) -> InProcessGrid:
     data = build(exp.data)
     policy = hanse.runs.setup.build(exp).policy
     return InProcessGrid(
         {
             100 + i: client_app(
-                lambda c, i=i: ClientData.of(data, i), policy=policy, folder=folder / f"node{i}", own=paths_of(exp)
+                lambda c, i=i: ClientData.of(data, i),
+                policy=policy,
+                folder=folder / f"node{i}",
+                own=paths_of(exp),
+                witnesses=witnesses,
             )
             for i in range(N)
         },
@@ -311,3 +316,14 @@ def test_a_participants_data_with_gaps_are_refused_before_they_are_asked_for() -
     x[2, 1] = float("nan")
     with pytest.raises(UserError, match="load_data: train: features must be finite numbers: row 2, column 1 is nan"):
         ClientData(Samples(x, torch.zeros(4, dtype=torch.int64)), num_classes=2)
+
+
+@pytest.mark.parametrize("name", ["greedyfed", "pifl", "ditto"])
+def test_a_run_over_flower_is_recomputed_by_an_auditor(name: str, tmp_path: Path) -> None:
+    """It is played again without clients, of what came over the network; Ditto's own rows stay with their owners."""
+    exp = experiment(name)
+    exp = exp.model_copy(update={"run": exp.run.model_copy(update={"recomputable": True})})
+    run = over_flower(exp, tmp_path)
+    assert run.path is not None
+    found = recompute(run.path)
+    assert (found.unlike, found.rounds) == (None, 3)

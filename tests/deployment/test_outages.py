@@ -343,6 +343,7 @@ def test_every_message_about_a_networks_run_names_the_command_that_goes_on(
     (run / "metrics.jsonl").write_text("")
     said += _said(lambda: load_run(run))
     assert len(said) == 4
+    assert "bring back a backup" in said.pop(2)  # no command mends a line in the middle
     assert all(f"'hanse network run {project}'" in line and "resume" not in line for line in said), said
     with pytest.raises(UserError) as wrong:
         compare_data(run, {"server": {"test": "another"}}, allowed=False)

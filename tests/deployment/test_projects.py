@@ -109,3 +109,18 @@ def test_commands_say_where_there_is_no_federation(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["network", "up", str(tmp_path)])
     assert isinstance(result.exception, UserError)
     assert "is not a project" in str(result.exception)
+
+
+def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = list[str]()
+    network = SimpleNamespace(play=lambda show: played.append("played"))
+    monkeypatch.setattr(Loopback, "read", staticmethod(lambda folder: network))
+    (tmp_path / "experiment.toml").write_text('[mechanism]\nname = "fedavg"\npay = "by_value"\n')
+    said = CliRunner().invoke(app, ["network", "run", str(tmp_path)])
+    assert "mechanism.pay: no such key" in str(said.exception)
+    assert not played
+    (tmp_path / "experiment.toml").write_text('[mechanism]\nname = "fedavg"\nsettle = "by_value"\nvalue = "path"\n')
+    assert CliRunner().invoke(app, ["network", "run", str(tmp_path)]).exit_code == 0
+    assert played == ["played"]

@@ -1,6 +1,7 @@
 """Participants' nodes witness the books: cosignatures reach the operator, two books or a rollback raise the alarm."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from test_flower_in_process import N, grid_of
 from test_letters import After, books, run_with
 from typer.testing import CliRunner
 
+import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import LOG
+from hanse.deployment.client import WITNESSES
 from hanse.deployment.witnesses import Shown
 from hanse.ledger.log import heads_of
 from hanse.ledger.run_ledger import COSIGNED, open_ledger
 from hanse.ledger.store import Ledger
-from hanse.ledger.witness import Prover, alarms
+from hanse.ledger.witness import Prover, Witness, alarms, majority, read_witnesses
 from hanse.runs.run_record import load_run
 
 
@@ -41,6 +45,10 @@ def witnesses(folder: Path) -> Path:
 def command(*args: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(arg) for arg in args])
     return result.exit_code, result.output
+
+
+def refusals(run: Any) -> list[tuple[int, int, str]]:
+    return list(load_run(run.path).refusals())
 
 
 def refused(run: Any) -> list[tuple[int, int]]:
@@ -106,6 +114,92 @@ def test_another_book_for_one_participant_is_found_in_the_round_in_which_it_is_s
     if first == 2:  # it has a receipt of round 0
         code, said = command("receipt", "verify", kept)
         assert (code, "its node has raised the alarm: the book" in said) == (1, True)
+
+
+def keys_first(folder: Path) -> Path:
+    """The file with all witness keys, which the nodes make before they join, as 'hanse network join' does."""
+    for c in range(N):
+        Witness(folder / f"node{c}")
+    return witnesses(folder)
+
+
+def test_nodes_that_wait_for_a_majority_play_the_same_run(tmp_path: Path) -> None:
+    plain = run_with(grid_of(books(), tmp_path / "plain"), books(), tmp_path / "plain" / "run")
+    keys = keys_first(tmp_path)
+    run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
+    assert run.clients == plain.clients
+    assert refusals(run) == refusals(plain) == []
+    _, newest, most = majority(tmp_path / "run" / COSIGNED, read_witnesses(keys))
+    assert (newest.round if newest else None, most) == (3, N)
+
+
+def test_a_few_who_are_asked_wait_for_those_who_are_not(tmp_path: Path) -> None:
+    """Two of five are asked in a round: the others' cosignatures come without a request."""
+    exp = hanse.Experiment(
+        data={"clients": N},
+        model="logistic",
+        mechanism={"name": "fedavg", "clients_per_round": 2, "value": "path", "settle": "by_value"},
+        run={"rounds": 3},
+    )
+    keys = keys_first(tmp_path)
+    run = run_with(grid_of(exp, tmp_path, keys), exp, tmp_path / "run")
+    assert refusals(run) == []
+    assert [line["answered"] for line in run.metrics] == [2, 2, 2]
+
+
+def test_a_book_for_one_and_another_for_the_rest_stops_the_one_alone(tmp_path: Path) -> None:
+    """Two operators' books from the first head on: no node has seen the other book, and the lonely one waits."""
+    keys = keys_first(tmp_path)
+    splits = Splits(tmp_path, 1)
+    with pytest.MonkeyPatch.context() as operator:
+        operator.setattr(Shown, "to", lambda shown, client: splits.to(shown, client))
+        run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run", splits)
+    reasons = refusals(run)
+    assert {c for _, c, _ in reasons} == {1}
+    assert (1, 1) in {(round, c) for round, c, _ in reasons}
+    assert "waits: only 1 of its witnesses have cosigned the head of the books" in {said for _, _, said in reasons}
+
+
+def test_without_a_majority_online_nobody_goes_on(tmp_path: Path) -> None:
+    """The keys of six more witnesses are in the file, who are not there: five of eleven are too few."""
+    keys = keys_first(tmp_path)
+    more = [(f"away{i}", Witness(tmp_path / f"away{i}").public.hex()) for i in range(6)]
+    keys.write_text(keys.read_text() + "".join(f"{name} {key}\n" for name, key in more))
+    run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
+    assert [line["answered"] for line in run.metrics][1:] == [0, 0]
+    assert {said for round, _, said in refusals(run) if round > 0} == {
+        "waits: only 5 of its witnesses have cosigned the head of the books"
+    }
+
+
+def test_a_request_without_a_head_is_refused_by_who_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_first(tmp_path)
+    monkeypatch.setattr(Shown, "to", lambda shown, client: {})
+    run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
+    said = {said for round, _, said in refusals(run) if round > 1}
+    assert len(said) == 1
+    assert "shows no head of the books" in said.pop()
+
+
+def test_join_shows_the_witness_key_and_refuses_a_file_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hanse.cli.network import _witness
+
+    monkeypatch.setenv(WITNESSES, "")
+    _witness(tmp_path / "home", None)
+    key = (tmp_path / "home" / "witness.pub").read_text().strip()
+    assert key in capsys.readouterr().out
+    file = tmp_path / "witnesses.txt"
+    file.write_text(f"other {'0' * 64}\n")
+    with pytest.raises(UserError, match="does not have this node's own key"):
+        _witness(tmp_path / "home", file)
+    file.write_text(f"mine {key}\nother {'0' * 64}\n")
+    _witness(tmp_path / "home", file)
+    assert "waits for 2 of 2 witnesses" in capsys.readouterr().out
+    assert os.environ[WITNESSES] == str(file)
 
 
 def test_a_book_that_is_rolled_back_is_found_by_everybody(tmp_path: Path) -> None:

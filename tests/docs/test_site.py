@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from doc_pages import PAGES, ROOT
 
+from hanse.lab.papers.catalogue import PAPERS
+from hanse.lab.papers.tables import differences
 from hanse.mechanisms.registry import PARTS
 from hanse.runs.config import Experiment
 
@@ -80,6 +82,13 @@ def test_keys_and_parts_are_the_codes(site: Path) -> None:
         assert section in ("mechanism", "model") or all(f"<code>{name}</code>" in keys for name in names), section
     parts = page(site, ROOT / "docs" / "reference" / "parts.md")
     assert all(f"<td><code>{name}</code></td>" in parts for slot in PARTS.values() for name in slot)
+
+
+def test_differences_of_the_recipes_are_the_codes(site: Path) -> None:
+    papers = page(site, ROOT / "docs" / "papers.md")
+    for line in [line for paper in PAPERS for line in differences(paper)]:
+        assert not line["setting"] or f"<td><code>{line['setting']}</code></td>" in papers, line
+        assert line["source"] in papers, line
 
 
 def test_links_out_of_the_site_exist() -> None:

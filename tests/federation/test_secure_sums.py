@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hanse.base.errors import UserError
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.federation.secure_sums import (
     MOST_CHANGE,
@@ -16,8 +17,10 @@ from hanse.federation.secure_sums import (
     STEPS,
     Secured,
     SecureSums,
-    whole_numbers,
+    in_words,
 )
+from hanse.runs.rehearsal import small_experiment
+from hanse.runs.setup import build
 
 START = torch.linspace(-1, 1, 5)
 
@@ -59,6 +62,30 @@ def test_groups_have_at_least_their_size_and_everybody(clients: int, group: int)
     assert SecureSums(group).groups(1, np.arange(clients)[::-1], 2)[0].tolist() == made[2][0].tolist()
 
 
+def test_groups_that_stay_the_same() -> None:
+    fixed, clients = SecureSums(3, regroup=False), np.arange(20)
+    first = [one.tolist() for one in fixed.groups(1, clients, 0)]
+    assert [one.tolist() for one in fixed.groups(1, clients, 9)] == first
+    assert [one.tolist() for one in SecureSums(3).groups(1, clients, 9)] != first
+    values = {"name": "fedavg", "value": "group_path"}
+    with pytest.raises(UserError, match="regroup: false: 'group_path' tells members apart by groups that change"):
+        build(small_experiment(values, federation={"secure": {"regroup": False}}))
+    sums = {"federation": {"secure": {"group": 3}}}  # and by themselves they change only where values need it
+    for mechanism, regroup in (("fedavg", False), (values, True)):
+        rule = build(small_experiment(mechanism, **sums)).secure
+        assert rule is not None
+        assert rule.regroup is regroup
+
+
+def test_a_group_larger_than_the_seats_is_refused() -> None:
+    for secure, mechanism, why in (
+        ({"group": 5}, "fedavg", "group: 5: more than the 4 seats of a round"),
+        ({}, {"name": "fedavg", "clients_per_round": 2}, "group: 3: more than the 2 seats of a round"),
+    ):
+        with pytest.raises(UserError, match=why):
+            build(small_experiment(mechanism, federation={"secure": secure}))
+
+
 def test_the_average_by_samples_is_the_same_and_no_update_is_seen() -> None:
     sent = [update(c, samples=c + 1) for c in range(10)]
     got = rows(seen(sent))
@@ -76,24 +103,24 @@ def test_what_else_one_client_says_of_its_training_is_not_seen() -> None:
     sent[0] = replace(sent[0], results=(replace(sent[0].results[0], metrics={"secret": 1.0}),))
     results = [r.results[0] for r in seen(sent)]
     assert [one.steps for one in results] == [1, 1, 1]
-    assert [one.loss for one in results] == pytest.approx([0.1] * 3)
+    assert [one.loss for one in results] == pytest.approx([0.1] * 3, abs=1e-6)
     assert all(not one.metrics for one in results)
     assert [one.num_samples for one in results] == [10, 10, 10]
 
 
-def test_masks_that_cancel_leave_the_same_whole_numbers() -> None:
+def test_masks_that_cancel_leave_the_same_in_words() -> None:
     """Two members' shared mask is added by one and taken off by the other, modulo 2^64."""
     sent = [update(c, samples=MOST_SAMPLES - c) for c in range(4)]
-    plain = sum(whole_numbers(r.results[0], START) for r in sent)
-    masked = [whole_numbers(r.results[0], START).numpy().view(np.uint64) for r in sent]
+    plain = sum(in_words(r.results[0], START) for r in sent)
+    masked = [in_words(r.results[0], START).numpy().view(np.uint64) for r in sent]
     rng = np.random.default_rng(0)
     for i in range(4):
         for j in range(i):
-            mask = rng.integers(0, 2**64, 5, dtype=np.uint64)
+            mask = rng.integers(0, 2**64, 10, dtype=np.uint64)
             masked[i] = masked[i] + mask
             masked[j] = masked[j] - mask
     for one, r in zip(masked, sent, strict=True):
-        assert not (one.view(np.int64) == whole_numbers(r.results[0], START).numpy()).any()
+        assert not (one.view(np.int64) == in_words(r.results[0], START).numpy()).any()
     np.testing.assert_array_equal(sum(masked).view(np.int64), plain.numpy())
 
 
@@ -107,7 +134,7 @@ def test_a_group_that_falls_below_its_least_is_never_summed() -> None:
     got = seen([r for r in sent if r.client != gone[0]], clients=9)
     refused = {r.client: r.refused for r in got if r.refused}
     assert sorted(refused) == gone[1:]
-    assert all("2 of its group of 3 can be summed; a sum is of at least 3" in str(why) for why in refused.values())
+    assert all("2 of its group of 3 can be summed; it takes 3" in str(why) for why in refused.values())
     assert len(rows(got)) == 6
 
 
@@ -159,7 +186,18 @@ def test_members_that_start_from_different_models_are_refused() -> None:
 def test_nothing_is_seen_of_a_reply_that_is_not_summed() -> None:
     sent = [update(c) for c in range(5)]
     sent[1] = replace(sent[1], arrival=Arrival(seconds=9.0))
+    got = seen(sent, deadline=5.0)
+    assert [r.client for r in got if r.refused] == [1]
     sent[2] = replace(sent[2], results=(replace(sent[2].results[0], row=START * float("nan")),))
     got = seen(sent, deadline=5.0)
-    assert [r.client for r in got if r.refused] == [1, 2]
+    assert [r.client for r in got if r.refused] == [0, 1, 2, 3, 4]  # 3 of 5 are too few: see SecureSums.least
     assert all(not r.results for r in got if r.refused)
+
+
+@pytest.mark.parametrize("size", range(3, 64))
+def test_how_many_must_answer(size: int) -> None:
+    """More than half, and so many that no views of who answered open a sum of fewer than the least members."""
+    for group in range(size // 2 + 1, min(size, MOST_MEMBERS) + 1):
+        least = SecureSums(group).least(size)
+        assert max(group, size // 2 + 1) <= least <= size
+        assert size * (2 * least - size) > (group - 1) * least

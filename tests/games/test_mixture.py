@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hanse.games import shapley
 from hanse.games.least_core import least_core
-from hanse.games.mixture import Fit, design, fit, mixture, ranking_settled, shares_settled, top_settled
+from hanse.games.mixture import Fit, _group, design, fit, mixture, ranking_settled, shares_settled, top_settled
 from hanse.games.mixture_kernel import (
     kernel_interactions,
     kernel_values,
@@ -461,3 +461,12 @@ def test_huge_and_tiny_worths_and_gram_matrices() -> None:
         assert scaled.values / factor == pytest.approx(plain.values, rel=1e-4, abs=1e-6)
     zero = mixture(Counting(table["v"]), 10, table["weights"], [np.zeros((10, 10))], 100, 0)
     assert zero.kernel == "identity"
+
+
+def test_errors_of_values_whose_weights_are_tiny_are_those_of_the_same_weights_at_a_usual_size() -> None:
+    missed, weight = np.arange(12.0).reshape(4, 3), np.ones((4, 3)) * [[1.0], [2.0], [3.0], [4.0]]
+    with np.errstate(all="raise"):  # of 500 players squares of the weights would underflow
+        tiny = _group(missed, np.ldexp(weight, -700), pooled=True)
+    for found, usual in zip(tiny, _group(missed, weight, pooled=True), strict=True):
+        assert found.tolist() == usual.tolist()
+    assert tiny[1].tolist() == [10**2 / 30 - 1] * 3  # Kish: the sum's square by the sum of squares

@@ -17,7 +17,7 @@ from hanse.cli.attack import sentences
 from hanse.core.entry import TOKEN
 from hanse.lab.attack import Attacked, Knob, Try, _Watched, interval, replay, search, small, space_of, table_of
 from hanse.lab.job import Job, Step
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, read_file
 
 SECTIONS = small("ipfl")
 
@@ -81,6 +81,20 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
     assert [f"{job.key}.json" for job in again] == [file.name]
     counter = hanse.Experiment.read(tmp_path / "attack.toml")
     assert counter.behaviour["deviant"] == {"clients": [0], "times": {"samples": 2.0}}
+
+
+def test_a_search_tells_after_every_run_how_far_it_is_and_the_best_so_far(tmp_path: Path) -> None:
+    played: list[Job] = []
+    told: list[tuple[int, float | None, str]] = []
+    work = earning(size_pays, played)
+    found = search(SECTIONS, [0], tmp_path, tries=20, seeds=2, told=lambda *now: told.append(now), work=work)
+    assert [done for done, _, _ in told] == list(range(1, len(played) + 1))
+    # 3 honest runs, 20 tries, two seeds more of at most 12, and 2 seeds of honesty, the best and the idle one
+    assert {most for _, most, _ in told} == {3 + 20 + 24 + 6}
+    assert told[-1][2] == f"best so far: {found.best.said}" == "best so far: samples times 2"
+    told.clear()
+    replay(read_file(tmp_path / "attack.toml"), tmp_path, seeds=3, told=lambda *now: told.append(now), work=work)
+    assert [(done, most) for done, most, _ in told] == [(1, 6), (4, 6)]  # honesty is kept, and then two of three
 
 
 def test_luck_is_not_called_a_gain(tmp_path: Path) -> None:

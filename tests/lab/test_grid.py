@@ -165,3 +165,11 @@ def test_parts_share_out_the_runs(file: Path) -> None:
 def test_wrong_parts(text: str) -> None:
     with pytest.raises(UserError, match=r"--part .*: must be i/n with i from 1 to n"):
         SweepPart.read(text)
+
+
+@pytest.mark.parametrize("given", ['[data]\nsource = "object"', '[model]\nname = "object"'])
+def test_what_was_an_object_of_python_is_refused_before_the_first_run(given: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'{given}\n[mechanism]\nname = "fedavg"\n')
+    with pytest.raises(UserError, match=r"(data.source|model.name): 'object': was an object of Python, which no file"):
+        grid_of(file, [], [], 5)

@@ -362,5 +362,5 @@ def test_a_round_is_closed_once_and_nothing_follows(ledger: Ledger) -> None:
         Transaction("end", CLOSE, ()),
         Transaction(CLOSE, CLOSE, (("client/0", -1), ("client/1", 1))),
     ):
-        with pytest.raises(ValueError, match="'close' is the step and the kind of what closes a round"):
+        with pytest.raises(ValueError, match="'close' is step and kind of a line that moves nothing"):
             ledger.post(7, [wrong])

@@ -32,12 +32,12 @@ WORTH = some.lists(some.floats(-10, 10), min_size=1, max_size=12)
 
 @settings(max_examples=200, deadline=None)
 @given(WORTH, some.floats(1e-6, 1e6), some.integers(1, 10**9))
-def test_transfers_sum_to_nothing_and_nobody_loses_more_than_its_stake(
+def test_transfers_sum_to_nothing_and_nobody_gains_or_loses_more_than_a_stake(
     worth: list[float], rate: float, most: int
 ) -> None:
     paid = transfers(np.array(worth), rate, most)
     assert sum(paid) == 0
-    assert min(paid) >= -most
+    assert -most <= min(paid) <= max(paid) <= most
     ranked = [paid[i] for i in np.argsort(worth)]
     assert all(later >= earlier - 1 for earlier, later in pairwise(ranked))
 
@@ -56,6 +56,13 @@ def test_two_keys_that_send_opposite_things_have_what_one_alone_brings(
     assert pair <= max(unlimited, 0) + 4
     if max(abs(mine), abs(added), *(abs(v) for v in others)) * rate * 4 < 100:  # nobody comes near its stake
         assert abs(pair - plain) <= 4
+
+
+def test_who_is_far_ahead_in_one_round_and_behind_in_the_next_gains_nothing() -> None:
+    """Where only losses were limited it gained 7 stakes in the first and lost one in the second."""
+    up = transfers(np.r_[9.0, np.zeros(7)], 10.0, 1_000_000)
+    down = transfers(np.r_[-9.0, np.zeros(7)], 10.0, 1_000_000)
+    assert (up[0], down[0]) == (1_000_000, -1_000_000)
 
 
 def experiment(**sections: Any) -> hanse.Experiment:

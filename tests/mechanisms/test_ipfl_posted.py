@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN
 from hanse.federation.behaviour import Me
+from hanse.games.market_evidence import size_caps
 from hanse.ledger.run_ledger import reading
 from hanse.reports.audit import audit_run
 from hanse.reports.disputes import replay
+from hanse.runs.observers import unsold
 
 
 def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
@@ -198,3 +201,85 @@ def test_receipts_are_held_against_a_market_at_posted_prices(tmp_path: Path) -> 
     hanse.run(experiment(rounds=3), out=tmp_path / "run")
     found = replay(tmp_path / "run", 0, tmp_path / "run" / "receipts")
     assert (found.holds, found.records) == (True, 2)  # the markets of two rounds
+
+
+def with_evidence(**more: Any) -> hanse.Experiment:
+    """Seven clients, of whom the last one says that it has five times its samples."""
+    return hanse.Experiment(
+        data={"clients": 7, "partition": {"alpha": 10.0}, "seed": 2, "client_validation": 0.2},
+        model={"name": "logistic"},
+        mechanism={"name": "ipfl_posted", "evidence": more.pop("z", 1.0)},
+        train={"steps": 20, "batch_size": 16, "lr": 0.1},
+        clients={"grant": 100.0, "profiles": {"name": "listed", "eagerness": [5e4] * 7, "cost": [0.2] * 7}},
+        behaviour=more.pop("behaviour", {"liar": {"clients": [6], "size": 5.0}}),
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 4, "seed": 3},
+        **more,
+    )
+
+
+def test_evidence_caps_sizes_from_the_second_market_on_and_the_audit_replays_it(tmp_path: Path) -> None:
+    hanse.run(with_evidence(), out=tmp_path / "run")
+    first, *later = records(tmp_path / "run")
+    assert np.isinf(first["market_cap"]).all()
+    assert np.isnan(np.diag(first["evidence_loss"])).all()  # nobody is its own judge
+    assert np.array_equal(first["market_size"], first["market_claimed"])
+    caps = size_caps(first["evidence_loss"], first["evidence_size"], 1.0)
+    assert len(later) == 2
+    for r in later:
+        assert "evidence_loss" not in r
+        assert r["market_cap"].tolist() == caps.tolist()
+        assert np.array_equal(r["market_size"], np.minimum(r["market_claimed"], caps))
+        price = np.floor((0.5 + 0.1 * r["market_size"] / 1000) * TOKEN).astype(int)
+        assert np.array_equal(r["market_units"], r["market_graph"] * price[None, :])
+    assert later[0]["market_size"][6] < 0.8 * later[0]["market_claimed"][6]
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds
+    assert "evidence" in {check.name for check in audit.checks}
+
+
+@pytest.mark.parametrize(("name", "at"), [("market_cap", 1), ("market_size", 1), ("evidence_loss", 0)])
+def test_other_evidence_than_the_record_shows_fails_the_audit(name: str, at: int, tmp_path: Path) -> None:
+    hanse.run(with_evidence(), out=tmp_path / "run")
+    file = sorted((tmp_path / "run" / "rounds").glob("*.npz"))[at]
+    with np.load(file) as record:
+        arrays = {key: record[key] for key in record}
+    arrays[name] = arrays[name] * np.linspace(1.1, 2.0, len(arrays[name]))
+    np.savez(file, **arrays)
+    assert "evidence" in {c.name for c in audit_run(tmp_path / "run").checks if not c.holds}
+
+
+def test_a_run_with_evidence_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    whole = hanse.run(with_evidence(), out=tmp_path / "whole")
+    hanse.run(with_evidence(), out=tmp_path / "run")
+    for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
+        late.unlink() if late.is_file() else None
+    again = hanse.resume(tmp_path / "run")
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert again.book == whole.book
+
+
+def test_evidence_needs_validation_shares(tmp_path: Path) -> None:
+    without = with_evidence().sections()
+    without["data"] = {**without["data"], "client_validation": 0.0}
+    with pytest.raises(UserError, match="a validation share at each client"):
+        hanse.run(hanse.Experiment(**without), out=tmp_path / "run")
+    with pytest.raises(UserError, match="evidence"):
+        with_evidence(z=-1.0)
+
+
+def test_a_market_in_which_nobody_sells_is_told(tmp_path: Path) -> None:
+    run = hanse.run(listed(5, mechanism={"cost": 0.7, "flat": 0.1}), out=tmp_path / "run")
+    [line] = unsold(run.metrics)
+    assert line.startswith("mechanism: nobody bought a model in any of 1 markets: no price covered a seller's cost")
+    assert unsold([{"market/edges": 0.0}, {"market/edges": 2.0}, {}]) == unsold([{}]) == []
+
+
+def test_evidence_among_four_is_refused(tmp_path: Path) -> None:
+    sections = with_evidence(behaviour={}).sections()
+    sections["data"] = {**sections["data"], "clients": 4}
+    sections["clients"] = {"grant": 100.0}
+    with pytest.raises(UserError) as wrong:
+        hanse.run(hanse.Experiment(**sections), out=tmp_path / "run")
+    told = "mechanism.evidence: 1 with 4 clients; allowed: 5 to 500, who score one another's models"
+    assert list(wrong.value.lines) == [told]

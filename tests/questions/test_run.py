@@ -13,9 +13,11 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.statement import statement
+from hanse.reports.statement_alone import train_alone
 from hanse.runs.run_record import load_run
 
 
@@ -75,7 +77,19 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
 def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     with pytest.raises(UserError, match=r"there is no run of clients alone yet: run\.alone\(\) plays it"):
         played.joining()
+    assert played.path is not None
+    python = f"hanse.load('{played.path}').alone(data=...)"
+    with pytest.raises(UserError) as refused:  # the command line has no object of this process
+        train_alone(played.path)
+    assert refused.value.lines == (
+        f"--train-alone: {played.path}: data or model were objects in Python, which can also play this: {python}",
+    )
+    before = statement(played.path, 0)
+    assert before.short["What next"] == f"compare with training alone ({python})."
+    assert python in before.fit.how
+    assert answers_of(played.path).next == f"Compare with training alone ({python})."
     alone = played.alone()
+    assert train_alone(played.path) == alone.path  # finished: it stays as it is
     assert alone.path == played.path / "alone"  # type: ignore[operator]
     assert played.alone().metrics == alone.metrics  # read again, not played
     joining = played.joining()
@@ -139,10 +153,13 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     assert "Kiel" in found._repr_html_()
 
 
-def test_of_a_loss_less_is_better() -> None:
+def test_of_a_loss_less_is_better(capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).normal(size=(400, 3))
     y, who = x.sum(axis=1), ["small"] * 60 + ["large"] * 340
-    found = hanse.who_gains((x, y, who), mechanisms="fedavg", train={"lr": 0.01}, rounds=5)
+    found = hanse.who_gains((x, y, who), mechanisms="fedavg", train={"lr": 0.01}, rounds=5, progress=True)
+    shown = capsys.readouterr().err
+    assert "10/10" in shown  # rounds of both mechanisms
+    assert "fedavg" in shown
     assert found.reading.less_is_better
     small = next(gain for gain in found.gains if gain.client == "small")
     assert small.joined < small.alone

@@ -14,6 +14,7 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
+from hanse.questions.worths import Worths
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(7, 5))
@@ -508,3 +509,10 @@ def test_an_evaluate_that_changes_its_model_does_not_change_the_start() -> None:
     same = hanse.value(updates, lambda model: -float(np.square(model - 1).sum()), start=start)
     assert found.values.tolist() == same.values.tolist()
     assert start.tolist() == [0.2] * 4
+
+
+def test_of_equal_values_none_is_called_the_highest_alone() -> None:
+    found = Worths(np.array([0.3, 0.3 - 1e-17, 0.1]), np.zeros(3), ("Aarhus", "Faro", "Delft"))
+    assert found.sentences()[0] == "Aarhus and Faro have the highest value (0.3), Delft the lowest (0.1)."
+    alike = Worths(np.array([0.3, 0.3]), np.zeros(2), ("Aarhus", "Faro"))
+    assert alike.sentences()[0] == "Aarhus and Faro have the highest value (0.3)."

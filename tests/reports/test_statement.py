@@ -411,10 +411,11 @@ def test_a_page_for_everybody(auction: Path, tmp_path: Path) -> None:
     result = run.invoke(app, ["statement", str(folder), "--all"])
     assert result.exit_code == 0
     assert "wrote 6 pages in" in result.stdout
-    for c in range(6):
-        assert (folder / "statements" / f"client-{c}.html").read_text() == render(statement(folder, c))
+    made = [statement(folder, c) for c in range(6)]
+    for c, one in enumerate(made):
+        assert (folder / "statements" / f"client-{c}.html").read_text() == render(one)
     result = run.invoke(app, ["statement", str(folder), "--all", "--json"])
-    assert json.loads(result.stdout) == json.loads(json.dumps([statement(folder, c).as_json() for c in range(6)]))
+    assert json.loads(result.stdout) == json.loads(json.dumps([one.as_json() for one in made]))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,12 @@ def call(
         except ValidationError as wrong:
             reasons = "; or ".join(dict.fromkeys(e["msg"].removeprefix("Value error, ") for e in wrong.errors()))
             lines.append(f"{where}.{name}: {value!r}: {reasons[0].lower()}{reasons[1:]}")
+    needed = [p for p in list(inspect.signature(make).parameters.values())[len(first) :] if p.default is p.empty]
+    lines += [
+        f"{where}.{p.name}: is required"
+        for p in needed
+        if p.name not in options and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     if lines:
         raise UserError(*lines)
     try:

@@ -178,7 +178,7 @@ def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
 
 
 def json_lines(
-    file: Path, whole: Sequence[str] = (), until: int | None = None, remedy: str | None = None
+    file: Path, whole: Sequence[str] = (), until: int | None = None, remedy: str = "bring back a backup of it"
 ) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file with one object a line.
 
@@ -189,7 +189,7 @@ def json_lines(
         file: the path.
         whole: keys that must hold a round or client number on every line.
         until: read only the lines that end at or before this byte.
-        remedy: what to tell the user who finds a damaged line; default: how to resume the run.
+        remedy: what to tell the user who finds a damaged line.
 
     Raises:
         UserError: a complete line is not a JSON object; the message has its number and the remedy.
@@ -209,8 +209,7 @@ def json_lines(
                 return
             line = parse_line(text, whole)
             if line is None:
-                cut = remedy or f"'{going_on(file.parent)}' cuts off what cannot be used"
-                raise UserError(f"{file}: line {number} is damaged; {cut}")
+                raise UserError(f"{file}: line {number} is damaged; {remedy}")
             yield line
 
 

@@ -67,6 +67,7 @@ def attack(
     from hanse.lab.attack import replay as play_again
     from hanse.lab.attack import search
     from hanse.lab.player import cores
+    from hanse.runs.observers import counting
 
     if replay and what.endswith(".json"):
         _replayed(Path(what))
@@ -81,11 +82,11 @@ def attack(
     folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     many = cores() if workers is None else workers
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    with resumable(err):
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork beside it
         if replay:
-            found = play_again(sections, folder, **how)
+            found = play_again(sections, folder, told=told, **how)
         else:
-            found = search(sections, clients, folder, tries=tries, minutes=minutes, console=err, **how)
+            found = search(sections, clients, folder, tries=tries, minutes=minutes, told=told, **how)
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return

@@ -1,6 +1,8 @@
-"""``hanse audit``: whether a market did what it promises, and whether a member has the samples that it claims.
+"""``hanse audit``: whether a market did what it promises, whether values and payments follow from what clients sent,
+and whether a member has the samples that it claims.
 
-The checks of a run are in :mod:`hanse.reports.audit`, those of samples in :mod:`hanse.federation.sizes`.
+The checks of a run are in :mod:`hanse.reports.audit` and :mod:`hanse.runs.recompute`, those of samples in
+:mod:`hanse.federation.sizes`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
 from hanse.base.errors import UserError, import_path
-from hanse.cli.options import RunFolder, out, say, trusting
+from hanse.cli.options import RunFolder, Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
     from hanse.federation.node import ClientData
     from hanse.reports.audit import Audit
+    from hanse.runs.recompute import Recomputed
     from hanse.runs.run_record import RunRecord
 
 
@@ -38,8 +41,9 @@ class RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=RunByDefault,
-    help="Check a run that pays, or whether a member has the samples that it claims.",
+    help="Check a run that pays, make its values again, or look whether a member has the samples that it claims.",
     epilog="Examples:\n\nhanse audit runs/market\n\n"
+    "hanse audit recompute runs/market\n\n"
     "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -132,15 +136,76 @@ def audit(
         hanse audit run runs/market
     """
     from hanse.reports.audit import audit_run
+    from hanse.runs.observers import counting
     from hanse.runs.run_record import load_run
 
-    found = audit_run(folder)
+    with counting("checks", err) as told:
+        found = audit_run(folder, told)
     if as_json:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
     else:
         _print(found, load_run(folder))
     if not found.holds:
         raise typer.Exit(1)
+
+
+@app.command(name="recompute")
+def recompute_run(
+    folder: RunFolder,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            "--validation", metavar="FILE", help="The validation set with its salts; default: RUN.audit/validation.npz."
+        ),
+    ] = None,
+    floor: Annotated[
+        float | None,
+        typer.Option(
+            "--floor",
+            help="Share of the largest number of its kind by which numbers may differ; default 0 on a like machine.",
+        ),
+    ] = None,
+    trust: Trust = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Play a run again from its clients' answers, and name the first value, weight or payment that comes out otherwise.
+
+    The run must have been played with run.recomputable = true: then it committed to its validation set, its settings
+    and hanse's code before the first round, and kept what clients sent. The operator hands the auditor a copy of the
+    run directory, and the folder RUN.audit that lies beside it, with the validation set and the clients' answers.
+
+    Every round is played by the mechanism's own code. On a like machine every bit must be the same; elsewhere numbers
+    may differ by --floor. It exits with 1 if something differs. Nothing that the run names is imported without --trust.
+
+    Examples:
+        hanse audit recompute runs/exp
+        hanse audit recompute runs/exp --validation exp-validation.npz
+    """
+    from hanse.runs.recompute import recompute
+
+    if floor is not None and not 0 <= floor < 1:
+        raise UserError(f"--floor {floor}: must be at least 0 and less than 1")
+    with trusting(trust):
+        found = recompute(folder, validation, floor)
+    if as_json:
+        print(json.dumps({**vars(found), "taken": sorted(found.taken)}, indent=1, allow_nan=False))
+    else:
+        _tell(found)
+    if found.unlike is not None:
+        raise typer.Exit(1)
+
+
+def _tell(found: Recomputed) -> None:
+    """Print what came of playing a run again."""
+    for note in found.notes:
+        say(f"note: {note}")
+    if found.unlike is not None:
+        say(f"Not as recorded: {found.unlike}", style="red")
+        return
+    how = "bit for bit" if not found.floor else f"up to {found.deviation:.2g} of the largest (allowed: {found.floor:g})"
+    counts = f"{found.values} values and {found.transactions} transactions of {found.rounds} rounds"
+    say(f"All as recorded, {how}: {counts}, with weights and models.")
+    say(f"Taken as clients sent it: {', '.join(sorted(found.taken)) or 'nothing'}.")
 
 
 def _print(found: Audit, run: RunRecord) -> None:

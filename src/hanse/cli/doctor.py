@@ -18,6 +18,7 @@ EXTRAS = {
     "flower": "a real network on Flower, and hanse.valued for a Flower app",
     "ray": "Flower's simulation in several processes",
     "frameworks": "the example apps on JAX and XGBoost",
+    "private": "privacy accounts, and training that hides single samples",
     "track": "TensorBoard files of a run",
     "llm": "language models with LoRA",
     "postgres": "the ledger's index in PostgreSQL",

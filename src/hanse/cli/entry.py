@@ -25,7 +25,21 @@ import typer
 
 from hanse.base.errors import MachineError, PartError, UserError, first_line
 from hanse.base.import_trust import is_looking, looking, own_modules
-from hanse.cli import attack, audit, crate, doctor, ledger, network, receipt, reproduce, serve, statement, sweep, theory
+from hanse.cli import (
+    attack,
+    audit,
+    crate,
+    doctor,
+    invoice,
+    ledger,
+    network,
+    receipt,
+    reproduce,
+    serve,
+    statement,
+    sweep,
+    theory,
+)
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting
 from hanse.deployment import new
 
@@ -208,7 +222,7 @@ def _finish(result: object) -> None:
     from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers_of
     from hanse.runs.experiment import Run
-    from hanse.runs.observers import mostly_refused, valued_otherwise
+    from hanse.runs.observers import mostly_refused, unsold, valued_otherwise
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, Run)
@@ -226,7 +240,8 @@ def _finish(result: object) -> None:
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
     figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    for line in (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)):
+    found = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics), *unsold(result.metrics))
+    for line in found:
         say(f"warning: {line}", style="yellow")
     if record is not None:
         for question, answer in answers_of(record.path).lines.items():
@@ -282,11 +297,14 @@ def report(
         hanse report runs/exp
         hanse report runs/a runs/b --out both
     """
+    from hanse.reports.answers import answers_of
     from hanse.reports.report import write_report
     from hanse.runs.observers import counting
 
     with trusting(trust), counting("drawing", err) as progress:
         page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
+    for question, answer in answers_of(*dirs).lines.items():
+        say(f"{question} {answer}")
     say(f"wrote {page}")
 
 
@@ -300,6 +318,7 @@ app.command(rich_help_panel=LOOK)(serve.serve)
 app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)
+app.command(rich_help_panel=LOOK)(invoice.invoice)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.add_typer(receipt.app, name="receipt", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
@@ -309,7 +328,8 @@ flowing(app)
 
 def _usage(wrong: Any) -> str:
     """Return a mistake in the command line as one line, with where to look."""
-    line = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", wrong.format_message()).removesuffix(".")
+    # typer and click each add a suggestion
+    line = re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 

@@ -148,6 +148,7 @@ def verify(
     from hanse.ledger.receipts import read_receipts
     from hanse.ledger.run_ledger import COSIGNED, open_ledger, verify_run
     from hanse.ledger.witness import majority, read_witnesses
+    from hanse.runs.observers import counting
     from hanse.runs.replay import Replayed, replay_books
 
     replayed, apart = Replayed(), None
@@ -155,7 +156,7 @@ def verify(
     place = ledger_url or folder / "ledger.db"
     keys = {} if witnesses is None else read_witnesses(witnesses)
     heads, newest, most = majority(folder / COSIGNED, keys)
-    with open_ledger(folder) as ledger:
+    with counting("checking the books", err), open_ledger(folder) as ledger:
         verdict = verify_run(folder, ledger, told, heads)
         if verdict.ok and keys and newest is None:
             alone = (
@@ -202,7 +203,7 @@ def _tell(
         print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
         if apart:  # it is made of them, and may be away
             print(f"But {apart}", file=sys.stderr)
-        if replayed.foreign:
+        if replayed.foreign and verdict.postings:
             print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
     elif replayed.lost:
         told_too = " and agree with the receipts" if receipts else ""
@@ -280,11 +281,17 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 
 
 def _warn(folder: Path) -> None:
-    """Say beside what a command prints of books that they do not hold."""
+    """Say beside what a command prints of books that they do not hold, or that a round's file is lost or changed."""
     from hanse.ledger.run_ledger import wrong_in
+    from hanse.runs.round_record import lost_rounds
 
     if wrong := wrong_in(folder):
         say(f"warning: the books do not hold: {wrong}", err, style="yellow")
+        return
+    lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
+    if lost:
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        say(f"warning: {lost[0]}{more}", err, style="yellow")
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -172,6 +173,12 @@ def join(
     warm: Annotated[
         bool, typer.Option("--warm", help="Answer from a process that has everything imported, as 'up' does.")
     ] = False,
+    witnesses: Annotated[
+        Path | None,
+        typer.Option(
+            "--witnesses", help="The members' witness keys: wait until more than half have cosigned the books."
+        ),
+    ] = None,
     imports: Imports = None,
 ) -> None:
     """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
@@ -181,6 +188,9 @@ def join(
 
     The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
     address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
+
+    Give the other members the witness key that is shown. With --witnesses, a file with the keys of all (a name and a
+    key a line), the node acts on a request once more than half of them have cosigned the head of the books in it.
 
     Flower starts a fresh interpreter for every message, which takes seconds. With --warm one process has imported torch
     and hanse beforehand, and further modules that --import names, and forks for each message; it takes some hundred MB.
@@ -193,6 +203,7 @@ def join(
     from hanse.deployment.server_access import split
     from hanse.deployment.warm_process import warmed
     from hanse.ledger.note import fingerprint
+    from hanse.ledger.witness import Witness
 
     lines = list[str]()
     try:
@@ -201,7 +212,7 @@ def join(
         lines += wrong.lines
     if imports and not warm:
         lines.append(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
-    given = {"--ca": ca, "--key": key, "--operator": operator}
+    given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
@@ -212,7 +223,9 @@ def join(
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
+    typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
     os.environ[PINNED] = str(pinned.absolute())
+    _witness(home_of(), witnesses)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
@@ -220,6 +233,22 @@ def join(
     with around as variables:
         os.environ.update(variables)
         server_access.run("flower-supernode", words)
+
+
+def _witness(home: Path, witnesses: Path | None) -> None:
+    """Show this node's witness key, which it makes if it has none, and name the file with those of all members."""
+    from hanse.deployment.client import WITNESSES
+    from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
+
+    public = Witness(home).public
+    typer.echo(f"witness key, for the other members, in {home / PUBLIC}: {public.hex()}")
+    if witnesses is None:
+        return
+    known = read_witnesses(witnesses)
+    if public not in known.values():
+        raise UserError(f"--witnesses {witnesses}: does not have this node's own key, {public.hex()}")
+    typer.echo(f"waits for {len(known) // 2 + 1} of {len(known)} witnesses before it acts on a head of the books")
+    os.environ[WITNESSES] = str(witnesses.absolute())
 
 
 @app.command()
@@ -232,8 +261,13 @@ def run(folder: Folder = Path()) -> None:
         hanse network run harvest
     """
     from hanse.deployment.loopback import Loopback
+    from hanse.runs.config import Experiment
 
-    Loopback.read(folder.resolve()).play(show=typer.echo)
+    network, file = Loopback.read(folder.resolve()), folder.resolve() / "experiment.toml"
+    if file.exists():  # a mistake in it is told here, before Flower starts anything
+        sys.path.insert(0, str(file.parent))
+        Experiment.read(file)
+    network.play(show=typer.echo)
     typer.echo(f"log: {folder / 'logs' / 'run.log'}")
 
 

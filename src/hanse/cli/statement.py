@@ -104,13 +104,17 @@ def statement(
 def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> tuple[int, Statement]:
     """Return the client's number and its statement, after training it alone if that is asked for."""
     from hanse.reports.statement import statement as make
+    from hanse.runs.observers import counting
     from hanse.runs.run_record import load_run
 
     number = load_run(folder).client_of(client)
     # first of all, so that a mistake is told before anything is trained
-    found = make(folder, number, alone=alone)
+    with counting("statement", err):
+        found = make(folder, number, alone=alone)
     if train_alone:
-        found = make(folder, number, alone=_alone(folder))
+        alone = _alone(folder)
+        with counting("statement", err):
+            found = make(folder, number, alone=alone)
     return number, found
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from hanse.base.errors import UserError, nearest
-from hanse.lab.theory import TheoryPoint, crossings, gains, pifl_points
+from hanse.cli.options import err
+
+if TYPE_CHECKING:
+    from hanse.lab.theory import TheoryPoint
 
 
 def theory(
@@ -54,6 +57,9 @@ def theory(
     from rich.console import Console
     from rich.table import Table
 
+    from hanse.lab.theory import crossings, gains, pifl_points
+    from hanse.runs.observers import counting
+
     if paper != "pifl":
         raise UserError(f"theory {paper}: no such theory{nearest(paper, ['pifl'])}")
     if (run is None) != (alone is None):
@@ -61,7 +67,8 @@ def theory(
     if run is not None and alone is not None:
         _print_gains(gains(run, alone), as_json)
         return
-    found = pifl_points(clients, samples, sigma2, beta_diff, points, repetitions, seed)
+    with counting("simulated", err) as told:
+        found = pifl_points(clients, samples, sigma2, beta_diff, points, repetitions, seed, told)
     bound = crossings(clients, samples, sigma2)
     result: dict[str, Any] = {"bound": bound, "points": [asdict(p) for p in found]}
     out_dir.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hanse.base.merkle import grow, root_of
-from hanse.core.entry import CLOSE, MINT, Transaction, is_account, leaf
+from hanse.core.entry import CLOSE, MINT, UNMOVING, Transaction, is_account, leaf
 
 LARGEST = 2**63 - 1  # what a database's integer holds
 
@@ -37,7 +37,7 @@ def check(transaction: Transaction) -> None:
     Raises:
         LedgerError: a step, kind or memo that is no line of printable text, fewer than two postings, a name that is no
             account, an amount that is not a nonzero integer of at most 64 bits, postings that do not sum to zero, or a
-            close of a round (:mod:`hanse.ledger.closing`) that moves something or is called otherwise.
+            close of a round (:mod:`hanse.ledger.closing`) or a commitment that moves something or is called otherwise.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -45,9 +45,9 @@ def check(transaction: Transaction) -> None:
             raise LedgerError(f"{where}: {name} {text!r}: must be a line of text, not empty")
     if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
         raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
-    if CLOSE in (transaction.kind, transaction.step):
-        if not transaction.kind == transaction.step == CLOSE or transaction.postings:
-            raise LedgerError(f"{where}: '{CLOSE}' is the step and the kind of what closes a round, and moves nothing")
+    if named := UNMOVING & {transaction.kind, transaction.step}:
+        if transaction.kind != transaction.step or transaction.postings:
+            raise LedgerError(f"{where}: '{min(named)}' is step and kind of a line that moves nothing")
         return
     if len(transaction.postings) < 2:
         raise LedgerError(f"{where}: {len(transaction.postings)} postings: at least two are needed")

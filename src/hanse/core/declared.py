@@ -31,6 +31,7 @@ Loss = Annotated[float, Field(ge=-LARGEST_LOSS, le=LARGEST_LOSS, allow_inf_nan=F
 Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
 Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Figure = Annotated[float, Field(allow_inf_nan=False)]
+Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 

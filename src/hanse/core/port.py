@@ -9,7 +9,7 @@ and by :mod:`hanse.federation.answers` for questions, and changed by :mod:`hanse
 The tasks and their results are :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
 :class:`Nearest` and :class:`Counted`, :class:`Gradient` and :class:`Derived`, :class:`Confusion` and :class:`Confused`,
 :class:`Ask` and :class:`Answered`, :class:`Test` and :class:`Tested`, :class:`CommitSize` and :class:`SizeCommitted`,
-:class:`AuditSize` and :class:`SizeAudited`.
+:class:`AuditSize` and :class:`SizeAudited`, :class:`Mask` and :class:`Masked`.
 
 The annotated types of the fields are what a value from outside is checked against (:mod:`hanse.core.declared`), bounds
 included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 can represent. In the shapes, P
@@ -34,6 +34,7 @@ from hanse.core.declared import (
     MOST_METRICS,
     Accuracies,
     Accuracy,
+    Clip,
     Count,
     Counts,
     Digest,
@@ -110,6 +111,7 @@ class Train:
             adds the term, and the answer must have the extras that it declares.
         before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
         last: the last round in which the client trained. None: it has not.
+        clip: the length to which a client with a privacy account shortens its update. None: its account's own.
     """
 
     seat: Count
@@ -123,6 +125,7 @@ class Train:
     payload: Payload | None = None
     before: Count = 0
     last: Count | None = None
+    clip: Clip | None = None
 
 
 @dataclass(frozen=True)
@@ -244,7 +247,22 @@ class AuditSize:
     leaves: tuple[Count, ...]
 
 
-Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test | CommitSize | AuditSize
+@dataclass(frozen=True)
+class Mask:
+    """A step of masking an update, so that only a group's sum is seen (:mod:`hanse.federation.masker`).
+
+    Attributes:
+        name: "keys", "shares", "sum" or "open".
+        values: what the step needs, by name.
+        train: the training whose update is masked, in "sum".
+    """
+
+    name: Name
+    values: Mapping[Name, Plain]
+    train: Train | None = None
+
+
+Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test | CommitSize | AuditSize | Mask
 
 
 @dataclass(frozen=True)
@@ -400,7 +418,22 @@ class SizeAudited:
     signature: Annotated[str, Field(pattern="^([0-9a-f]{128})?$")] = ""
 
 
-Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited
+@dataclass(frozen=True)
+class Masked:
+    """What a member of a group says in a step of masking.
+
+    Attributes:
+        name: of the step.
+        values: what it says, by name.
+        words: ``[P + 6]`` int64, its update under masks, in "sum"; empty otherwise.
+    """
+
+    name: Name
+    values: Mapping[Name, Plain]
+    words: Annotated[Tensor, Shaped(1, (torch.int64,))]
+
+
+Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited | Masked
 AnyResult = Annotated[
     Annotated[Trained, Tag("Trained")]
     | Annotated[Scored, Tag("Scored")]
@@ -410,7 +443,8 @@ AnyResult = Annotated[
     | Annotated[Answered, Tag("Answered")]
     | Annotated[Tested, Tag("Tested")]
     | Annotated[SizeCommitted, Tag("SizeCommitted")]
-    | Annotated[SizeAudited, Tag("SizeAudited")],
+    | Annotated[SizeAudited, Tag("SizeAudited")]
+    | Annotated[Masked, Tag("Masked")],
     Discriminator(lambda result: type(result).__name__),
 ]
 

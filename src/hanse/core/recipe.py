@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,6 +75,28 @@ class Recipe:
     def remembered(self) -> list[str]:
         """The settings by which training depends on a client's past: those of the three that are not the default."""
         return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
+
+    def sampling(self, samples: int, work: int | None = None) -> tuple[int, int]:
+        """Return into how many batches a client's samples are split, and how many steps it takes in a round.
+
+        Args:
+            samples: how many it has.
+            work: epochs, or steps where the recipe counts steps, in the place of the recipe's.
+
+        Examples:
+            >>> Recipe(epochs=2, batch_size=10).sampling(25)
+            (3, 6)
+        """
+        n = max(1, samples)
+        size = min(self.batch_size or n, n)
+        if self.batch_share is not None:
+            size = max(1, int(n * self.batch_share))
+        elif self.batches_per_epoch is not None:
+            size = math.ceil(n / self.batches_per_epoch)
+        batches = math.ceil(n / size)
+        if self.steps is not None:
+            return batches, self.steps if work is None else work
+        return batches, batches * (self.epochs if work is None else work)
 
     def lr_at(self, round: int) -> float:
         """Return the learning rate of a round; rounds count from 0."""

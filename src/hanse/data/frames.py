@@ -206,7 +206,7 @@ def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = Fa
     if not len(rows):
         return None
     what = "no number (NaN)" if np.isnan(values[rows]).all() else "no finite number"
-    remedy = "fill them, or drop these rows" if target else f"{FILL}, or drop these rows"
+    remedy = "drop these rows" if target else f"{FILL}, or drop these rows"
     return f"{where}: column '{column.name}': {what} in {rows_of(rows, owner)}; {remedy}"
 
 

@@ -325,7 +325,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     except TypeError:
         kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
         raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
-    _refuse_cases(found, values, where)
+    _refuse_cases(found.tolist(), values, where)
     # more labels than half of the rows: numbers that were stored as text or as integers, not classes
     if len(found) > max(2, len(values) // 2):
         raise UserError(
@@ -336,7 +336,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     return replace(rows, y=numbered[0]), after, max(2, len(found))
 
 
-def _refuse_cases(found: NDArray[Any], values: NDArray[Any], where: str) -> None:
+def _refuse_cases(found: Sequence[Any], values: NDArray[Any], where: str, what: str = "labels") -> None:
     """Raise UserError for two labels that differ in upper and lower case or in spaces alone, such as "Yes" and "yes ".
 
     Single letters may well be classes of their own.
@@ -345,17 +345,22 @@ def _refuse_cases(found: NDArray[Any], values: NDArray[Any], where: str) -> None
         found: the labels.
         values: ``[n]``, that of each row.
         where: what the message begins with.
+        what: what they are.
     """
     known: dict[str, str] = {}
-    for label in (one for one in found.tolist() if isinstance(one, str) and len(one.strip()) > 1):
+    for label in (one for one in found if isinstance(one, str) and len(one.strip()) > 1):
         plain = " ".join(label.split()).casefold()
         if plain in known:
             rows = [int((values == one).sum()) for one in (known[plain], label)]
             raise UserError(
-                f"{where}: the labels {known[plain]!r} ({rows[0]} rows) and {label!r} ({rows[1]}) differ in case or "
+                f"{where}: the {what} {known[plain]!r} ({_rows(rows[0])}) and {label!r} ({rows[1]}) differ in case or "
                 "spaces only: make them one, as with .str.strip().str.lower()"
             )
         known[plain] = label
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' if count != 1 else ''}"
 
 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
@@ -517,6 +522,9 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if len(samples) == 0:
         raise UserError(f"{where}: has no rows")
     names, ids = _numbered(rows.owner)
+    if rows.owner is not None:  # what has digits may be a key, in which case tells clients apart
+        words = [one for one in names if not any(letter.isdigit() for letter in one)]
+        _refuse_cases(words, rows.owner, where, "clients")
     _refuse_small(ids, names, min_samples, where)
     shape, called = tuple(samples.x.shape[1:]), names
     if names == tuple(map(str, range(len(names)))):
@@ -604,7 +612,7 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
     counts = np.bincount(ids, minlength=len(names))
     few = np.flatnonzero(counts < least)
     lines = [
-        f"{where}: client '{names[c]}' has {counts[c]} rows, fewer than data.source.min_samples = {least}"
+        f"{where}: client '{names[c]}' has {_rows(counts[c])}, fewer than data.source.min_samples = {least}"
         for c in few.tolist()
     ]
     if lines:
@@ -626,7 +634,8 @@ def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> No
             place = f" ({samples.inputs.place(column)})"
         else:
             place = f" (column {column})" if values.ndim == 2 else ""
-        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; fill them, or drop these")
+        remedy = "drop these rows" if what == "targets" else "fill them, or drop these rows"
+        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; {remedy}")
 
 
 def _held_out(

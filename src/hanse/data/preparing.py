@@ -113,7 +113,8 @@ def _column(column: Any, where: str) -> _Column | str:
         endless = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
         if endless.any():
             return (
-                f"{where}: column '{name}': infinite in {int(endless.sum())} rows: make them gaps, or drop these rows"
+                f"{where}: column '{name}': infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, "
+                "or drop these rows"
             )
         return _Column(name, _as_numbers, True, gaps)
     if is_dates(column):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
 from hanse.base.errors import UserError, import_path, path_of
+from hanse.base.factories import call
 from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.deployment.members import NAME
 from hanse.deployment.message import from_records, to_records
@@ -32,13 +34,17 @@ from hanse.deployment.processes import end_with_parent
 from hanse.deployment.signing import check
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
+from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
+from hanse.federation.privacy import Privacy
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
-from hanse.ledger.witness import SplitViewError, UnprovenError, Witness
+from hanse.ledger.record import Head
+from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigned, read_witnesses
 from hanse.runs.config import Experiment
 
 LoadData = Callable[[Context], ClientData]
+WITNESSES = "HANSE_WITNESSES"  # the environment variable that names the file with the members' witness keys
 
 
 def client_app(
@@ -50,6 +56,9 @@ def client_app(
     train: str | Callable[..., Any] | None = None,
     own: Sequence[str | Callable[..., Any]] = (),
     operator: bytes | None = None,
+    trusted: Trusted | None = None,
+    private: Mapping[str, Any] | None = None,
+    witnesses: str | Path | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
@@ -67,24 +76,26 @@ def client_app(
             path in a message means the one in this list, and nothing else is imported for it.
         operator: the public key of the operator whose requests are answered, 32 bytes. Default: the one that was pinned
             when the node was started (``hanse network join --operator``).
+        trusted: with whose updates the participant's may be summed (``[federation] secure``). Its updates then leave it
+            under masks alone. Default: those whom ``members.txt`` in the participant's folder names, if it is there.
+        private: under which privacy the participant answers, whatever the experiment says: the options of
+            :class:`hanse.federation.privacy.Privacy`, with its ``noise``. Default: as the experiment says; an account
+            that was opened once is kept to in every later run.
+        witnesses: a file with the members' witness keys (a name and 64 hexadecimal digits a line): a request is acted
+            upon once more than half of them have cosigned the head of the books that it shows. Default: the one that
+            was named when the node was started (``--witnesses``), else nobody is waited for.
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
 
     Raises:
-        UserError: ``train`` cannot be imported or called in this way, or something in ``own`` cannot be imported.
+        UserError: ``train`` cannot be imported or called in this way, something in ``own`` cannot be imported, or
+            ``private`` is wrong.
     """
     end_with_parent(sys.argv)  # a message's process must not outlive its node
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
-    home, things = home_of(folder), dict(_listed(own))
-    # by node id: a warm process answers message after message, and a simulation's worker serves many nodes
-    loaded: dict[int, ClientData] = {}
-
-    def data_of(context: Context) -> ClientData:
-        """Return the data of the node, loaded once."""
-        if context.node_id not in loaded:
-            loaded[context.node_id] = load_data(context)
-        return loaded[context.node_id]
+    home, things, data_of = home_of(folder), dict(_listed(own)), _once(load_data)
+    rule = None if private is None else call(Privacy, private, "client_app: private")
 
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
@@ -99,13 +110,14 @@ def client_app(
                 said["name"] = said["name"][:NAME]
                 return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
             beside["round"] = int(values["round"])
-            if values.get("head"):
-                shown = str(values["head"]), int(values["since"]), str(values["proof"])
-                beside["cosigned"] = _witnessed(*shown, pinned, home)
+            beside |= _of_the_books(values, pinned, home, witnesses)
+            if "waits" in beside:
+                return FlowerMessage(to_records(reply, **beside), reply_to=message)
             # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
                 job = Assignment.from_json(str(values["job"]))
-                node = Node(data_of(context), job, home, policy, behaviours, loop, things)
+                known = trusted or Trusted.named_in(home)
+                node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]), pinned)
                 if values["kind"] != "letter":
@@ -124,6 +136,21 @@ def client_app(
     return app
 
 
+def _once(load_data: LoadData) -> LoadData:
+    """Return what gives a node's data and loads them once: a warm process answers message after message, and a
+    simulation's worker serves many nodes.
+    """
+    loaded: dict[int, ClientData] = {}
+
+    def data_of(context: Context) -> ClientData:
+        """Return the data of the node."""
+        if context.node_id not in loaded:
+            loaded[context.node_id] = load_data(context)
+        return loaded[context.node_id]
+
+    return data_of
+
+
 def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -> str:
     """Return the cosignature under a head of the books.
 
@@ -140,6 +167,30 @@ def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -
         raise WireError(f"ALARM: {wrong}") from None
     except ValueError as wrong:
         raise WireError(f"the head of the books: {wrong}") from None
+
+
+def _of_the_books(
+    values: Mapping[str, Any], operator: bytes, home: Path, witnesses: str | Path | None
+) -> dict[str, Any]:
+    """Return what a node answers to the head that a request shows: ``cosigned``, and ``waits``, how many members have
+    cosigned it, if it waits for more than half of them.
+
+    Raises:
+        UnprovenError, WireError: as :func:`_witnessed`; or there should be a head, and none is shown.
+    """
+    said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
+    if head:
+        said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
+    if not file or values["kind"] != "request":
+        return said
+    if head:
+        keys = read_witnesses(Path(file))
+        lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
+        found = len(cosigned(Head.read(head), lines, keys))
+        return said if 2 * found > len(keys) else said | {"waits": found}
+    if int(values["round"]) > 1:  # the tests of round 0, which bear the next number, come before its head
+        raise WireError("shows no head of the books, of which more than half of the witnesses must have cosigned one")
+    return said
 
 
 def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:

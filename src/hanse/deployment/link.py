@@ -39,6 +39,7 @@ AWAY = "its node was away meanwhile"
 OUT = "its client may no longer take part"
 
 PAUSE_S = 0.5  # seconds between two looks of a paused server at the operator's orders
+HEAD_S = 20.0  # seconds that a round waits for cosignatures of those who are not asked in it
 LETTER_S = 60.0  # seconds that the run's end waits for the last receipts to be taken
 # seconds that a message stays open where late updates are accepted; 12 hours is Flower's own default for a message
 LASTING_S = 12 * 3600.0
@@ -55,6 +56,8 @@ class Open:
         request: what was asked; None if the message only carries receipts.
         node: Flower's id of the node that it went to.
         again: whether it was sent a second time, with all models.
+        waits: whether its node was asked once more because it waited for cosignatures of the head.
+        unsure: whether it said so in its last answer.
         away: whether the node was seen to be away at some time since.
         down: bytes that were sent for it so far.
         letters: how many receipts travel with it.
@@ -76,6 +79,8 @@ class Open:
     request: Request | None = None
     node: int = 0
     again: bool = False
+    waits: bool = False
+    unsure: bool = False
     away: bool = False
     down: int = 0
     letters: int = 0
@@ -161,6 +166,7 @@ class FlowerFederation:
     online: dict[str, Any] = field(default_factory=dict, init=False)
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
+    _demanded: bool = field(default=False, init=False)  # whether a node waits for others' cosignatures
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
     _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
     _lost: list[Reply] = field(
@@ -261,6 +267,8 @@ class FlowerFederation:
         seconds = deadline_s or self.deadline_s
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
         self.asked = sorted(one.client for one in due)
+        if self._demanded:
+            self._circulate()
         return self._collect(self._ask(due, seconds, closing), seconds, closing)
 
     def deliver(self) -> None:
@@ -271,6 +279,13 @@ class FlowerFederation:
         here = self.present(-1).ids.tolist()
         left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]
         self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
+
+    def _circulate(self) -> None:
+        """Show the newest head of the books to all members that are online, and wait a little for their
+        cosignatures: some of those who are asked go on only if more than half have cosigned it.
+        """
+        left = [Open(-1, c, Message("null")) for c in self.shown.lacking(self._nodes)]
+        self._collect(self._ask(left, HEAD_S, None), HEAD_S, None)
 
     def _ask(self, due: Sequence[Open], seconds: float, closing: Closing | None) -> dict[str, Open]:
         """Send messages of one round and return them by Flower's ids of the messages. Those that Flower did not take
@@ -306,6 +321,7 @@ class FlowerFederation:
         # messages of earlier rounds; only where late updates are accepted
         old = {} if closing is None else self._open
         begun, sound, asked = time.monotonic(), 0, len(waiting)
+        unsure: list[Open] = []
         found = [] if closing is None else self._given_up()
         while not _closed(closing, waiting, old, sound, alone=not asked and not found):
             for name, answer in pulled(self.grid, [*waiting, *old]):
@@ -314,13 +330,18 @@ class FlowerFederation:
                 if one is None:
                     continue
                 reply = self._heard(one, answer)
-                if reply is None:  # it has lost models: once more, with all of them
-                    one.again = True
+                if reply is None and one.unsure:  # once more, with others' cosignatures
+                    unsure.append(one)
+                elif reply is None:  # it has lost models: once more, with all of them
                     # it has only what is left of the time
                     group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
                 elif one.request is not None:
                     found.append(reply)
                     sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
+            if unsure and not waiting:  # everybody has been shown the head whose cosignatures they wait for
+                self._circulate()
+                again = self._ask(unsure, max(0.0, seconds - (time.monotonic() - begun)), closing)
+                waiting, unsure = waiting | again, []
             # while this waits anyway, newcomers' answers are heard too
             self.newcomers.poll()
             if _closed(closing, waiting, old, sound, alone=not asked and not found):
@@ -353,7 +374,12 @@ class FlowerFederation:
         if not beside.get("refused") and "saw" not in beside:
             self.letters.delivered({one.client: one.letters})
         lacks = self.shown.heard(one.client, one.shown, beside) or bool(beside.get("missing"))
+        one.unsure = "waits" in beside
+        if one.unsure and not one.waits and one.client in self._nodes:
+            one.waits = self._demanded = True
+            return None
         if lacks and not one.again and one.client in self._nodes:
+            one.again = True
             return None
         if one.request is None:
             return Reply(one.client)
@@ -369,6 +395,8 @@ class FlowerFederation:
         """
         if refused := beside.get("refused"):
             return one_line(refused)
+        if "waits" in beside:
+            return f"waits: only {beside['waits']} of its witnesses have cosigned the head of the books"
         if beside.get("round") != round:
             return f"answer for round {beside.get('round')}"
         reply = unpack_reply(message, room(request))

@@ -35,6 +35,7 @@ from hanse.deployment import server_access
 from hanse.deployment.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
 from hanse.deployment.processes import Processes, last_error, stream
 from hanse.deployment.server_access import configure, split, wait_for
+from hanse.ledger.witness import Witness
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
@@ -278,7 +279,9 @@ class Loopback:
         """
         if self.processes.pid(f"node{i}") is not None:
             return
-        own = {"HANSE_HOME": str(self.folder / "participants" / f"node{i}"), PINNED: str(self.operator)}
+        home = self.folder / "participants" / f"node{i}"
+        _ = Witness(home)  # its key is there before others must name it in their members.txt
+        own = {"HANSE_HOME": str(home), PINNED: str(self.operator)}
         env = self.env(f"node{i}") | own | dict(more or {}) | self._warm()
         command = [
             *server_access.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),

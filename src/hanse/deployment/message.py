@@ -36,6 +36,7 @@ class Beside(TypedDict, total=False):
         missing: content hashes of the models that the node has lost.
         cosigned: its cosignature under the head of the books that it was shown.
         saw: how many transactions the last head of the books has that it has seen; it needs a proof from there.
+        waits: how many of its witnesses have cosigned the head; it waits for more than half of them.
         hello: what a newcomer says of itself, as JSON (:class:`hanse.deployment.members.Hello`).
     """
 
@@ -44,6 +45,7 @@ class Beside(TypedDict, total=False):
     missing: Annotated[list[str], Field(max_length=_SAID)]
     cosigned: Annotated[str, Field(max_length=1024)]
     saw: Count
+    waits: Count
     hello: Annotated[str, Field(max_length=_SAID)]
 
 

@@ -96,6 +96,8 @@ class Narrator:
         number = played.view.round
         self.round = number + 1
         said = [figure_of(metrics, self._main), f"{metrics['answered']} of {metrics['seats']} seats answered"]
+        if not metrics["answered"]:
+            said.append("the models stay as they were")
         took = f"{metrics['time/round_s']:.1f} s"
         LOG.info(
             "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took

@@ -201,7 +201,10 @@ def rehearse_network(
     def job(member: Member, num_clients: int) -> Assignment:
         """Return what a member's node must know of the run."""
         train, metrics = experiment.train.model_dump(), experiment.eval.metrics or ()
-        return Assignment("rehearsal", member.id, num_clients, experiment.run.seed, model, train, metrics=metrics)
+        private = experiment.federation.private
+        return Assignment(
+            "rehearsal", member.id, num_clients, experiment.run.seed, model, train, metrics=metrics, private=private
+        )
 
     federation = FlowerFederation(grid, Members(), job, key, deadline_s=60.0, capacity=here.num_clients)
     federation.present(0)

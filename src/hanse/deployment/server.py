@@ -42,6 +42,7 @@ from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
+from hanse.runs.privacy import noised, private_of
 from hanse.runs.setup import loop_lacks
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
@@ -142,6 +143,7 @@ def play(
         hold.take(REPLACED_S)
         run = _name_of(out / FEDERATION)
         room, half = experiment.data.clients, experiment.federation.half_precision
+        experiment = noised(experiment, private_of(experiment))  # participants are told it
         job = _assignments(experiment, run)
         register = Members.read(out / MEMBERS if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
@@ -197,6 +199,7 @@ def _assignments(experiment: Experiment, run: str) -> Callable[[Member, int], As
             half=experiment.federation.half_precision,
             unsent=frozen_of(member.input_shape, member.num_classes) if model.send != "all" else "",
             metrics=experiment.eval.metrics or (),
+            private=experiment.federation.private,
         )
 
     return job

@@ -253,7 +253,7 @@ class Noisy(Behaviour):
             return reply
 
         def add(task: Train, result: Trained) -> Trained:
-            draw = _noise(me, round, task.row, result.row)
+            draw = secret_stream(me.secret, me.seed, "noise", round, me.id, result.row, start=task.row)
             noise = torch.from_numpy(draw.standard_normal(me.num_parameters, dtype="float32")) * level
             row = result.row.clone()
             row[: me.num_parameters] += noise.to(row.device)
@@ -274,18 +274,30 @@ class Noisy(Behaviour):
         return Conduct("the noisier half", told, louder, rest="the less noisy half", rank=40)
 
 
-def _noise(me: Me, round: int, start: int, row: Tensor) -> np.random.Generator:
-    """Return the stream of the noise on an update ``row [P]``.
+def secret_stream(
+    secret: bytes, seed: int, purpose: str, round: int, client: int, *made_of: Tensor, start: int | None = None
+) -> np.random.Generator:
+    """Return the stream of the noise on what a client sends.
 
-    With a secret the noise depends on the update too. An update that is asked for again gets the same noise, so that
-    nothing can be averaged out. Another update in the same round gets other noise, so that nothing cancels in their
-    difference.
+    With a secret the noise depends on what it hides too. What is asked for again gets the same noise, so that nothing
+    can be averaged out. Something else in the same round gets other noise, so that nothing cancels in the difference.
+
+    Args:
+        secret: the client's own; empty: the noise follows from the run's seed, which the server knows.
+        seed: the run's.
+        purpose: names the stream.
+        round: the round's number.
+        client: the client's number.
+        made_of: all that the answer is made of.
+        start: the row that an update starts from.
     """
-    seed = me.seed
-    if me.secret:
-        update = row.detach().cpu().contiguous().numpy().tobytes()
-        seed = int.from_bytes(hashlib.blake2b(update, key=me.secret, digest_size=32).digest(), "little")
-    return stream(seed, "noise", round=round, client=me.id, start=start)
+    if secret:
+        hasher = hashlib.blake2b(key=secret, digest_size=32)
+        for tensor in made_of:
+            hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        seed = int.from_bytes(hasher.digest(), "little")
+    keys = {} if start is None else {"start": start}
+    return stream(seed, purpose, round=round, client=client, **keys)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hanse.core.declared import Declared, UnsoundError
 from hanse.core.payload import Like, mismatch
 from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
+from hanse.federation.mask_steps import SAID, num_words
 from hanse.federation.policy import ANSWERS
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.client_payloads import declaration
@@ -39,7 +40,15 @@ HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
 Question = (
-    port.Score | port.Nearest | port.Gradient | port.Confusion | port.Ask | port.Test | port.CommitSize | port.AuditSize
+    port.Score
+    | port.Nearest
+    | port.Gradient
+    | port.Confusion
+    | port.Ask
+    | port.Test
+    | port.CommitSize
+    | port.AuditSize
+    | port.Mask
 )
 _KIND: Mapping[type[Question], type[port.Result]] = {
     port.Score: port.Scored,
@@ -50,6 +59,7 @@ _KIND: Mapping[type[Question], type[port.Result]] = {
     port.Test: port.Tested,
     port.CommitSize: port.SizeCommitted,
     port.AuditSize: port.SizeAudited,
+    port.Mask: port.Masked,
 }
 
 
@@ -156,6 +166,8 @@ def _tensors(task: port.Task) -> int:
         return 0
     if isinstance(task, port.AuditSize):
         return 32 * num_shown(task.size, task.leaves)
+    if isinstance(task, port.Mask):
+        return 8 * num_words(task)
     if isinstance(task, port.Test):
         return 8 * (BLOCKS + 2)  # a figure without each block, and the ends of its interval
     if isinstance(task, port.Gradient):
@@ -210,6 +222,11 @@ def _answer(task: Question, result: port.Result) -> str | None:
         return _tested(task, result)
     if isinstance(task, port.CommitSize):
         return None
+    if isinstance(task, port.Mask):
+        assert isinstance(result, port.Masked)
+        SAID[task.name].check(dict(result.values))
+        many = len(result.words)
+        return None if many == num_words(task) else f"{many} words under masks: must be {num_words(task)}"
     if isinstance(task, port.AuditSize):
         assert isinstance(result, port.SizeAudited)
         shown = num_shown(task.size, task.leaves)

@@ -38,7 +38,8 @@ _KINDS: Mapping[str, type[Any]] = {
     for kind in (
         port.Request, port.Reply, port.Train, port.Score, port.Nearest, port.Gradient, port.Confusion, port.Ask,
         port.Test, port.Mixture, port.Trained, port.Scored, port.Counted, port.Derived, port.Confused, port.Answered,
-        port.Tested, port.CommitSize, port.SizeCommitted, port.AuditSize, port.SizeAudited, port.ClientInfo, Payload,
+        port.Tested, port.CommitSize, port.SizeCommitted, port.AuditSize, port.SizeAudited, port.Mask, port.Masked,
+        port.ClientInfo, Payload,
     )
 }  # fmt: skip
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
@@ -207,6 +208,20 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     if not isinstance(reply, port.Reply):
         raise WireError("not a reply")
     return reply
+
+
+def unpack_kept(message: Message) -> Any:
+    """Return the value of a message that was kept of an answer, however unsound the answer was: it is read back as it
+    came, and refused by who refused it then.
+
+    Raises:
+        WireError: it is not a message of the port.
+    """
+    found = _Reader(message.arrays, {})
+    value = found.read(json.loads(message.header, parse_int=_whole), 0)
+    if found.missing:
+        raise MissingError(sorted(found.missing))
+    return value
 
 
 def _unpack(message: Message, found: _Reader) -> Any:

@@ -30,23 +30,42 @@ from hanse.base.files import ASKED, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
-from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
+from hanse.core.port import (
+    Federation,
+    Mask,
+    OnModels,
+    Reply,
+    Request,
+    Result,
+    Score,
+    Scored,
+    Task,
+    Test,
+    Tested,
+    Train,
+    Trained,
+)
 from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, first_gap
+from hanse.federation.account import AccountFile
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
+from hanse.federation.masker import MEMBERS, Masker, Trusted
 from hanse.federation.policy import Loyal
+from hanse.federation.privacy import InFile, Privacy, Private, answering
 from hanse.federation.private import PrivateRow, private_arrays
+from hanse.federation.secure_sums import in_words, summand
 from hanse.federation.sizes import AuditFolder
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
+from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
@@ -56,6 +75,7 @@ from hanse.ledger.receipts import Receipt, book_of, contradiction, write_receipt
 BEST = "own model"
 # what a participant draws its noise from; it is never sent
 SECRET, SECRET_BYTES = "secret.key", 32
+ACCOUNT, ACCOUNT_LOCK = "privacy.json", "privacy.lock"  # its privacy account, over all runs
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 OPERATORS = "operators"  # the folder beside it with the operators' keys that are pinned
 # models by content hash that a node keeps: the last that it was sent
@@ -169,6 +189,7 @@ class Assignment:
         half: models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
         metrics: what tests report beside loss and accuracy.
+        private: the experiment's ``federation.private``, with its noise; None: it has none.
 
     Examples:
         >>> job = Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1})
@@ -185,6 +206,7 @@ class Assignment:
     half: bool = False
     unsent: Name = ""
     metrics: Sequence[Any] = ()
+    private: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Return the assignment as JSON."""
@@ -277,6 +299,9 @@ class Node:
         behaviours: what it does to requests and replies, for experiments.
         loop: its own training loop; without one it trains by the experiment's, if that has one.
         own: what import paths in ``job`` may mean (models, losses, metrics, loops), by path; no other is followed.
+        trusted: with whose updates its own may be summed. Its updates then leave it in such sums alone, and questions
+            about models on its samples are not answered. None: they leave it as they are.
+        private: under which privacy the participant answers, whatever ``job`` says; None: as ``job`` says.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
@@ -302,25 +327,37 @@ class Node:
         behaviours: Sequence[Behaviour] = (),
         loop: Loop | None = None,
         own: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        trusted: Trusted | None = None,
+        private: Privacy | None = None,
     ) -> None:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
+        rule = answering(AccountFile(folder / ACCOUNT), private, job.private)
         train = dict(job.train)
         with from_message(own):
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
             if (named := train.pop("loop", None)) is not None and loop is None:
                 loop = Loop.of(named, "train.loop")
         recipe = Recipe(**train)
+        if rule is not None and rule.noise is not None and rule.unit == "sample":
+            if loop is not None:
+                raise UserError("a training loop of one's own is not DP-SGD: leave it out, or take the unit 'client'")
+            loop = dp_sgd(problem, rule.clip, rule.noise, fresh=True)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
-        self.federation = LocalFederation(
+        secret = own_secret(folder)
+        self.federation: Federation = LocalFederation(
             mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
-            policy=Loyal() if policy is None else policy, secret=own_secret(folder),
+            policy=Loyal() if policy is None else policy, secret=secret,
             run=job.run, attest=AuditFolder(self.folder).attest,
         )  # fmt: skip
+        self.home, self.trusted, self.recipe = folder, trusted, recipe
+        if rule is not None:
+            account = InFile(AccountFile(folder / ACCOUNT), rule)
+            self.federation = Private(self.federation, rule, account, recipe, mine.sizes, job.seed, secret, own=True)
 
     def answer(self, round: int, message: Message) -> Message:
         """Answer one packed request with a packed reply.
@@ -334,11 +371,16 @@ class Node:
         request = unpack(message, held)
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
-        self._keep(held | dict(message.arrays))
+        if message.arrays:
+            self._keep(held | dict(message.arrays))
         # data may grow from round to round; the change is noted and the round goes on
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:
             logging.getLogger(__name__).warning("%s", changed)
+        if self.trusted is not None:
+            _refuse_in_the_clear(request)
+        if request.tasks and isinstance(request.tasks[0], Mask):
+            return pack(self._masked(round, request, request.tasks[0]))
         self._move_rows(round, request)
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, None)
@@ -351,6 +393,43 @@ class Node:
         # what the message weighed, and when it came, is for the server to say
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
+
+    @cached_property
+    def masker(self) -> Masker:
+        """Answers the steps of masked sums."""
+        alike = dataclasses.replace(self.job, client=0).to_json()
+        return Masker(self.folder, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client)
+
+    def _masked(self, round: int, request: Request, task: Mask) -> Reply:
+        """Answer a step of masking; beside "sum" there may be questions.
+
+        Raises:
+            WireError: this node takes no part in such a sum (:mod:`hanse.federation.masker`).
+        """
+        masker, others = self.masker, request.tasks[1:]
+        if task.name != "sum":
+            simple = {"keys": masker.keys, "shares": masker.shares, "open": masker.open}
+            if task.name not in simple or others:
+                raise WireError(f"'{task.name}': no step of masking, or one with questions beside it")
+            return Reply(self.job.client, (simple[task.name](round, task),))
+        if self.recipe.remembers:
+            raise WireError("training that goes by each member's own last training is not the same for all")
+        fresh = masker.before_sum(round, task)
+        assert task.train is not None  # before_sum looks
+        asked = dataclasses.replace(request, tasks=(task.train, *others) if fresh else others)
+        replies = self.federation.exchange(round, [asked], None, None)
+        if not replies or replies[0].refused is not None:
+            return (
+                dataclasses.replace(replies[0], arrival=None) if replies else Reply(self.job.client, refused="silent")
+            )
+        reply = dataclasses.replace(replies[0], bytes_down=0, bytes_up=0, arrival=None)
+        if not fresh:
+            return dataclasses.replace(reply, results=(masker.sum(round, None, 0), *reply.results))
+        found = summand(asked, reply, self.problem.layout.size, None)
+        if isinstance(found, str):
+            return Reply(self.job.client, refused=found)
+        words = masker.sum(round, in_words(found.trained, found.start), found.trained.num_samples)
+        return dataclasses.replace(reply, results=(words, *reply.results[1:]))
 
     def keep_receipts(self, lines: str, operator: bytes) -> None:
         """Keep receipts whose proofs hold.
@@ -477,6 +556,16 @@ class Node:
         private_arrays(self.folder / "personal.npz", kept)
 
 
+def _refuse_in_the_clear(request: Request) -> None:
+    """Raise WireError if a request would have an update, or figures from which one can be made, leave in the clear."""
+    for task in request.tasks:
+        if isinstance(task, Train | OnModels):
+            raise WireError(
+                f"{type(task).__name__}: updates of this participant leave it in masked sums alone, and it answers no "
+                "questions about models on its samples"
+            )
+
+
 def _problem(job: Assignment, loss: Any, data: FederatedData, text: bool) -> Problem:
     """Return what a client trains and tests: the model, loss and metrics of its assignment."""
     model, classes = dict(job.model), data.num_classes
@@ -497,7 +586,7 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    if not plain or name.lower() in (SECRET, ASKED, OPERATORS, *WITNESS):
+    if not plain or name.lower() in (SECRET, ASKED, OPERATORS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS):
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
 

@@ -1,17 +1,16 @@
 """Secure sums: the server learns the sum of a group's updates, and no single update.
 
-``[federation] secure = { group = 3 }`` turns it on in a simulation. Who is asked to train is put into groups of at
-least ``group`` members, drawn anew every round; a group's updates come to the server as one sum, weighted by the
-numbers of samples, in whole numbers of 2^-28. In this engine nobody has to mask anything: all clients are in this
-process, and masks that cancel leave the same whole numbers. What a mechanism is given is exactly what a server would
-have. A group of which fewer than ``group`` members answer is never summed.
+``[federation] secure = { group = 3 }`` turns it on. Who is asked to train is put into groups of at least ``group``
+members, by default drawn anew every round; a group's updates come to the server as one sum, weighted by the numbers of
+samples, in whole numbers of 2^-28. A group of which too few members answer (:meth:`SecureSums.least`) is never summed.
 
-:class:`Secured` wraps a federation, so that whatever is behind the port acts the same.
+On a network members mask what they send (:mod:`hanse.federation.masked_sums`). In a simulation nobody has to: all
+clients are in this process, and masks that cancel leave the same whole numbers. :class:`Secured` wraps its federation,
+so that a mechanism is given exactly what a server would have.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -25,6 +24,7 @@ from hanse.base.streams import stream
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Ints
 from hanse.federation.check import refusal
+from hanse.federation.mask_steps import COUNTS
 
 STEPS = 2.0**28
 """How many steps of the whole numbers make 1."""
@@ -32,6 +32,10 @@ MOST_CHANGE = 64.0
 """The most by which an update may change a number of the model."""
 MOST_SAMPLES = 2**23
 """The most samples that a member may have: a sum of :data:`MOST_CHANGE` by 63 members stays below 2^63."""
+LOSS_STEPS, MOST_LOSS = 2.0**20, 2.0**14
+"""How many steps make a loss of 1, and the largest loss that is summed; with a larger one a group's is not known."""
+MOST_STEPS = 2**53
+"""The most optimiser steps of a member."""
 MOST_MEMBERS = 32
 """The largest ``group``; with what is left over of a division a group then has at most 63 members."""
 
@@ -42,9 +46,31 @@ class SecureSums:
 
     Attributes:
         group: the least members of a group, from 3: in a pair each would know the other's update.
+        regroup: whether groups are drawn anew every round. Values of members need that, and over some ten rounds such
+            sums tell each member's mean update. If not, the same clients are always in the same groups. An experiment
+            that does not say it draws anew if its values are ``group_path``.
     """
 
     group: Annotated[int, Field(ge=3, le=MOST_MEMBERS)] = 3
+    regroup: bool = True
+
+    def least(self, size: int) -> int:
+        """Return how many of a group's members must answer for its sum to be opened.
+
+        It is n^2 / (2n - g + 1), rounded down, plus 1, and at least g, for a group of n that was asked. Then it is more
+        than half of n, so that no two sums of one group can be opened. And even a server that tells each member
+        something else of who has answered can open no sum of fewer than g: if it opens that of m members, each of the
+        others was left out at ``least`` members, which all were told at least ``least`` names. So n ``least`` <=
+        m n + (n - m)(n - ``least``), or m >= n (2 ``least`` - n) / ``least`` > g - 1.
+
+        Args:
+            size: n.
+
+        Examples:
+            >>> [SecureSums(3).least(size) for size in (3, 4, 5)]
+            [3, 3, 4]
+        """
+        return max(self.group, size**2 // (2 * size - self.group + 1) + 1)
 
     def groups(self, seed: int, clients: Ints, round: int) -> list[Ints]:
         """Return the groups of those who are asked to train, ids ascending within each; none if they are too few.
@@ -57,7 +83,7 @@ class SecureSums:
         count = len(clients) // self.group
         if not count:
             return []
-        order = stream(seed, "secure sums", round=round).permutation(np.sort(clients))
+        order = stream(seed, "secure sums", round=round if self.regroup else 0).permutation(np.sort(clients))
         return [np.sort(part) for part in np.array_split(order, count)]
 
 
@@ -107,14 +133,23 @@ class Secured:
     def _summed(self, group: Mapping[int, Summand], size: int) -> dict[int, Reply]:
         """Return the replies of a group's members with the mean of all their updates in the place of each."""
         wrong, members = None, list(group.values())
-        if len(members) < self.rule.group:
-            wrong = f"{len(members)} of its group of {size} can be summed; a sum is of at least {self.rule.group}"
+        if len(members) < self.rule.least(size):
+            wrong = too_few(len(members), size, self.rule.least(size))
         elif not all(one.start is members[0].start or torch.equal(one.start, members[0].start) for one in members):
-            wrong = "the members of its group start from different models, whose updates are no sum"
+            wrong = OTHER_STARTS
         if wrong is not None:
             return {c: replace(one.reply, results=(), refused=wrong) for c, one in group.items()}
-        mean = mean_update(members[0].start, [one.trained for one in members])
+        start = members[0].start
+        mean = mean_of(torch.stack([in_words(one.trained, start) for one in members]).sum(0), start)
         return {c: one.showing(mean) for c, one in group.items()}
+
+
+OTHER_STARTS = "the members of its group start from different models, whose updates are no sum"
+
+
+def too_few(came: int, size: int, least: int) -> str:
+    """Return why a group's sum is not opened: ``came`` of ``size`` members are left, and it takes ``least``."""
+    return f"{came} of its group of {size} can be summed; it takes {least}"
 
 
 @dataclass(frozen=True)
@@ -168,26 +203,35 @@ def summand(request: Request, reply: Reply, size: int, deadline_s: float | None)
     return Summand(reply, place, task.start, result)
 
 
-def whole_numbers(trained: Trained, start: Tensor) -> Tensor:
-    """Return an update times its samples in whole numbers, ``[P]`` int64: what members' masks would be added to."""
-    steps = ((trained.row - start).double() * STEPS).round().long()
-    return steps * int(trained.num_samples)
+def in_words(trained: Trained, start: Tensor) -> Tensor:
+    """Return what a member's masks are added to: its update times its samples, and its counts.
+
+    Args:
+        trained: the update, as :func:`summand` takes it.
+        start: ``[P]``, the model that it started from.
+
+    Returns:
+        ``[P + 5]`` int64. The sum of a group's stays within int64.
+    """
+    samples = int(trained.num_samples)
+    change = ((trained.row - start).double() * STEPS).round().long() * samples
+    told = trained.loss is not None and abs(trained.loss) <= MOST_LOSS
+    loss = round(float(trained.loss or 0.0) * LOSS_STEPS) * samples if told else 0
+    counts = [samples, min(trained.steps, MOST_STEPS), loss, int(told), 1]
+    return torch.cat([change, torch.tensor(counts, dtype=torch.int64, device=change.device)])
 
 
-def mean_update(start: Tensor, trained: Sequence[Trained]) -> Trained:
-    """Return the mean of a group's updates by samples, made from the sum of their whole numbers.
+def mean_of(words: Tensor, start: Tensor) -> Trained:
+    """Return the mean of a group's updates by samples, from the sum of their words.
 
     Without samples the mean is the model that they started from. The loss is the mean by samples, None if one has none;
     steps are the whole number below the mean.
+
+    Args:
+        words: ``[P + 5]`` int64, the sum of what :func:`in_words` returns for each.
+        start: ``[P]``, the model that they started from.
     """
-    total = sum(int(one.num_samples) for one in trained)
-    added = torch.zeros(len(start), dtype=torch.int64, device=start.device)
-    for one in trained:
-        added += whole_numbers(one, start)
-    change = added.double() / (STEPS * max(total, 1))
-    losses = [one.loss for one in trained]
-    loss = None
-    if total and None not in losses:
-        loss = math.fsum(float(one.loss or 0.0) * one.num_samples for one in trained) / total
-    steps = sum(one.steps for one in trained) // len(trained)
-    return Trained(0, (start.double() + change).to(start.dtype), 0, loss, steps)
+    samples, steps, loss, told, members = words[-COUNTS:].tolist()
+    change = words[:-COUNTS].double() / (STEPS * max(samples, 1))
+    mean = loss / (LOSS_STEPS * samples) if samples and told == members else None
+    return Trained(0, (start.double() + change).to(start.dtype), 0, mean, steps // members)

@@ -95,7 +95,7 @@ def best_purchase(
     return _improved(market, 0, best_imports(market, buyers=slice(0, 1))[0] != 0, budget)[1:]
 
 
-def posted_imports(market: Market, tariff: Tariff) -> Graph:
+def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Graph:
     """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on what is true.
 
     A client whose cost of sharing is above the price of its model does not sell.
@@ -103,6 +103,7 @@ def posted_imports(market: Market, tariff: Tariff) -> Graph:
     Args:
         market: the true sizes, costs, eagerness and distances.
         tariff: the prices.
+        buyer: the one whose row ``[1, m]`` is wanted; None: all.
     """
     price = tariff.price(market.sizes)
     offered = Market(
@@ -112,8 +113,9 @@ def posted_imports(market: Market, tariff: Tariff) -> Graph:
         market.eagerness,
         market.lam,
     )
-    first = best_imports(offered) != 0
-    return np.array([_improved(offered, i, first[i]) for i in range(market.size)]).astype(np.int8)
+    rows = range(market.size) if buyer is None else range(buyer, buyer + 1)
+    first = best_imports(offered, buyers=None if buyer is None else slice(buyer, buyer + 1)) != 0
+    return np.array([_improved(offered, i, one) for i, one in zip(rows, first, strict=True)]).astype(np.int8)
 
 
 def _improved(market: Market, buyer: int, chosen: NDArray[np.bool_], budget: float = np.inf) -> NDArray[np.bool_]:
@@ -122,17 +124,19 @@ def _improved(market: Market, buyer: int, chosen: NDArray[np.bool_], budget: flo
     cost = market.price(slice(buyer, buyer + 1))[0]
     allowed = np.isfinite(cost) & (n > 0) & (np.arange(market.size) != buyer)
     chosen = chosen & allowed
+    if K == 0:  # nothing brings it anything
+        return np.zeros_like(chosen)
 
     def worth(total: Floats | float, spent: Floats | float) -> Floats:
         return np.asarray(marginal(own, total, K) - spent)
 
+    nobody, nothing = np.array([-1]), np.zeros(1)
     while True:
         total, spent = float(n[chosen].sum()), float(cost[chosen].sum())
         now = float(worth(total, spent))
-        out = np.r_[-1, np.flatnonzero(chosen)]  # -1: nothing leaves
-        come = np.r_[-1, np.flatnonzero(allowed & ~chosen)]
-        size_out, cost_out = np.r_[0.0, n[chosen]], np.r_[0.0, cost[chosen]]
-        size_in, cost_in = np.r_[0.0, n[allowed & ~chosen]], np.r_[0.0, cost[allowed & ~chosen]]
+        out, come = (np.concatenate((nobody, np.flatnonzero(some))) for some in (chosen, allowed & ~chosen))
+        size_out, size_in = (np.concatenate((nothing, n[some[1:]])) for some in (out, come))
+        cost_out, cost_in = (np.concatenate((nothing, cost[some[1:]])) for some in (out, come))
         after = worth(total - size_out[:, None] + size_in[None, :], spent - cost_out[:, None] + cost_in[None, :])
         a, b = np.unravel_index(int(np.argmax(after)), after.shape)
         if not after[a, b] > now + 1e-12 * (1 + abs(now)):

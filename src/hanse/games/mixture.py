@@ -750,8 +750,9 @@ def _group(missed: Floats, weight: Floats, *, pooled: bool) -> tuple[Floats, Flo
     variance = np.square(missed[0]) if count == 1 else missed.var(axis=0, ddof=1)
     if pooled and counts.any():
         variance = np.where(counts, np.maximum(variance, variance[counts].mean()), variance)
+    part = np.ldexp(weight, -np.frexp(weight.max(axis=0))[1])  # of many players squares would underflow
     kish = np.divide(
-        weight.sum(axis=0) ** 2, np.square(weight).sum(axis=0), out=np.full(len(variance), float(count)), where=counts
+        part.sum(axis=0) ** 2, np.square(part).sum(axis=0), out=np.full(len(variance), float(count)), where=counts
     )
     return variance, np.maximum(1.0, kish - 1)
 

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
@@ -33,10 +29,11 @@ from hanse.federation.deviant import KINDS, Deviant, fields_of, said_of
 from hanse.games.market import utilities_of
 from hanse.lab.job import Job, Step, attempt, seeded
 from hanse.lab.kept import Results, Store
-from hanse.lab.player import play_all
+from hanse.lab.player import PlayedJobs, play_all
 from hanse.mechanisms.ipfl import IPFL
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.config import Experiment
+from hanse.runs.observers import Told, untold
 from hanse.runs.setup import build, settle_engine
 
 FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
@@ -258,7 +255,7 @@ def search(
     minutes: float | None = None,
     second_key: bool = False,
     workers: int = 1,
-    console: Console | None = None,
+    told: Told = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> Attacked:
     """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
@@ -276,7 +273,7 @@ def search(
         second_key: of two clients the second is another key of the first, which by honesty never joins. What it gets
             counts as the first one's, less its grant, and it sends only what the first one makes.
         workers: how many processes play.
-        console: where progress is drawn; None draws none.
+        told: is called after every run with how many were played, how many there will be at most, and the best so far.
         work: plays one job; None: a run of hanse.
 
     Raises:
@@ -287,6 +284,7 @@ def search(
     key = clients[1] if second_key else None
     store = _Kept(folder / ("jobs" if key is None else "jobs-second-key"), experiment.data.clients)
     game = _Game(sections, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key)
+    game.counted(told, SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds if minutes is None else None)
     searched = list(range(seed, seed + SEARCHED))
     fresh = fresh_seeds(seed, seeds)
     game.honest(searched)
@@ -298,8 +296,7 @@ def search(
     space = [knob for knob in space_of(experiment) if not (second_key and knob.key in ("since", "leaves"))]
     if len(clients) > 1:
         space.append(Knob("second", _SECOND[:2] if second_key else _SECOND))
-    with _bar(console, tries) as moved:
-        found, ended = _tried(game, space, tries, searched, until, moved)
+    found, ended = _tried(game, space, tries, searched, until)
     ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
     if not ranked:
         raise UserError(f"none of {len(found)} deviations could be played: {found[0].failed}")
@@ -322,6 +319,7 @@ def replay(
     seed: int = 0,
     second_key: bool = False,
     workers: int = 1,
+    told: Told = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> Attacked:
     """Play a deviation that was found before, beside honesty, with the same fresh seeds as :func:`search` does.
@@ -333,6 +331,7 @@ def replay(
         seed: the first of the search's seeds, which are left out.
         second_key: as for :func:`search`.
         workers: how many processes play.
+        told: as for :func:`search`.
         work: plays one job; None: a run of hanse.
 
     Raises:
@@ -352,10 +351,9 @@ def replay(
         deviation |= {f"{outer}.{inner}": value for inner, value in given.get(outer, {}).items()}
     key = clients[1] if second_key else None
     store = _Kept(folder / ("jobs" if key is None else "jobs-second-key"), experiment.data.clients)
-    game, fresh = (
-        _Game(honest, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key),
-        fresh_seeds(seed, seeds),
-    )
+    game = _Game(honest, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key)
+    game.counted(told, 2 * seeds)
+    fresh = fresh_seeds(seed, seeds)
     game.honest(fresh)
     [best] = game.played_all([Try(deviation)], fresh)
     if best.failed is not None:
@@ -392,7 +390,6 @@ def _tried(
     tries: int,
     searched: Sequence[int],
     until: float,
-    moved: Callable[[list[Try]], None],
 ) -> tuple[list[Try], str]:
     """Return the deviations that were tried and why the search ended: singles, then batches of combinations."""
     draw = stream(searched[0], "attack search")
@@ -406,24 +403,11 @@ def _tried(
         if not batch:
             return _raced(game, found, searched), "space"
         found += game.played_all(batch, searched[:1])
-        moved(found)
+        best = next(iter(_ranked(found, searched[:1])), None)
+        game.figure = "" if best is None else f"best so far: {best.said}"
         if time.monotonic() > until:
             return _raced(game, found, searched), "minutes"
     return _raced(game, found, searched), "tries"
-
-
-@contextmanager
-def _bar(console: Console | None, tries: int) -> Iterator[Callable[[list[Try]], None]]:
-    """Draw how many deviations were tried, and the best so far. It has no thread, since players may fork beside it."""
-    shown = "{task.completed}/{task.total} deviations, best so far: {task.fields[best]}"
-    with Progress(BarColumn(), TextColumn(shown), console=console, auto_refresh=False, disable=console is None) as bar:
-        task = bar.add_task("", total=tries, best="none")
-
-        def moved(found: list[Try]) -> None:
-            best = next(iter(_ranked(found, list(found[-1].gains)[:1])), None)
-            bar.update(task, completed=len(found), best="none" if best is None else escape(best.said), refresh=True)
-
-        yield moved
 
 
 def _raced(game: _Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
@@ -506,6 +490,7 @@ class _Game:
         granted: by seed, what a client gets from the mint by honesty, in tokens; 0 where utility is measured.
         outcomes: by seed, what each client ends with by honesty, ``[N]`` in tokens.
         measure: "utility" or "balance".
+        figure: what is told beside the number of runs.
     """
 
     sections: Mapping[str, Any]
@@ -517,6 +502,14 @@ class _Game:
     granted: dict[int, float] = field(default_factory=dict)
     outcomes: dict[int, np.ndarray] = field(default_factory=dict)
     measure: str = ""
+    figure: str = ""
+    _told: Told = untold
+    _played: int = 0
+    _most: int | None = None
+
+    def counted(self, told: Told, most: int | None) -> None:
+        """Tell after every run how many were played, of about how many (None: the time decides)."""
+        self._told, self._most = told, most
 
     @property
     def scale(self) -> float:
@@ -588,7 +581,13 @@ class _Game:
         return seeded(self.sections_of(deviation), seed, f"{words}, seed={seed}")
 
     def _all(self, jobs: Any) -> Any:
-        return play_all(list(jobs), self.store, self.work, workers=self.workers, label="attack")
+        found = play_all(list(jobs), self.store, self.work, workers=self.workers, label="attack", ended=self._count)
+        self._played += len(found.results) + len(found.failures) - found.played
+        return found
+
+    def _count(self, done: PlayedJobs) -> None:
+        self._played += 1
+        self._told(self._played, self._most and max(self._most, self._played), self.figure)
 
 
 class _Kept:

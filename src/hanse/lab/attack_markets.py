@@ -122,7 +122,7 @@ class Rule:
         if self.pricing == "posted":
             graph = posted_imports(said, self.tariff)
             if liar is not None and said is not truth:
-                graph[liar] = posted_imports(truth, self.tariff)[liar]
+                graph[liar] = posted_imports(truth, self.tariff, liar)[0]
             return graph, self.tariff.due(graph, said.sizes)
         graph = best_imports(said)
         return graph, prices(said, graph) if self.pricing == "marginal" else critical_prices(said, graph)
@@ -183,22 +183,27 @@ class Lie:
 def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
     """Yield the lies of a client that could pay: where trade does not depend on what is said, there is nothing to say.
 
-    A claim that fails its audit too often to be paid for by any sale is left out, and so is a cost that leaves the
-    client's answer at posted prices as it is.
+    At posted prices a claim is left out that fails its audit too often to be paid for by any sale, or that leaves no
+    more than the cost of a sale; and so is a cost that leaves the client's answer as it is.
     """
+    posted, cost = rule.pricing == "posted", float(truth.costs[who])
+
+    def sells(part: float) -> bool:
+        return not posted or float(rule.tariff.price(truth.sizes[who] * part)) > cost
+
     most = (truth.size - 1) * float(rule.tariff.price(truth.sizes[who] * max(FACTORS)))
     for factor in FACTORS:
-        risky = factor > 1 and rule.leaves > 0 and rule.pricing == "posted"
-        if not risky or factor**-rule.leaves * most > (1 - factor**-rule.leaves) * rule.bond / ROUNDS:
+        passes = factor**-rule.leaves if factor > 1 and posted else 1.0
+        if sells(factor) and passes * most >= (1 - passes) * rule.bond / ROUNDS:
             yield Lie("size up" if factor > 1 else "size down", who, factor)
-    if rule.pricing == "posted":
-        price, cost = float(rule.tariff.price(truth.sizes[who])), float(truth.costs[who])
+    if posted:
+        price = float(rule.tariff.price(truth.sizes[who]))
         turned = [f for f in FACTORS if (f * cost <= price) != (cost <= price)]
         yield from (Lie("cost", who, f) for f in turned[:1])
     else:
         yield from (Lie("cost", who, f) for f in FACTORS)
         yield from (Lie("eagerness", who, f) for f in (0.0, *FACTORS) if truth.eagerness[who] > 0)
-    yield from (Lie("split", who, float(parts)) for parts in (2, 3))
+    yield from (Lie("split", who, float(parts)) for parts in (2, 3) if sells(1 / parts))
 
 
 def _split_worth(rule: Rule, truth: Market, who: int, parts: int) -> float:
@@ -215,7 +220,7 @@ def _split_worth(rule: Rule, truth: Market, who: int, parts: int) -> float:
     split = Market(far, sizes, costs, eager, truth.lam)
     graph, paid = rule.trade(split, split, None)
     if rule.pricing == "posted":  # it chooses by all that it has
-        graph[who, : truth.size], graph[who, truth.size :] = posted_imports(truth, rule.tariff)[who], 0
+        graph[who, : truth.size], graph[who, truth.size :] = posted_imports(truth, rule.tariff, who)[0], 0
         paid = rule.tariff.due(graph, sizes)
     free = replace(truth, costs=np.zeros(truth.size))  # its sales are counted below
     own = net_utilities(graph[: truth.size, : truth.size], np.zeros((truth.size, truth.size)), free)[who]

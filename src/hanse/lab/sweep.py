@@ -25,7 +25,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
+from hanse.base.factories import named_choice
 from hanse.base.files import write_whole
+from hanse.data.choices import OBJECT
 from hanse.lab.job import Job, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
@@ -169,6 +171,7 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     if count > MOST:
         raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
     base = read_file(file)
+    _refuse_objects(base, file)
     grid_points = [
         dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
     ]
@@ -192,6 +195,17 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     if same is not None:
         raise UserError(f"--grid: {same[0].job.label} and {same[1].job.label} are one and the same run")
     return points
+
+
+def _refuse_objects(base: Mapping[str, Any], file: Path) -> None:
+    """Raise UserError for an experiment whose data or model were objects of Python, which no file has."""
+    for section, key in (("data", "source"), ("model", "name")):
+        given = base.get(section)
+        if named_choice(given.get(key) if isinstance(given, Mapping) else given, "") == OBJECT:
+            raise UserError(
+                f"{file}: {section}.{key}: '{OBJECT}': was an object of Python, which no file has; "
+                f"call hanse.run(experiment, {section}=...) for each value there"
+            )
 
 
 def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:

@@ -15,6 +15,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.games import tiers_theory as gaussian
+from hanse.runs.observers import Told, untold
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,14 @@ class TheoryPoint:
 
 
 def pifl_points(
-    clients: int, samples: int, sigma2: float, beta_diff: float, points: int, repetitions: int, seed: int
+    clients: int,
+    samples: int,
+    sigma2: float,
+    beta_diff: float,
+    points: int,
+    repetitions: int,
+    seed: int,
+    told: Told = untold,
 ) -> list[TheoryPoint]:
     """Return theory and simulation for two equal tiers, at evenly spaced tau^2.
 
@@ -63,12 +71,14 @@ def pifl_points(
         points: how many values of tau^2.
         repetitions: how many simulations for each of them, at least 2.
         seed: keys the simulations.
+        told: is called before each value with how many are done, and of how many.
 
     Returns:
         The ``points`` points, from tau^2 = 0 upwards.
     """
     found = []
     for step, tau2 in enumerate(np.linspace(0, clients * sigma2 / samples, points).tolist()):
+        told(step, points)
         n, tier = [samples] * (2 * clients), [0] * clients + [1] * clients
         setting = gaussian.Gaussian(n, tier, sigma2, tau2, beta_diff)
         seen = gaussian.simulate(setting, 0, repetitions, stream(seed, "theory", round=step))

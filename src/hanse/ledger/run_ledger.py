@@ -24,7 +24,7 @@ from hanse.base.files import json_lines, opened, read_json, read_toml, run_folde
 from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared
-from hanse.core.entry import CLOSE, LOG, TOKEN, Transaction
+from hanse.core.entry import LOG, TOKEN, UNMOVING, Transaction
 from hanse.ledger.closing import METRICS, Closes, Records
 from hanse.ledger.receipts import Receipt
 from hanse.ledger.store import Ledger
@@ -179,8 +179,8 @@ def latest_claim(folder: Path) -> Claim | None:
 
 
 def movements(ledger: Ledger) -> Iterator[tuple[int, Transaction]]:
-    """Yield the transactions of a ledger that move something, each with its round: all but the closes of rounds."""
-    return ((r.round, r.transaction) for r in ledger.history() if r.transaction.kind != CLOSE)
+    """Yield the transactions of a ledger that move something, each with its round."""
+    return ((r.round, r.transaction) for r in ledger.history() if r.transaction.kind not in UNMOVING)
 
 
 def wrong_in(folder: Path) -> str | None:

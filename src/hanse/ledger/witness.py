@@ -88,6 +88,10 @@ class Witness:
         """The name of its key, which follows from the key."""
         return name_of(self.public)
 
+    def sign(self, statement: bytes) -> bytes:
+        """Return the signature (Ed25519, 64 bytes) of its key under a statement that cannot be taken for a head."""
+        return self._key.sign(statement)
+
     def see(self, note: str, since: int, proof: str, operator: bytes, now: int) -> str:
         """Take in a head, and return the line with the cosignature under it.
 
@@ -219,8 +223,12 @@ def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str]
     return said, newest, most
 
 
-def read_witnesses(file: Path) -> dict[str, bytes]:
+def read_witnesses(file: Path, option: str = "--witnesses ") -> dict[str, bytes]:
     """Return the public keys in a file by their names: a line each, NAME and 64 hexadecimal digits.
+
+    Args:
+        file: the file.
+        option: what error lines name before the file.
 
     Raises:
         UserError: it cannot be read, a line is something else, or a name or a key comes twice.
@@ -229,18 +237,18 @@ def read_witnesses(file: Path) -> dict[str, bytes]:
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as wrong:
-        raise UserError(f"--witnesses {file}: cannot be read: {wrong}") from None
+        raise UserError(f"{option}{file}: cannot be read: {wrong}") from None
     for number, line in enumerate(lines, 1):
         form = re.fullmatch(r"(\S+)\s+([0-9a-f]{64})\s*", line)
         if form is None and not line.strip():
             continue
-        if form is None or form[1] in found or bytes.fromhex(form[2]) in found.values():
-            raise UserError(
-                f"--witnesses {file}: line {number}: must be a new name and a new key, 64 hexadecimal digits"
-            )
+        if form is None:
+            raise UserError(f"{option}{file}: line {number}: must be a name and a key of 64 hexadecimal digits")
+        if form[1] in found or bytes.fromhex(form[2]) in found.values():
+            raise UserError(f"{option}{file}: line {number}: its name or its key stands in a line above already")
         found[form[1]] = bytes.fromhex(form[2])
     if not found:
-        raise UserError(f"--witnesses {file}: names nobody")
+        raise UserError(f"{option}{file}: names nobody")
     return found
 
 

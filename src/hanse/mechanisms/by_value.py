@@ -3,7 +3,8 @@
 No published system's. The rule is linear in the values, so what one member gains by an update it loses by the opposite
 one: two keys that send d + z and -z have together what d alone brings, unless a stake limits the round: then they may
 have up to what d would bring without the limit. Who sends nothing pays the mean. Nobody gets anything before it has
-delivered.
+delivered. The stake limits gains as it limits losses: where only losses were limited, updates thirty times as large as
+what was learnt, good in one round and harmful in the next, gained up to the others' stakes together and lost one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,10 @@ from pydantic import Field
 from hanse.core.entry import TOKEN, Transaction, escrow
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
-from hanse.core.part import Settlement, SettlePart, State, View
+from hanse.core.part import Context, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Joining, Kind, Telling, Terms
+from hanse.mechanisms.carried import Carried, Valued, sure_transfers
 
 Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
 
@@ -40,13 +42,16 @@ class ByValue(SettlePart):
 
     At the start of a round each present client that can puts ``stake`` tokens into escrow. Once the updates are valued,
     the stakes go back, and of those who were asked to train each gets ``rate`` tokens for each unit of utility by which
-    its updates were worth more than the mean of them, or pays so much. If anybody would lose more than its stake, all
-    amounts of the round shrink alike. An update that did not come, or was refused, was worth 0. Who has no stake in
+    its updates were worth more than the mean of them, or pays so much. If anybody would gain or lose more than a stake,
+    all amounts of the round shrink alike. An update that did not come, or was refused, was worth 0. Who has no stake in
     escrow trains unpaid.
 
     Attributes:
         rate: tokens for a unit of utility, such as a fall of the validation loss by 1.
-        stake: the most tokens that anybody can lose in a round.
+        stake: the most tokens that anybody can gain or lose in a round.
+        pays_when: "always"; or "sure": only what the 95 % interval of a member's worth above the mean supports, over
+            all rounds so far. The rest is carried over, and what never gets sure stays unpaid. Values whose draw of
+            samples is not recorded are never sure.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -60,6 +65,15 @@ class ByValue(SettlePart):
     gives = frozenset({"sums"})
     rate: Tokens = 10.0
     stake: Tokens = 1.0
+    pays_when: Literal["always", "sure"] = "always"
+
+    def init(self, context: Context) -> State:
+        """Return that nothing is carried over; a rule that always pays keeps no state."""
+        return {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
+
+    def figures(self, state: State) -> dict[str, Floats]:
+        """Return the tokens that are carried over, ``[N]``."""
+        return {"by_value_carried": state["due"] * self.rate} if state else {}
 
     @property
     def units(self) -> int:
@@ -72,7 +86,7 @@ class ByValue(SettlePart):
         Args:
             view: the round; ``stage``, ``present``, ``seats``, ``trained``, ``values``, ``get(Staked)`` and ``book``
                 are read.
-            state: of this part, which keeps none: ``{}``.
+            state: of this part: what is carried over, or ``{}``.
         """
         if view.stage == "open":
             here = [c for c in view.present.tolist() if view.book.can_pay(account(c), self.units)]
@@ -83,7 +97,8 @@ class ByValue(SettlePart):
             return Settlement(), state
         asked = np.zeros(0, np.int64) if view.seats is None else view.seats.client
         players = np.intersect1d(asked, staked_here.clients)
-        paid = dict(zip(players.tolist(), transfers(self._worth(view, players), self.rate, self.units), strict=True))
+        units, state = self.amounts(players, *_seats(view), state)
+        paid = dict(zip(players.tolist(), units, strict=True))
         total = sum(units for units in paid.values() if units > 0) / TOKEN
         arrays: dict[str, NDArray[np.int64]] = {
             "by_value_client": players,
@@ -92,18 +107,27 @@ class ByValue(SettlePart):
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
-    @staticmethod
-    def _worth(view: View, players: Ints) -> Floats:
-        """Return what each player's updates were worth, ``[m]``: 0 for those that did not come."""
-        if view.values is None:
-            return np.zeros(len(players))
-        return worth_of(players, *view.values.by_client(view))
+    def amounts(self, players: Ints, clients: Ints, arrays: Mapping[str, Any], state: State) -> tuple[list[int], State]:
+        """Return what each of the ``players [m]`` gets, in units, and the next state.
+
+        Args:
+            players: who was asked to train and has a stake, ascending.
+            clients: ``[S]``, of the seats that were valued.
+            arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
+            state: of this part.
+        """
+        valued = Valued.of(players, clients, arrays)
+        if self.pays_when == "always" or not len(players):
+            return transfers(valued.worth, self.rate, self.units), state
+        exact, carried = sure_transfers(Carried.of(state), players, valued, self.rate * TOKEN, self.units)
+        units = rounded(exact.tolist(), self.units)
+        return units, carried.paid(players, np.array(units) / (self.rate * TOKEN)).state()
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
         return Telling(
             f"You put up {self.stake:g} tokens a round and get them back with what your update was worth: more if it "
-            "was worth more than the mean, less if less.",
+            f"was worth more than the mean, less if less.{_SURE if self.pays_when == 'sure' else ''}",
             "Those who train pay one another by how far their updates' worth is from the mean.",
             "Payment by value",
             (),
@@ -115,21 +139,27 @@ class ByValue(SettlePart):
         most = min(joining.at_stake, self.units * joining.rounds)
         return Terms(
             (f"In each round in which it is asked to train it can lose at most {say(self.units)} tokens.",),
-            (f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's.",),
+            (
+                f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
+                "at most as many a round as it can lose.",
+            ),
             ("How much its updates will be worth beside the others'.",),
             most,
             self.units,
         )
 
 
-def worth_of(players: Ints, clients: Ints, values: Floats) -> Floats:
-    """Return what each of the ``players [m]`` is paid for: its own of the ``values`` of ``clients``, 0 if it has none.
+_SURE = " Only what is sure is paid; the rest is carried over."
 
-    Both client arrays ascend; what is no finite number counts as 0.
-    """
-    worth, known = np.zeros(len(players)), np.isin(clients, players)
-    worth[np.searchsorted(players, clients[known])] = np.nan_to_num(values[known], posinf=0.0, neginf=0.0)
-    return worth
+
+def _seats(view: View) -> tuple[Ints, dict[str, Floats]]:
+    """Return the clients of the seats that were valued, and what the round's record will have of their values."""
+    values = view.values
+    if values is None:
+        return np.zeros(0, np.int64), {"value": np.zeros(0)}
+    found = {"value_error": values.standard_errors, "value_without_block": values.without_block}
+    known = {name: array for name, array in found.items() if array is not None}
+    return view.trained.seats.client, {"value": values.per_seat, **known}
 
 
 def put_up(clients: Sequence[int], units: int) -> Transaction:
@@ -148,12 +178,12 @@ def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> T
 
 
 def transfers(worth: Floats, rate: float, most: int) -> list[int]:
-    """Return what each of m members gets, in units; the amounts sum to 0 and are at least ``-most``.
+    """Return what each of m members gets, in units; the amounts sum to 0 and are from ``-most`` to ``most``.
 
     Args:
         worth: ``[m]``, what each one's updates were worth.
         rate: tokens for a unit of it.
-        most: the units that anybody can lose.
+        most: the units that anybody can gain or lose.
 
     Examples:
         >>> transfers(np.array([0.3, 0.1, 0.2]), rate=10.0, most=2_000_000)
@@ -164,9 +194,14 @@ def transfers(worth: Floats, rate: float, most: int) -> list[int]:
     if len(worth) == 0:
         return []
     apart = worth - worth.mean()
-    lost = -float(apart.min())
-    scale = rate * TOKEN if lost * rate * TOKEN <= most else most / lost
-    exact = [max(-most, round(amount * scale, 3)) for amount in apart.tolist()]
+    largest = float(np.abs(apart).max())
+    scale = rate * TOKEN if largest * rate * TOKEN <= most else most / largest
+    return rounded([amount * scale for amount in apart.tolist()], most)
+
+
+def rounded(amounts: Sequence[float], most: int) -> list[int]:
+    """Return amounts that sum to 0 as whole units that do, each within ``most`` of 0, by the largest remainder."""
+    exact = [min(most, max(-most, round(amount, 3))) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))
     for i in order[: -sum(units)]:  # what rounding left goes to the largest remainders

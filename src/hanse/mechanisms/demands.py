@@ -16,6 +16,7 @@ from typing import Any
 from hanse.core.calling import method_of
 from hanse.core.part import Mechanism, Part, in_slots
 from hanse.mechanisms.fedfomo import FedFomo
+from hanse.mechanisms.fedgen import FedGen
 from hanse.mechanisms.fedsoft import FedSoft
 from hanse.mechanisms.ifca import IFCA
 from hanse.mechanisms.ipfl import IPFL
@@ -64,6 +65,28 @@ class Demand:
 
     never: str | None = None
     question: str | None = None
+
+
+# what a client with a privacy account answers with noise
+NOISED = (FirstOrderAtClients,)
+
+
+def refuse_private(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that asks clients for what a privacy account does not let out.
+
+    A part of one's own that asks such questions is found when it asks: clients refuse to answer.
+    """
+    lines = []
+    for slot, outer in mechanism.parts().items():
+        for part in _and_of(outer):
+            asked = next((said[type(part)] for said in (ANSWERED, AT_CLIENTS) if type(part) in said), None)
+            asked = "label counts" if isinstance(part, FedGen) else asked
+            if asked is not None and not isinstance(part, NOISED):
+                lines.append(
+                    f"mechanism.{slot}: {type(part).__name__} asks clients for {asked}: made of samples, and "
+                    "no update that could be noised"
+                )
+    return list(dict.fromkeys(lines))
 
 
 def demands_of(mechanism: Mechanism) -> list[Demand]:

@@ -40,6 +40,7 @@ from hanse.core.part import (
     SelectPart,
     Settlement,
     SettlePart,
+    Size,
     State,
     TrainPart,
     View,
@@ -55,6 +56,8 @@ from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market_evidence import LEAST, size_caps
+from hanse.games.market_evidence import MOST as MOST_JUDGED
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -80,6 +83,7 @@ CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
 OWN = "own model"  # the question for a model's validation score
+EVIDENCE = "evidence"  # the question for the losses of others' first models
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
 APART = 1e9  # the distance of two clients that do not trade
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
@@ -129,12 +133,29 @@ class Trade:
         market: what they declared, and the distances between their models.
         graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``.
         truth: the clients' true traits.
+        claimed: the sizes before they were capped by evidence, ``[m]``.
+        caps: the most samples that count of each, ``[m]``; infinite without evidence.
     """
 
     clients: Ints
     market: Market
     graph: Graph
     truth: Traits
+    claimed: Floats
+    caps: Floats
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Hands on the evidence of sizes where a round brought any: it caps sizes from the next market on.
+
+    Attributes:
+        losses: ``[N, N]``, of each column's first model at each row's client; NaN where nothing is known.
+        sizes: ``[N]``, what clients claim.
+    """
+
+    losses: Floats
+    sizes: Floats
 
 
 @dataclass(frozen=True)
@@ -223,6 +244,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         mu: strength of the pull of eq. (7); None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
         per_thousand: tokens for each thousand samples that a model was trained on, at posted prices.
+        evidence: sizes count at most as evidence says, times e to the power of so many standard errors
+            (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
+            score its model on their validation shares; what that says holds from the next market on. None: no evidence.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -250,11 +274,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     flat: Weight = Tariff.flat
     per_thousand: Weight = Tariff.per_thousand
     related: Weight | None = None
+    evidence: Weight | None = None
 
     def __post_init__(self) -> None:
         """Fill in the default of ``mu``. Raises UserError for a tariff without effect."""
         if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
             object.__setattr__(self, "mu", self.lam / self.eta)
+        if self.evidence is not None:
+            needs = {**self.needs, "weigh": {"clients", "client_validation"}}
+            object.__setattr__(self, "needs", by_slot(**needs))
         if self.related is not None and self.distance != "cosine":
             raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")
         if self.tariff is None and Tariff(self.flat, self.per_thousand) != Tariff():
@@ -285,7 +313,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "best": np.full(n, -np.inf),  # the validation score of each client's best model
             "own": torch.zeros((n, context.layout.num_parameters if self.of == "own" else 0)),
             **_nothing(n),
+            **({} if self.evidence is None else _unseen(n)),
         }
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line for evidence among too few clients, or too many."""
+        if self.evidence is None or LEAST < size.clients <= MOST_JUDGED:
+            return ()
+        allowed = f"allowed: {LEAST + 1} to {MOST_JUDGED}, who score one another's models"
+        return (f"mechanism.evidence: {self.evidence:g} with {size.clients} clients; {allowed}",)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
@@ -302,7 +338,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
             info = {c.id: c for c in view.roster}
-            return [self._terms_of_sale(view, info[c]) for c in view.choice.clients.tolist()]
+            chosen = view.choice.clients
+            caps = zip(chosen.tolist(), _caps(state, chosen).tolist(), strict=True)
+            return [self._terms_of_sale(view, info[c], cap) for c, cap in caps]
         if view.stage != "close" or "weigh" not in here:
             return ()
         updates, asked = view.trained, []
@@ -311,18 +349,53 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 Request(c, (Score(OWN, updates.rows[s : s + 1], "validation"),))
                 for s, c in enumerate(updates.seats.client.tolist())
             ]
+        if not self._over(view):
+            asked += self._evidence_asked(view, state)
         if self.tariff is None or self._over(view) or len(updates) == 0:
             return asked
         offers = self._offers(view, state)
         return Questions.of([*asked, *self._shop_windows(view, offers.market)], offers)
 
-    def _terms_of_sale(self, view: View, info: ClientInfo) -> Request:
+    def _terms_of_sale(self, view: View, info: ClientInfo, cap: float) -> Request:
         """Return the question that a client answers with its training: what it declares, or whether it sells."""
         told: dict[str, Any] = {"profile": dict(info.profile), "round": view.round}
         if self.tariff is None:
             return Request(info.id, (Ask("declare", told),))
-        price = float(self.tariff.price(min(info.num_samples, LARGEST_COUNT)))
+        price = float(self.tariff.price(min(info.num_samples, LARGEST_COUNT, cap)))
         return Request(info.id, (Ask("offer", told | {"price": price, "cost": self.cost}),))
+
+    def _newly_seen(self, view: View, state: State) -> Ints:
+        """Return the places ``[new]`` among the updates of clients that have trained for the first time, and alone."""
+        if self.evidence is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(~state["seen"][view.trained.seats.client])
+
+    def _evidence_asked(self, view: View, state: State) -> list[Request]:
+        """Return the question how good the models of new clients are to each of the others."""
+        new = self._newly_seen(view, state)
+        if not len(new):
+            return []
+        task = Score(EVIDENCE, view.trained.rows[torch.from_numpy(new)], "validation")
+        return [Request(c, (task,)) for c in view.trained.seats.client.tolist()]
+
+    def _evidence_heard(self, view: View, state: State) -> tuple[tuple[Evidence, ...], State]:
+        """Return what the answers say of new clients' sizes, and the state with the caps that follow."""
+        new, clients = self._newly_seen(view, state), view.trained.seats.client
+        if not len(new) or self.evidence is None:
+            return (), state
+        losses, seen, found = state["losses"].copy(), state["seen"].copy(), clients[new]
+        seen[found] = True
+        for c in clients.tolist():
+            said = view.answers.get((c, EVIDENCE))
+            if isinstance(said, Scored) and said.num_samples > 0:
+                loss = np.asarray(said.loss, np.float64)
+                loss = np.where(np.isfinite(loss), loss, np.inf)  # what cannot be scored shows no samples
+                losses[c, found] = np.where(found == c, np.nan, loss)  # nobody is its own judge
+        sizes = np.zeros(len(losses))
+        for info in view.roster:
+            sizes[info.id] = min(info.num_samples, LARGEST_COUNT)
+        caps = size_caps(losses, sizes, self.evidence)
+        return (Evidence(losses, sizes),), {**state, "losses": losses, "seen": seen, "cap": caps}
 
     def _shop_windows(self, view: View, market: Market) -> list[Request]:
         """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
@@ -412,6 +485,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self._over(view):
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
         trade, centres, out = self._market(view, state)
+        evidence, state = self._evidence_heard(view, state)
         if self.of == "own":
             own = state["own"].clone()
             own[clients] = self._went(view, state).cpu()
@@ -425,7 +499,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if math.isfinite(worst) and self.tariff is None:  # there, buyers choose for themselves
             metrics["market/eq9"] = worst  # above 0: an import too many, or one left out
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
-        found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))
+        found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))), *evidence)
         return Weighed((*kept, centres), (), home, metrics, refused, found), state
 
     def _over(self, view: View) -> bool:
@@ -445,7 +519,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             graph, wrong = _purchases(view, market, offers.out)
         else:
             graph = self._imports(market)
-        trade = Trade(clients, market, graph, Traits.true_of(view, clients, self.cost, self.eagerness))
+        truth = Traits.true_of(view, clients, self.cost, self.eagerness)
+        trade = Trade(clients, market, graph, truth, _claimed(view), _caps(state, clients))
         return trade, self._centres(view, trade, offers), wrong
 
     def _offers(self, view: View, state: State) -> Offers:
@@ -455,7 +530,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         known.
         """
         measured = self._measured(view)
-        declared, out = self._declared(view, measured)
+        declared, out = self._declared(view, measured, state)
         measured = _without_rows(measured, out)
         # one product of the models for the distances and for the centres
         gram = cosine_gram(measured) if self.distance == "cosine" else None
@@ -510,7 +585,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
-    def _declared(self, view: View, measured: Tensor) -> tuple[Traits, Mapping[int, str]]:
+    def _declared(self, view: View, measured: Tensor, state: State) -> tuple[Traits, Mapping[int, str]]:
         """Return what the clients declare and report, and who is left out: by place among the updates, the reason.
 
         A client that is left out has size 0, an infinite cost and no eagerness, so it neither sells nor buys.
@@ -518,7 +593,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         updates, out = view.trained, dict[int, str]()
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
-        sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
+        sizes = np.minimum(_claimed(view), _caps(state, updates.seats.client))
         tariff = self.tariff
         for s, c in enumerate(updates.seats.client.tolist()):
             said = view.said(c, "offer" if tariff else "declare")
@@ -624,6 +699,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "market/withheld": float((~paid).sum()),
             **_metrics(after, utility),
         }
+        if self.evidence is not None:
+            arrays |= {"market_claimed": trade.claimed, "market_cap": trade.caps}
+        if (evidence := view.get(Evidence)) is not None:
+            arrays |= {"evidence_loss": evidence.losses, "evidence_size": evidence.sizes}
         withheld = frozenset(view.at("centre", trade.clients[~paid]).tolist())
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
 
@@ -720,6 +799,21 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         most_round = min(caps) if caps else None
         least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
         return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+
+
+def _unseen(n: int) -> State:
+    """Return the state of evidence before anybody's model has been scored, and whose has been (``seen``)."""
+    return {"losses": np.full((n, n), np.nan), "seen": np.zeros(n, bool), "cap": np.full(n, np.inf)}
+
+
+def _caps(state: State, clients: Ints) -> Floats:
+    """Return the most samples that count of these clients, ``[m]``; infinite without evidence."""
+    return state["cap"][clients] if "cap" in state else np.full(len(clients), np.inf)
+
+
+def _claimed(view: View) -> Floats:
+    """Return how many samples clients say they have, or have proved, ``[m]``; less than one are none."""
+    return np.where(view.trained.num_samples >= 1, view.trained.num_samples, 0.0)
 
 
 def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
@@ -1116,6 +1210,7 @@ def ipfl_posted(
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = 3.0,
+    evidence: Weight | None = None,
 ) -> Mechanism:
     """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
 
@@ -1137,6 +1232,7 @@ def ipfl_posted(
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
         related: how much two ways must have in common for their clients to trade; "none": nothing.
+        evidence: how many standard errors above what others' losses say a size may count; "none": losses say nothing.
     """
     part = IPFL(
         lam,
@@ -1152,5 +1248,6 @@ def ipfl_posted(
         flat=flat,
         per_thousand=per_thousand,
         related=related,
+        evidence=evidence,
     )
     return market_of("ipfl_posted", part)

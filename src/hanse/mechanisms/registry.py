@@ -149,7 +149,8 @@ REASONS = {
     "root": "a root set at the server, for itself to train on (data.root > 0)",
     "pooled": "all data at one client (data.partition = 'pooled')",
     "secure": "sums of groups of updates in the place of single ones (federation.secure)",
-    "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell",
+    "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell, and a privacy "
+    "account (federation.private) keeps",
 }
 
 # what only a training loop of the user's own, or a plain app, may lack: :mod:`hanse.mechanisms.demands` looks at these

@@ -30,8 +30,9 @@ from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.judge import Coalitions
 from hanse.core.part import Aggregated, Context, Size, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
-from hanse.core.table import Floats, Ints, Mix, mix
+from hanse.core.table import Floats, Ints, Mix, Updates, mix
 from hanse.core.telling import Measure, Telling
+from hanse.federation.privacy import NOISE
 from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
@@ -785,6 +786,26 @@ def _differentiable(name: str) -> str:
     return name
 
 
+def _scaled(gradients: Tensor, view: View, row: int, group: Ints) -> tuple[Tensor, Floats]:
+    """Return the mean gradients ``[B, P]`` as a step to a row scaled them, and the weights ``[m]`` of its updates."""
+    if row not in view.mixed.made:
+        return gradients, view.mixed.W[row, group]
+    told = view.get(Aggregated)
+    along = None if told is None else told.said[row].along
+    if along is None:
+        raise PartError(f"mechanism.weigh: row {row}: says 'parted', but its Aggregate has no 'along'")
+    # a server's step scales the parameters; buffers are averaged
+    scaled, width = gradients.clone(), view.context.layout.num_parameters
+    scaled[:, :width] *= along.scale
+    return scaled, along.weights
+
+
+def _noise_of(updates: Updates) -> Floats:
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
+    said = updates.metrics or [{}] * len(updates)
+    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
+
+
 @dataclass(frozen=True)
 class Path(ValuePart):
     """Path values: the fall of the validation loss along the step that each row made, shared out among the updates.
@@ -800,6 +821,10 @@ class Path(ValuePart):
     part of the step that is in no update (momentum, rows that are mixed in besides) or, with ``novel``, is not new; the
     rest is the error of the integral, and what buffers moved that have no gradient (all but the statistics of PyTorch's
     batch norms).
+
+    A value is linear in the update, so that noise which a client says it has added (``[federation] private``) gives the
+    value a known standard deviation: the weight times the noise times the length of the mean gradient. It is the
+    value's standard error: how far the value may be from that of the update without noise on the same path.
 
     Attributes:
         points: Gauss-Legendre points on the path, 1 to 24; they are doubled while the integral is further than 1 % from
@@ -839,6 +864,7 @@ class Path(ValuePart):
         """
         updates, shares = view.trained, view.judge.block_shares
         per_seat, by_block = np.zeros(len(updates)), np.zeros((len(updates), len(shares)))
+        noise, errors = _noise_of(updates), np.zeros(len(updates))
         metrics, by_row = {"value/gradients": 0.0, "value/not_finite": 0.0}, dict[int, dict[str, float]]()
         for row, group in updates.seats.groups().items():
             ends = torch.stack([view.table.rows[row], _new_row(view, row)])
@@ -848,9 +874,12 @@ class Path(ValuePart):
                 view.judge.block_gradients, ends[0], ends[1] - ends[0], self.points, gain=-gain, shares=shares
             )
             metrics["value/gradients"] += found.evaluated
-            mine = -self._along(found, view, row, group, state)
+            gradients, weights = _scaled(found.gradients, view, row, group)
+            mine = -self._along(replace(found, gradients=gradients), weights, view, row, group, state)
             if math.isfinite(gain) and np.isfinite(mine).all():
                 by_block[group], per_seat[group] = mine, mine @ shares
+                slope = torch.linalg.vector_norm(torch.from_numpy(shares).to(gradients) @ gradients)
+                errors[group] = np.abs(weights) * noise[group] * float(slope)
                 carried = -found.total - float(per_seat[group].sum())
             else:
                 metrics["value/not_finite"] += 1
@@ -862,25 +891,19 @@ class Path(ValuePart):
         without = by_block[:, :0]
         if len(shares) > 1:
             without = (per_seat[:, None] - by_block * shares) / (1 - shares)
-        return Values(per_seat, metrics=metrics, without_block=without, by_row=by_row), state
+        known = errors if noise.any() else None
+        return Values(per_seat, known, metrics=metrics, without_block=without, by_row=by_row), state
 
-    def _along(self, found: path.PathIntegral, view: View, row: int, group: Ints, state: State) -> Floats:
+    def _along(
+        self, found: path.PathIntegral, weights: Floats, view: View, row: int, group: Ints, state: State
+    ) -> Floats:
         """Return how much the loss rises along each seat's part of the step by each block of samples, ``[m, B]``."""
         width = view.context.layout.num_parameters
-        gradients, weights = found.gradients, view.mixed.W[row, group]
-        if row in view.mixed.made:
-            told = view.get(Aggregated)
-            along = None if told is None else told.said[row].along
-            if along is None:
-                raise PartError(f"mechanism.weigh: row {row}: says 'parted', but its Aggregate has no 'along'")
-            # a server's step scales the parameters; buffers are averaged
-            gradients, weights = gradients.clone(), along.weights
-            gradients[:, :width] *= along.scale
         steps = _steps(view, group)
         if self.novel:
-            new = path.beyond(steps[:, :width], state["steps"][torch.from_numpy(state["targets"] == row)])
-            steps, gradients = new, gradients[:, :width]
-        return np.asarray(weights[:, None] * replace(found, gradients=gradients).along(steps))
+            steps = path.beyond(steps[:, :width], state["steps"][torch.from_numpy(state["targets"] == row)])
+            found = replace(found, gradients=found.gradients[:, :width])
+        return np.asarray(weights[:, None] * found.along(steps))
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the state with this round's steps, for ``novel``.

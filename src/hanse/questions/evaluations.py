@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.games.coalitions import Coalition
+
+if TYPE_CHECKING:
+    from hanse.runs.observers import Told
 
 Asked = tuple[Callable[[], str], Callable[[], float] | float]
 """A question to the user's function: what it is called in the cache, and the answer, which may be known."""
@@ -22,7 +26,7 @@ class Evaluations:
     Args:
         ask: yields a question for each coalition, in their order.
         cache: the answers of earlier calls by what the questions are called; None: none are kept.
-        told: is called after each evaluation, with how many there were and how many are expected.
+        told: is called after each evaluation, with how many there were, how many are expected, and a text.
 
     Attributes:
         evaluated: how often the user's function was called.
@@ -35,7 +39,7 @@ class Evaluations:
         self,
         ask: Callable[[Sequence[Coalition]], Iterable[Asked]],
         cache: Cache | None,
-        told: Callable[[int, float | None], None],
+        told: Told,
     ) -> None:
         self._ask, self._cache, self._told = ask, cache, told
         self.evaluated, self.seconds = 0, 0.0
@@ -48,7 +52,10 @@ class Evaluations:
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
         """Return the worth of each coalition; those that the cache has are not evaluated."""
-        return [self._answer(*asked) for asked in self._ask(coalitions)]
+        found = [self._answer(*asked) for asked in self._ask(coalitions)]
+        if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
+            self._told(self.evaluated, self.expected, "solving")
+        return found
 
     def _answer(self, called: Callable[[], str], worth: Callable[[], float] | float) -> float:
         if not callable(worth):
@@ -111,7 +118,7 @@ def seconds_of(seconds: float | None) -> float | None:
 
 
 @contextmanager
-def progress(wanted: bool | None, label: str) -> Iterator[Callable[[int, float | None], None]]:
+def progress(wanted: bool | None, label: str) -> Iterator[Told]:
     """Show a bar on standard error, and give what tells it how many evaluations are done and how many there will be.
 
     Args:
@@ -124,7 +131,7 @@ def progress(wanted: bool | None, label: str) -> Iterator[Callable[[int, float |
     if wanted is not None and not isinstance(wanted, bool):
         raise UserError(f"progress: {wanted!r}: must be True, False or None")
     if wanted is False:
-        yield lambda _, __: None
+        yield lambda done, most, figure="": None
         return
     from hanse.runs.observers import counting, errors  # here: it takes longer to import than most games to solve
 

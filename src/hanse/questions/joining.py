@@ -25,13 +25,14 @@ from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
 from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
 from hanse.learning.models import Factory
+from hanse.questions.evaluations import progress as shown
 from hanse.questions.showing import Picture, Shown, frame
 from hanse.questions.worths import HALF_WIDTH
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.runs import experiment as running
 from hanse.runs.config import Experiment
-from hanse.runs.observers import ProgressBar, errors
+from hanse.runs.observers import Told
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def who_gains(
     prepare: Any = None,
     statistics: Statistics = "own",
     out: str | Path | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Joining:
     """Return whom joining a federation pays: how much better each client's model is than the one that it trains alone.
 
@@ -224,7 +225,7 @@ def who_gains(
             and dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: they are numbers.
         statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
         out: a folder in which the runs are kept, for :func:`hanse.load` and ``hanse report``; None: none are.
-        progress: show a bar for each run on standard error.
+        progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
 
     Returns:
         The gains by client and mechanism.
@@ -265,17 +266,17 @@ def who_gains(
         },
         {ALONE: ALONE, **called},
         dict(alone or {}),
-        progress,
     )
     found: list[list[Gain]] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+        counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
         for split in range(splits):
             settings = {
                 "data": {"source": read.table(), "client_test": test, "seed": seed + split},
                 "run": {"rounds": rounds, "seed": seed + split},
             }
-            found.append(plan.played(settings, folder if splits == 1 else folder / f"split-{split}"))
+            found.append(plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted))
     reading = main_of([named]) if named is not None else LOSS
     return Joining(tuple(_mean(gains) for gains in zip(*found, strict=True)), reading, splits)
 
@@ -351,6 +352,21 @@ class _Source:
         return as_dataset(self.data, seed=seed, prepare=self.prepare, **options)
 
 
+@dataclass
+class _Rounds:
+    """An observer that tells how many rounds of all runs have been played, and which run it is."""
+
+    told: Told
+    of: int
+    label: str = ""
+    played: int = 0
+
+    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+        """Count a round."""
+        self.played += 1
+        self.told(self.played, self.of, self.label)
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What is played for each split of the data.
@@ -361,7 +377,6 @@ class _Plan:
         sections: of all experiments.
         mechanisms: by what they are called, that of clients alone first.
         alone: settings of ``[train]`` that differ where clients train alone.
-        progress: whether bars are shown.
     """
 
     source: _Source
@@ -369,17 +384,16 @@ class _Plan:
     sections: Mapping[str, Any]
     mechanisms: Mapping[str, Any]
     alone: Mapping[str, Any]
-    progress: bool
 
-    def played(self, settings: Mapping[str, Any], folder: Path) -> list[Gain]:
+    def played(self, settings: Mapping[str, Any], folder: Path, counted: _Rounds) -> list[Gain]:
         """Play every mechanism on one split, each in a directory of its own below ``folder``, and return the gains."""
         found, data = [], self.source.at(settings["data"]["seed"])
         for k, (label, mechanism) in enumerate(self.mechanisms.items()):
             train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
             experiment = Experiment(mechanism=mechanism, **{**self.sections, **settings, "train": train})
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
-            bars = [ProgressBar(errors(), label)] if self.progress else []
-            running.run(experiment, data=data, model=self.model, out=place, observers=bars)
+            counted.label = label
+            running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
             if label != ALONE:
                 found += gains_of(load_run(place), load_run(folder / ALONE), label)
         return found

@@ -9,6 +9,7 @@ what the function makes of its members' data. Both return a :class:`Valuation`. 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -171,7 +172,7 @@ def value(
     if gradient is not None:
         if seconds is not None:
             raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
-        return _along(gradient, given, played)
+        return _along(gradient, given, played, progress)
     plan = _Plan(
         method, len(given.names), budget, permutations, seed, played.weights, played.grams, game or "average"
     )  # fmt: skip
@@ -367,7 +368,7 @@ def _valued(
     )
 
 
-def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions) -> Valuation:
+def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:
     """Return the path values of updates along the step from the model before to their average.
 
     Raises:
@@ -376,16 +377,18 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions) -> V
     began, start = time.perf_counter(), game.start
     if not isinstance(start, Tensor):
         raise UserError("start: method = 'path' needs the model before, from which the updates' steps are taken")
-    nothing, together = Evaluations(game.asked, None, lambda _, __: None).many(
-        [frozenset(), frozenset(range(len(game.rows)))]
-    )
-    steps = torch.from_numpy(game.weights / game.weights.sum())[:, None] * (game.rows - start)
+    with progress(shown, "evaluated") as told:
+        asked = Evaluations(game.asked, None, told)
+        nothing, together = asked.many([frozenset(), frozenset(range(len(game.rows)))])
+        steps = torch.from_numpy(game.weights / game.weights.sum())[:, None] * (game.rows - start)
+        slopes = itertools.count(1)
 
-    def slope(row: Tensor) -> Tensor:
-        said = gradient(given.put(given.form.made(row, given.form.first)))
-        return given.form.gradient(said).cpu()
+        def slope(row: Tensor) -> Tensor:
+            said = gradient(given.put(given.form.made(row, given.form.first)))
+            told(2 + next(slopes), 5, "gradients")
+            return given.form.gradient(said).cpu()
 
-    found = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
+        found = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
     values = found.along(steps)[:, 0]
     if not (found.finite and np.isfinite(values).all()):
         raise UserError("gradient: it, or what it makes of a step, is not finite on the way from start to the average")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 HALF_WIDTH = 1.96
 """Standard errors to each side of a 95 % interval."""
+TIE = 1e-9
+"""Of the largest value: what is this near is the same, but for rounding."""
 _MOST_BARS = 30  # of a picture: of more, the highest and the lowest
 
 
@@ -57,8 +59,11 @@ class Worths(Shown):
         """Return who was worth most and least, whose sign is not sure, and how the numbers were found."""
         order, (low, high) = self.order, self.intervals.T
         best, worst = order[0], order[-1]
-        first = f"{self.names[best]} has the highest value ({number(self.values[best])})"
-        if len(order) > 1:
+        level = TIE * np.abs(self.values).max()
+        ahead = [self.names[i] for i in order if self.values[best] - self.values[i] <= level]
+        has = "has" if len(ahead) == 1 else "have"
+        first = f"{listed(ahead)} {has} the highest value ({number(self.values[best])})"
+        if len(ahead) < len(order):
             first += f", {self.names[worst]} the lowest ({number(self.values[worst])})"
         open_ = [self.names[i] for i in order if low[i] <= 0 <= high[i] and self.standard_errors[i] > 0]
         told = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
@@ -66,13 +71,19 @@ class Worths(Shown):
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings and rows of name, value and 95 % interval, the highest value first."""
-        between = self.intervals
-        known = np.isfinite(between).all(axis=1) & (self.standard_errors > 0)
-        rows = [[self.names[i], number(self.values[i])] for i in self.order]
+        half = HALF_WIDTH * self.standard_errors
+        known = np.isfinite(self.values) & np.isfinite(half) & (half > 0)
         if not known.any():
-            return ("", self.unit), rows
-        for i, row in zip(self.order, rows, strict=True):
-            row.append(" to ".join(map(number, between[i])) if known[i] else "–")
+            return ("", self.unit), [[self.names[i], number(self.values[i])] for i in self.order]
+        from hanse.reports.answers import rounded  # here: what has no errors need not load it
+
+        rows = []
+        for i in self.order:
+            if known[i]:
+                told = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
+                rows.append([self.names[i], told[0], f"{told[1]} to {told[2]}"])
+            else:
+                rows.append([self.names[i], number(self.values[i]), "–"])
         return ("", self.unit, "95 % interval"), rows
 
     def plot(self) -> Picture:

@@ -25,6 +25,7 @@ from hanse.reports.compare import run_row
 from hanse.reports.contributions import SURE, Contribution, contribution, ends
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
+from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_fit import Fit, fits_at_end
 from hanse.reports.statement_verdict import Answer, answer_of, sign_of
 from hanse.reports.vega import to_svg, to_vegalite
@@ -402,13 +403,14 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
     if joined.untested and not elsewhere:
         return "Keep test data at the clients ([data] client_test = 0.2), and run again."
     if joined.alone_missing and not elsewhere:
-        return f"Compare with training alone (hanse statement {folder} --all --train-alone)."
+        return f"Compare with training alone ({by_python(run) or f'hanse statement {folder} --all --train-alone'})."
     if joined.mostly_lost and not joined.money and run.mechanism != "ditto":
         return "Try a personal mechanism (--set mechanism=ditto)."
     if found is not None and (names := harmful(found)):
         return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
     if len(group.runs) == 1 and not elsewhere:
-        return "Repeat with other seeds (hanse sweep, --seeds 5)."
+        how = "run.seed = 1, 2, ... in Python" if by_python(run) else "hanse sweep, --seeds 5"
+        return f"Repeat with other seeds ({how})."
     return f"Give each client its statement (hanse statement {folder} --all)."
 
 

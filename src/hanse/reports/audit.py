@@ -11,7 +11,7 @@ holds the rows of the last checkpoint against them, in any run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,18 @@ from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
 from hanse.ledger.run_ledger import is_settled, movements, reading, rounds_written, verify_run
+from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import built_in_parts
+from hanse.reports.contributions import contribution
+from hanse.reports.groups import SeedGroup
+from hanse.runs.observers import Told, untold
 from hanse.runs.reading import last_state
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.replay import (
     against_rules,
     unlike_books,
+    unlike_evidence,
     unlike_rows,
     unlike_settings,
     wrong_delivery,
@@ -47,6 +52,9 @@ from hanse.runs.run_record import RunRecord, load_run
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
+
+_TRULY = "nobody lost in any round, by what the run has as true of the clients"
+_DECLAREDLY = "nobody lost in any round, by what clients declared of themselves"
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ def load_market(folder: Path) -> list[MarketRound]:
     return found
 
 
-def audit_run(folder: Path) -> Audit:
+def audit_run(folder: Path, told: Told = untold) -> Audit:
     """Replay a run's markets and check them against its books, and check models that are recorded by their hashes.
 
     The checks are: the market's rules are those of the settings; the graph is the one that iPFL's Algorithm 2 gives
@@ -160,6 +168,7 @@ def audit_run(folder: Path) -> Audit:
 
     Args:
         folder: the run directory.
+        told: is called after each check of markets with how many are done, and of how many.
 
     Raises:
         UserError: there is no run, it has neither a market nor such models, or it cannot be read.
@@ -168,26 +177,23 @@ def audit_run(folder: Path) -> Audit:
     made = _made_rows(folder)
     records, models = _records(folder), () if made is None else (made,)
     if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
-        return _audit_of(0, (records, *_books(folder, ()), *models, _cheats_hold(folder)), ())
+        return _audit_of(0, (records, *_books(folder, ()), *models, _ranking(folder), _cheats_hold(folder)), ())
     rounds = load_market(folder)
     run, clients = load_run(folder), client_sums(rounds)
     lines = {int(line["round"]): line for line in run.metrics}
-    found: list[Check | Fact | None] = [
-        records,
-        _settings(folder, rounds),
-        *([_offers(rounds)] if any(r.tariff for r in rounds) else _by_algorithm(rounds, lines)),
-        _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
-        _rationality(
-            "true rationality",
-            rounds,
-            "nobody lost in any round, by what the run has as true of the clients",
-            lambda r: r.utility,
-        ),
-        _all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery),
-        *_books(folder, rounds),
-        *models,
-        *who_traded(run, clients),
+    checks: list[Callable[[], Sequence[Check | Fact | None]]] = [
+        lambda: [_settings(folder, rounds), _evidence(folder, rounds, run.num_clients)],
+        *([lambda: [_offers(rounds)]] if any(r.tariff for r in rounds) else _by_algorithm(rounds, lines)),
+        lambda: [_all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments)],
+        lambda: [_rationality("true rationality", rounds, _TRULY, lambda r: r.utility)],
+        lambda: [_all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery)],
+        lambda: _books(folder, rounds),
+        lambda: [*models, *who_traded(run, clients)],
     ]
+    found: list[Check | Fact | None] = [records]
+    for done, check in enumerate(checks):
+        told(done, len(checks))
+        found += check()
     if isinstance(records, Check) and not records.holds:
         of = f"; this is said of {len(rounds)} markets, and not of rounds whose files are lost"
         whole = "grants and kinds"  # which reads the books alone
@@ -197,19 +203,21 @@ def audit_run(folder: Path) -> Audit:
     return _audit_of(len(rounds), found, clients)
 
 
-def _by_algorithm(rounds: Sequence[MarketRound], lines: Mapping[int, Mapping[str, Any]]) -> list[Check | Fact]:
-    """Return what holds of a market whose graph and prices follow from what clients declare."""
+def _by_algorithm(
+    rounds: Sequence[MarketRound], lines: Mapping[int, Mapping[str, Any]]
+) -> list[Callable[[], Sequence[Check | Fact]]]:
+    """Return the checks of a market whose graph and prices follow from what clients declare."""
+    algorithm = "who imports whom is what iPFL's Algorithm 2 makes of the declarations"
     return [
-        _all("graph", "who imports whom is what iPFL's Algorithm 2 makes of the declarations", rounds, _graph),
-        _all("no import too many", "every import is worth at least its price (iPFL eq. 9)", rounds, _too_many),
-        _left_out(rounds),
-        _all("market/eq9", "the run's own metric is what its record gives", rounds, partial(_unlike_eq9, lines)),
-        _rationality(
-            "individual rationality",
-            rounds,
-            "nobody lost in any round, by what clients declared of themselves",
-            _declared,
-        ),
+        lambda: [_all("graph", algorithm, rounds, _graph)],
+        lambda: [
+            _all("no import too many", "every import is worth at least its price (iPFL eq. 9)", rounds, _too_many)
+        ],
+        lambda: [_left_out(rounds)],
+        lambda: [
+            _all("market/eq9", "the run's own metric is what its record gives", rounds, partial(_unlike_eq9, lines))
+        ],
+        lambda: [_rationality("individual rationality", rounds, _DECLAREDLY, _declared)],
     ]
 
 
@@ -220,6 +228,15 @@ def _settings(folder: Path, rounds: Sequence[MarketRound]) -> Check | Fact:
         return Fact("settings", "not known: not all parts of the market are built in")
     what = "every market had the pricing, the tariff and the weight of distances that the run's settings name"
     return _all("settings", what, rounds, unlike_settings(parts))
+
+
+def _evidence(folder: Path, rounds: Sequence[MarketRound], clients: int) -> Check | None:
+    """Return whether sizes were capped as evidence says; None if neither settings nor records name any."""
+    part = built_in_parts(read_toml(folder / "config.toml")).get("weigh")
+    if not isinstance(part, IPFL) or (part.evidence is None and all(r.cap is None for r in rounds)):
+        return None
+    wrong = unlike_evidence(rounds, part.evidence, clients)
+    return Check("evidence", not wrong, wrong or "no size counted for more than others' losses had shown by then")
 
 
 def _offers(rounds: Sequence[MarketRound]) -> Check:
@@ -240,6 +257,16 @@ def _not_on_sale(r: MarketRound) -> str:
         return ""
     i, j = bad[0]
     return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+
+
+def _ranking(folder: Path) -> Fact | None:
+    """Return how sure the order is by which a run pays; None if it does not pay by value."""
+    rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
+    if not isinstance(rule, ByValue):
+        return None
+    run = load_run(folder)
+    found = contribution(SeedGroup(run.mechanism, (run,)))
+    return None if found is None else Fact("order by value", found.sums.how_sure())
 
 
 def _cheats_hold(folder: Path) -> Fact | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import interval_errors
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
@@ -30,6 +31,8 @@ from hanse.runs.run_record import RunRecord
 
 
 SURE = 1.96  # standard errors on either side: a 95 % interval
+SURE_SHARE = 0.95
+DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 EXACT = (
     "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
     "other samples is not recorded"
@@ -356,6 +359,23 @@ class Standings:
                                        for client, at in place.items()])  # fmt: skip
         return np.split(order, np.flatnonzero(reach == np.arange(len(order)))[:-1] + 1)
 
+    def how_sure(self) -> str:
+        """Return a sentence on how sure the order of the sums is.
+
+        Examples:
+            >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
+            >>> Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan)).how_sure()
+            'Of the 3 pairs of participants, 2 can be told apart with 95 % confidence; the order of others is open.'
+        """
+        if not self.known:
+            return "How sure these parts are is not known: the run recorded no errors of its values."
+        tied = sum(len(self.tied(client)) for client in self.clients.tolist()) // 2
+        pairs = len(self.clients) * (len(self.clients) - 1) // 2
+        if not tied:
+            return f"All {pairs} pairs of participants can be told apart with 95 % confidence."
+        apart = f"Of the {pairs} pairs of participants, {pairs - tied} can be told apart with 95 % confidence"
+        return f"{apart}; the order of others is open."
+
     def parts(self) -> tuple[Floats, Floats]:
         """Return each sum as a part of all sums above zero, and how sure that is.
 
@@ -381,6 +401,39 @@ class Standings:
         wholes = np.maximum(self.without, 0.0).sum(axis=0)
         drawn = interval_errors(self.without / wholes) if (wholes > 0).all() else unknown
         return part, np.sqrt(sampling + drawn**2)
+
+    def between(self) -> Floats:
+        """Return the 95 % intervals ``[n, 2]`` of each sum's part of all sums above zero, the others counting as zero
+        (NaN: not known).
+
+        They are percentiles over sums drawn around these by both errors, so that they hold where it is not sure whose
+        sum is above zero. The stream of draws is always the same.
+
+        Examples:
+            Only client 0 is above zero, and nobody knows for sure:
+
+            >>> one = Standings(np.arange(2), np.array([1.0, -0.5]), np.array([1.0, 1.0]), np.full((2, 0), np.nan))
+            >>> one.between().round(1).tolist()
+            [[0.0, 1.0], [0.0, 1.0]]
+        """
+        unknown = np.full((len(self.totals), 2), np.nan)
+        if np.isinf(self.sampling).any() or (not self._recorded and not np.isfinite(self.sampling).all()):
+            return unknown
+        normal = stream(0, "intervals of parts").standard_normal
+        sampled = np.nan_to_num(self.sampling) * normal((DRAWS, len(self.totals)))
+        drawn: Floats = np.zeros_like(sampled)
+        if self._recorded:
+            apart = self.without - self.without.mean(axis=1, keepdims=True)
+            length = np.linalg.norm(apart, axis=1, keepdims=True)
+            scaled = apart * (interval_errors(self.without)[:, None] / np.where(length > 0, length, 1.0))
+            drawn = normal((DRAWS, apart.shape[1])) @ scaled.T
+        sums = np.maximum(self.totals + sampled + drawn, 0.0)
+        whole = sums.sum(axis=1, keepdims=True)
+        kept = (whole > 0).ravel()  # where nobody is above zero there are no parts
+        if not kept.any():
+            return unknown
+        ends = [50 * (1 - SURE_SHARE), 50 * (1 + SURE_SHARE)]
+        return np.asarray(np.percentile(sums[kept] / whole[kept], ends, axis=0).T)
 
 
 def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:

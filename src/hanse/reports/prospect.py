@@ -24,8 +24,10 @@ from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
+from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
+from hanse.runs.privacy import private_of
 from hanse.runs.setup import build_model
 
 
@@ -198,15 +200,19 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
     seats = getattr(mechanism.select, "clients_per_round", None)
     asked = f"{seats} of {clients} clients are asked to train in a round" if seats and seats < clients else ""
     found = [f"{asked}."] if asked else []
-    found.append(
-        "Each time that it trains, its updated model goes to the server in the clear, with the number of its samples."
-    )
+    section = experiment.federation
+    seen = "in a sum with those of others" if section.secure is not None else "in the clear"
+    how = seen if section.private is None else "with noise" + (f", {seen}" if section.secure is not None else "")
+    found.append(f"Each time that it trains, its updated model goes to the server {how}, with its number of samples.")
     if data is not None:
         _, row = build_model(experiment, data)
         # four bytes a parameter
         found.append(
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
+        if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
+            seats = min(getattr(mechanism.select, "clients_per_round", clients), clients)
+            found.append(before(rule, row.numel(), seats, experiment.run.rounds))
     return tuple(found)
 
 

@@ -225,17 +225,16 @@ def _ends_of(found: Contribution, best: int, worst: int) -> str:
     else:
         # values relative to a mean sum to 0 but for their last bits
         together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
-        top = f"value {totals[best]:.3g}{_error(found.errors[best])}; the sum over all clients is {together:.3g}"
+        top = f"value {totals[best]:.3g}{_error(found.errors[best])}; all clients together {together:.3g}"
         low = f"{totals[worst]:.3g}{_error(found.errors[worst])}"
     first, last = (_tied_with(found, at) for at in (best, worst))
     highest, lowest = (f"client {found.labels[at]}" for at in (best, worst))
     if first:
-        told = f"no client has clearly the highest value: {highest} ({top}) cannot be told apart from {first}"
+        told = f"{highest} is ahead ({top}), but {first} may be first"
     else:
         told = f"{highest} has the highest value ({top})"
     if last:
-        none = "nor has one" if first else "no client has"
-        told += f"; {none} clearly the lowest: {lowest} ({low}) cannot be told apart from {last}"
+        told += f"; {lowest} is last ({low}), but so may be {last}"
     elif first:
         told += f"; {lowest} has the lowest value ({low})"
     else:
@@ -251,9 +250,10 @@ def _tied_with(found: Contribution, at: int) -> str:
     tied = ranked.tied(int(found.clients[at])).tolist() if ranked.known else []
     if len(tied) > _MOST_TIED:
         others = len(ranked.clients) - 1
-        return f"any of the {others} others" if len(tied) == others else f"{len(tied)} of the {others} others"
+        return f"any of the {others} others" if len(tied) == others else f"any of {len(tied)} others"
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
-    return _list([labels[client] for client in tied]) if tied else ""
+    *more, only = [labels[client] for client in tied] or [""]
+    return f"{', '.join(more)} or {only}" if more else only
 
 
 def _harm(found: Contribution) -> str:
@@ -263,12 +263,9 @@ def _harm(found: Contribution) -> str:
     if not below.any():
         return ""
     told = f"; {int(below.sum())} of {len(below)} clients have a negative sum"
-    if surely:
-        harmed = f"by the {found.measure.name} their updates did more harm than good"
-        if found.last.exact:
-            return f"{told}: {harmed}"
-        return f"{told}, and for {surely} of them the whole 95 % interval is below zero: {harmed}"
-    return f"{told}, none of them so clearly that it could not be chance"
+    if found.last.exact:
+        return told
+    return f"{told}, {surely or 'none'} of them clearly"
 
 
 def _error(error: float, digits: int | None = None) -> str:

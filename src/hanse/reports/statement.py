@@ -19,10 +19,12 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import table
 from hanse.reports.contributions import lost_files
+from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_contributed import Contributed, contributed
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import Money, money_of
+from hanse.reports.statement_privacy import privacy_of
 from hanse.reports.statement_short import in_short
 from hanse.reports.statement_verdict import JoiningVerdict, verdict_of
 from hanse.runs.run_record import load_run
@@ -141,7 +143,15 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         num_clients=run.num_clients,
         names=names,
         verdict=verdict,
-        short=in_short(verdict.answer, fit, given, doubts=doubts, finished=not run.unfinished),
+        short=in_short(
+            verdict.answer,
+            fit,
+            given,
+            doubts=doubts,
+            finished=not run.unfinished,
+            privacy=privacy_of(run, client, given),
+            alone=by_python(run),
+        ),
         fit=fit,
         contributed=given,
         money=money,

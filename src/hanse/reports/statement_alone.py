@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
+from hanse.base.factories import named_choice
+from hanse.base.files import table
+from hanse.data.choices import OBJECT
 from hanse.runs.config import Experiment
+from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import Observer
@@ -38,6 +42,21 @@ def alone_experiment(experiment: Experiment) -> Experiment:
     return Experiment(**keep, mechanism={"name": "local"}, engine=engine, run=run)
 
 
+def by_python(run: RunRecord) -> str:
+    """Return the Python that plays a run with every client by itself; "" where the command line can.
+
+    It is needed where data or model were objects of Python, which no file of the run has.
+
+    Args:
+        run: the run that the clients joined.
+    """
+    sections = (("data", "source"), ("model", "name"))
+    data, model = (named_choice(table(run.config, section).get(key), "") == OBJECT for section, key in sections)
+    if not data and not model:
+        return ""
+    return f"hanse.load({str(run.path)!r}{', model=...' * model}).alone({'data=...' * data})"
+
+
 def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
     """Train every client of a run by itself, and return the directory of that run, ``folder/alone``.
 
@@ -48,7 +67,8 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
         observers: watch the run, such as a progress bar.
 
     Raises:
-        UserError: there is no run, or it was a federation on a network, whose data are with the participants.
+        UserError: there is no run, its data or model were objects of Python, or it was a federation on a network,
+            whose data are with the participants.
     """
     from hanse.runs import experiment as running  # imported here, since most statements play nothing
 
@@ -58,8 +78,14 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
         raise UserError(
             f"--train-alone: the data of {folder} are with its participants, who can train alone themselves"
         )
-    experiment = alone_experiment(Experiment.read(folder / "config.toml"))
     place = folder / HERE
+    if python := by_python(load_run(folder)):
+        if (place / "config.toml").is_file() and not load_run(place).unfinished:
+            return place
+        raise UserError(
+            f"--train-alone: {folder}: data or model were objects in Python, which can also play this: {python}"
+        )
+    experiment = alone_experiment(Experiment.read(folder / "config.toml"))
     if (place / "config.toml").is_file():
         running.resume(place, observers=observers)
     else:

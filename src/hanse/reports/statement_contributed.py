@@ -123,7 +123,7 @@ class Contributed:
             others = "any of the others" if len(self.tied) > 1 else "the other"
         else:
             others = in_words(np.array(self.tied, np.int64), self.place)
-        return f"{told} It cannot be told apart from {others}: the order among them may be chance."
+        return f"{told} It cannot be told apart from {others}."
 
     @property
     def error(self) -> float | None:

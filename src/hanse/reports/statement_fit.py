@@ -18,7 +18,7 @@ from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import Reading
 from hanse.reports.chart import Floats
-from hanse.reports.statement_alone import HERE
+from hanse.reports.statement_alone import HERE, by_python
 from hanse.runs.recorded_seats import OwnTests
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -394,7 +394,8 @@ def _how(run: RunRecord, client: int) -> str:
             "only the participant can find out how good a model of its own would be, since its data are not here. "
             "Train the same model on your own data alone, for as many steps, and compare on the same test data"
         )
+    command = by_python(run) or f"hanse statement DIR --client {client} --train-alone"
     return (
-        f"how good a model that it trains alone would be is not known yet: 'hanse statement DIR --client {client} "
-        "--train-alone' plays the same experiment with every client alone"
+        f"how good a model that it trains alone would be is not known yet: '{command}' plays the same experiment with "
+        "every client alone"
     )

@@ -18,6 +18,7 @@ from hanse.reports.chart import Bars, Chart, Line, Lines, Series
 from hanse.reports.contributions import EXACT
 from hanse.reports.statement import Statement
 from hanse.reports.statement_fit import MainFit
+from hanse.reports.statement_verdict import about
 from hanse.reports.vega import small_svg
 
 _TEMPLATE = "statement.html.j2"
@@ -36,7 +37,7 @@ def render(statement: Statement) -> str:
     environment = Environment(
         loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"tokens": tokens, "signed": _signed, "percent": _percent, "number": _number}
+    environment.filters |= {"tokens": tokens, "about": about, "signed": _signed, "percent": _percent, "number": _number}
     environment.filters["picture"] = lambda chart: Markup(small_svg(chart))
     return environment.get_template(_TEMPLATE).render(
         s=statement,

@@ -14,9 +14,16 @@ _FEW = 400  # test samples: with fewer, five points of accuracy may be chance
 
 
 def in_short(
-    answer: Answer, fit: Fit, given: Contributed, *, doubts: Sequence[str] = (), finished: bool = True
+    answer: Answer,
+    fit: Fit,
+    given: Contributed,
+    *,
+    doubts: Sequence[str] = (),
+    finished: bool = True,
+    privacy: str = "",
+    alone: str = "",
 ) -> dict[str, str]:
-    """Return up to three short sentences by what they are about; with the verdict's headline at most 60 words.
+    """Return up to four short answers by what they are about; without privacy, at most 60 words with the headline.
 
     Args:
         answer: the verdict.
@@ -24,6 +31,8 @@ def in_short(
         given: what its updates were worth.
         doubts: what must stand before any result.
         finished: whether the run is.
+        privacy: what the client has spent of its privacy budget; "": it has none.
+        alone: the Python that plays the run of single clients; "": the command line does.
 
     Example:
         >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
@@ -34,8 +43,8 @@ def in_short(
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
         What next: stay in.
     """
-    found = {"Its model": _model(fit), "Its contribution": _gave(given)}
-    found["What next"] = _next(answer, fit, given, doubts, finished)
+    found = {"Its model": _model(fit), "Its contribution": _gave(given), "Its privacy": privacy}
+    found["What next"] = _next(answer, fit, given, doubts, finished, alone)
     return {about: told for about, told in found.items() if told}
 
 
@@ -87,7 +96,7 @@ def _gave(given: Contributed) -> str:
     return f"{told}; {place}{f', perhaps {places[0]} to {places[-1]}' if len(places) > 1 else ''}."
 
 
-def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], finished: bool) -> str:
+def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], finished: bool, alone: str) -> str:
     """Return the one thing that would tell or help this client most."""
     if not finished:
         return "wait for the end of the run; this is how things stand now."
@@ -98,8 +107,9 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
     if answer == "unknown":
         if fit.last is None and fit.last_loss is None:
             return "ask for a run in which clients keep test data ([data] client_test)."
-        return "compare with training alone (--train-alone)."
-    if answer == "no":
+        return f"compare with training alone ({alone or '--train-alone'})."
+    between = fit.difference_interval
+    if answer == "no" and between is not None and between[1] < 0:
         return "ask for a personal mechanism, such as ditto, or train alone."
     if answer == "mixed":
         return "decide what a point of accuracy is worth in tokens."

@@ -99,9 +99,9 @@ def answer_of(model: int | None, economy: int | None) -> Answer:
     return "yes" if 1 in signs else "no" if -1 in signs else "even" if signs else "unknown"
 
 
-def _about(units: int) -> str:
+def about(units: int) -> str:
     """Return tokens with two digits behind the point at most: the books have them all."""
-    return tokens(round(units, -4)) if units >= TOKEN else tokens(units)
+    return tokens(round(units, -4)) if abs(units) >= TOKEN else tokens(units)
 
 
 def sign_of(fit: Fit) -> int | None:
@@ -122,7 +122,7 @@ def _headline(answer: Answer, model: int | None, economy: int | None, money: Mon
     if money is None:
         return f"By the market's own count {rest}"
     more, less = ("received", "paid") if money.net > 0 else ("paid", "received")
-    moved = f"It {more} {_about(abs(money.net))} tokens more than it {less}"
+    moved = f"It {more} {about(abs(money.net))} tokens more than it {less}"
     return f"{moved if money.net else 'It paid as many tokens as it received'}; by the market's own count {rest}"
 
 
@@ -201,18 +201,18 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
 
     A market's utility has its payments in it already, so the two are not added up.
     """
-    told, net = "Nobody pays in this run.", 0
+    told, net = "", 0  # the section on payments says it
     if money is not None:
         net = money.net
-        told = f"Not counting its grant, it received {tokens(money.received)} tokens and paid {tokens(money.paid)}, "
-        told += f"which makes {'+' if net >= 0 else ''}{tokens(net)}."
-        told += f" Of its tokens {tokens(money.escrow)} are held in escrow." if money.escrow else ""
+        told = f"Not counting its grant, it received {about(money.received)} tokens and paid {about(money.paid)}, "
+        told += f"which makes {'+' if net >= 0 else ''}{about(net)}."
+        told += f" Of its tokens {about(money.escrow)} are held in escrow." if money.escrow else ""
     if models.utility is None:
         return (None if money is None else (net > 0) - (net < 0)), told
     u = models.utility
     told += f" By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
     told += "less the cost of sharing its own" + (" and that net payment." if money is not None else ".")
-    return (u > 0) - (u < 0), told
+    return (u > 0) - (u < 0), told.lstrip()
 
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:

@@ -70,6 +70,7 @@ CONFIG: Spec = {
     "legend": {
         "orient": "top", "direction": "horizontal", "labelFontSize": 12, "labelColor": INK, "labelLimit": 420,
         "symbolStrokeWidth": 0, "symbolSize": 90, "symbolOpacity": 1,
+        "columnPadding": 30,  # letters may be wider where the picture is looked at
         "titleFontSize": 12, "titleFontWeight": "normal", "titleLimit": 300,
     },
 }  # fmt: skip

@@ -30,9 +30,12 @@ from hanse.core.port import Federation, Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.core.telling import About
 from hanse.data.federated import FederatedData
+from hanse.federation.account import Account
+from hanse.federation.privacy import InState
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.arrivals import Underway, Waiting, joined
+from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.rounds.grants import Vesting, grant
 from hanse.rounds.sizes import ProvedSizes
@@ -63,6 +66,9 @@ class Setup:
         vesting: gives grants in parts instead; None: at once.
         floor: the lowest balance that an account may reach, in units.
         about: what parts, behaviours and the policy say of themselves, for reports.
+        accounts: the privacy accounts of a simulation's clients; None: they have none, or keep them themselves.
+        clipping: a clip that follows the lengths of updates; None: it stays, or there is none.
+        kept: whether what clients answer is kept and the run commits to what it is played with.
 
     Examples:
         That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
@@ -101,6 +107,9 @@ class Setup:
     vesting: Vesting | None = None
     floor: int = 0
     about: About = field(default_factory=About)
+    accounts: InState | None = None
+    clipping: AdaptiveClip | None = None
+    kept: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
@@ -111,11 +120,17 @@ class Setup:
         These are the mechanism's parts, each once however many slots it fills, and what runs beside them.
         """
         beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
+        beside["clipping"] = self.clipping
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
 
     @property
     def books(self) -> bool:
-        """Whether anything is posted: payments, or the bonds of proved sizes."""
+        """Whether anything is posted: payments, the bonds of proved sizes, or what the run commits to."""
+        return self.pays or self.kept
+
+    @property
+    def pays(self) -> bool:
+        """Whether clients have accounts."""
         return self.mechanism.settle is not None or self.sizes is not None
 
     def key(self, slot: str) -> str:
@@ -146,6 +161,7 @@ class LoopState:
         on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
             tested (NaN: all others). It is kept in checkpoints because a row that is scored again in another batch may
             get other last bits.
+        accounts: what each client of a simulation has spent of its privacy budget, by client.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -169,6 +185,7 @@ class LoopState:
     held: Ints | None = None
     underway: Underway = field(default_factory=Underway)
     on_server: Floats | None = None
+    accounts: Mapping[int, Account] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -257,6 +274,8 @@ def play_round(setup: Setup, state: LoopState) -> Played:
         PartError: a part returns something that does not fit, or writes into what it was given.
         LedgerError: a settlement that does not sum to zero or overdraws an account; nothing of it is posted.
     """
+    if setup.accounts is not None:
+        setup.accounts.accounts = state.accounts
     now = _begin(setup, state, "open")
     now = _ask_at_the_start(setup, now)
     now = _settled(setup, now)
@@ -279,6 +298,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     after = LoopState(
         state.round + 1, table, view.mixed.home, learned, view.book, personal,
         moved=moved, history=history, held=_held(view), underway=now.underway,
+        accounts={} if setup.accounts is None else setup.accounts.accounts,
     )  # fmt: skip
     waited = _waited(setup, now.underway, view.trained)
     return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned), waited)
@@ -446,6 +466,7 @@ def _train(setup: Setup, now: _Now) -> _Now:
         payload = sent(train, now.view, now.states[setup.key("train")])
         asked = training(seats, now.view.table, payload)
         asked = asked if now.history is None else continued(asked, now.history)
+        asked = asked if setup.clipping is None else setup.clipping.sent(asked, now.states["clipping"])
         view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, setup.waiting)
         updates = joined(accepted(seats, view), landed.late, view.round, view.table)
         if setup.sizes is not None:
@@ -549,7 +570,7 @@ def _granted(setup: Setup, now: _Now) -> _Now:
     another name gets no second grant.
     """
     view = now.view
-    if not setup.books or setup.grant == 0:
+    if not setup.pays or setup.grant == 0:
         return now
     if setup.vesting is not None:
         posted, state = setup.vesting.due(view, now.states["vesting"])

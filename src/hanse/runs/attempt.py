@@ -26,6 +26,7 @@ from hanse.learning.loop import LOOP
 from hanse.ledger.closing import NOTHING, close, moved_in
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, finish, play_round
 from hanse.runs.config import Experiment
+from hanse.runs.kept_answers import Answers, Keeping
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
@@ -86,7 +87,10 @@ def _attempted(setup: Setup, experiment: Experiment, state: LoopState) -> Record
 def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
-    played = play_round(telling(setup, state), state)
+    now = telling(setup, state)
+    keeping = Keeping(now.federation) if setup.kept else None
+    played = play_round(now if keeping is None else replace(now, federation=keeping), state)
+    answers = None if keeping is None else keeping.answers()
     if state.round == 0 and not setup.remote:
         _check_loop(played)
     seconds = {"play": time.perf_counter() - begun}
@@ -95,7 +99,8 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRo
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
     after = replace(after, on_server=known if tested.on_server is None else tested.on_server)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
-    return RecordedRound(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
+    seconds["round"] = time.perf_counter() - begun
+    return RecordedRound(after, RoundRecord.of(played, tested, seconds, answers))
 
 
 def _check_loop(played: Played) -> None:
@@ -138,12 +143,16 @@ def telling(setup: Setup, state: LoopState) -> Setup:
     return replace(setup, federation=TellsOwners.of(setup.federation, state.table.owner, state.moved))
 
 
-def settled(setup: Setup, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...]]:
-    """Settle what the last round left open and close the books; return the state after it, and what was posted."""
-    last = finish(setup, state)
+def settled(setup: Setup, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], Answers | None]:
+    """Settle what the last round left open and close the books; return the state after it, what was posted, and what
+    clients answered, if it is kept.
+    """
+    keeping = Keeping(setup.federation) if setup.kept else None
+    last = finish(setup if keeping is None else replace(setup, federation=keeping), state)
     view, posted = last.view, last.view.posted
     closing = close(view.round, view.book.balances, len(view.book.peaks), moved_in(posted), NOTHING)
-    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing)
+    answers = None if keeping is None else keeping.answers()
+    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing), answers
 
 
 def tell_owners(setup: Setup, state: LoopState) -> None:

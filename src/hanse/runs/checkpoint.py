@@ -27,6 +27,7 @@ from hanse.core.entry import Transaction
 from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Seats, Table, Updates
+from hanse.federation.account import account_from
 from hanse.rounds.arrivals import Flight, Underway
 from hanse.rounds.round import LoopState
 
@@ -218,6 +219,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
         },
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
     }
+    if state.accounts:
+        known["accounts"] = {client: asdict(account) for client, account in sorted(state.accounts.items())}
     if underway or state.underway.clock:
         known |= {"clock": state.underway.clock, "flights": underway}
     notes = json.dumps(known, sort_keys=True)
@@ -279,6 +282,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
+        accounts={int(client): account_from(one) for client, one in known.get("accounts", {}).items()},
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))

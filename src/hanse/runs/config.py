@@ -281,7 +281,9 @@ class FederationSection(Section):
         half_precision: whether models travel as 16-bit numbers on a network.
         refuse: a rule that refuses updates which stand out ("norm_bound", see :mod:`hanse.federation.norm_bound`).
         secure: the server sees sums over groups of at least ``group`` clients (from 3; 3 if it is not given) in the
-            place of single updates (:mod:`hanse.federation.secure_sums`), in a simulation; None: it sees every update.
+            place of single updates (:mod:`hanse.federation.secure_sums`); None: it sees every update.
+        private: differential privacy at the clients: ``clip``, ``epsilon``, ``delta``, and perhaps more
+            (:class:`hanse.federation.privacy.Privacy`); None: updates leave as they are.
         enough: training ends once this many sound replies are in: a whole number, or a share of the round's seats.
         late: "drop" forgets what comes later; "next" mixes it into the next round.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.
@@ -294,6 +296,7 @@ class FederationSection(Section):
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
     secure: dict[str, Any] | None = None
+    private: dict[str, Any] | None = None
     enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
@@ -398,6 +401,9 @@ class RunSection(Section):
         target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
         max_seconds: the run ends once its rounds took this long, by the wall clock.
         max_megabytes: the run ends once its rounds moved this much, in 10^6 bytes, both ways together.
+        recomputable: commit to the server's validation set, the configuration and hanse's code before the first round,
+            and keep all answers of clients, so that an auditor can make every value and payment again
+            (``hanse audit recompute``).
     """
 
     rounds: Count = 60
@@ -406,6 +412,7 @@ class RunSection(Section):
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     max_megabytes: Annotated[float, Field(gt=0)] | None = None
+    recomputable: bool = False
 
 
 class Experiment(BaseModel):

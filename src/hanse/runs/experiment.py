@@ -26,6 +26,7 @@ from hanse.base.lock import Hold
 from hanse.base.stopping import Stop, interruptible
 from hanse.core.port import Federation
 from hanse.data.choices import OBJECT
+from hanse.data.committed import CommittedSet
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
@@ -34,6 +35,7 @@ from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
+from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
@@ -242,7 +244,8 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds that are played")
-    if rounds != planned and played >= planned and experiment.mechanism.built.settle is not None:
+    pays = experiment.mechanism.built.settle is not None or experiment.sizes.proved
+    if rounds != planned and played >= planned and pays:
         raise UserError(
             f"--rounds {rounds}: round {played} was settled as the last one, which cannot be taken back; play the "
             f"experiment anew: hanse run {path / 'config.toml'} --set run.rounds={rounds}"
@@ -379,15 +382,24 @@ def play_setup(
     with closing(setup.engine):
         state = first_state(setup)
         if hold is None:
+            if setup.kept:
+                raise UserError("run.recomputable: true: needs a run directory: give out (--out)")
             return _play(ready, state, None, observers)
         books, data = setup.books, fingerprint(setup.data)
+        committed = _committed(ready) if setup.kept else None
         shape = model_made_for(setup.data, setup.problem)
         folder = RunDir.create(
             hold.folder, experiment, hold,
             data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books, key=key,
+            committed=committed,
         )  # fmt: skip
         with closing(folder):
             try:
+                if committed is not None:
+                    state = _begun(committed[0], state, folder)
+                    ready = replace(
+                        ready, said=[*ready.said, f"note: {audit_folder(hold.folder)} is for an auditor alone"]
+                    )
                 return _play(ready, state, folder, observers)
             except MachineError:
                 raise
@@ -397,6 +409,20 @@ def play_setup(
                 if folder.is_new:
                     folder.discard()
                 raise
+
+
+def _committed(ready: Ready) -> tuple[Commitment, CommittedSet | None]:
+    """Return what a run commits to before its first round, and its validation set under new salts."""
+    data = ready.setup.data
+    held = None if data.server_validation is None else CommittedSet.of(data.server_validation)
+    return Commitment.of(ready.experiment, held, data.num_clients), held
+
+
+def _begun(commitment: Commitment, state: LoopState, folder: RunDir) -> LoopState:
+    """Return the state before the first round with the commitment as the first line of its books."""
+    line = commitment.transaction()
+    folder.owe(0, [line])
+    return replace(state, book=state.book.post(0, [line]))
 
 
 def _from_a_checkpoint(
@@ -418,6 +444,8 @@ def _from_a_checkpoint(
             if snapshot is not None:
                 _same_parts(hold.folder, state, snapshot.state)
                 state = snapshot.state
+            elif setup.kept:
+                state = _begun(Commitment.read(hold.folder), state, folder)
             told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
             return _play(replace(ready, said=[*said, *told]), state, folder, observers)
 
@@ -453,14 +481,15 @@ def _next(
 
 def _ended(setup: Setup, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
-    if setup.books:
-        if not state.finished:
-            state, posted = settled(telling(setup, state), state)
-            if folder is not None:
-                folder.owe(state.round, posted)
-                folder.checkpoint(state)
-        if folder is not None:  # also after a restart between these two
-            folder.receipts()
+    if setup.pays and not state.finished:
+        state, posted, answers = settled(telling(setup, state), state)
+        if folder is not None:
+            if answers is not None:
+                folder.keep(state.round, answers.packed())
+            folder.owe(state.round, posted)
+            folder.checkpoint(state)
+    if folder is not None:  # also after a restart between these two
+        folder.receipts()
     tell_owners(setup, state)
     return state
 

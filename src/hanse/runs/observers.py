@@ -4,13 +4,15 @@ All of them are observers (:class:`hanse.runs.run.Observer`) and serve as exampl
 those that ``--track`` names. Trackers log a round's numbers under the names that they have in ``metrics.jsonl``, and
 settings as ``section.key``.
 
-The functions :func:`mostly_refused` and :func:`valued_otherwise` look at a finished run and return warnings.
+The functions :func:`mostly_refused`, :func:`valued_otherwise` and :func:`unsold` look at a finished run and return
+warnings.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import threading
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -18,9 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hanse.base.errors import UserError, library, nearest
@@ -82,6 +85,21 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning if a run had markets of models, and nobody bought anything in any of them.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+    """
+    bought = [line["market/edges"] for line in metrics if "market/edges" in line]
+    if not bought or any(bought):
+        return []
+    return [
+        f"mechanism: nobody bought a model in any of {len(bought)} markets: no price covered a seller's cost and was "
+        "below what its model brings a buyer, or no two models were related"
+    ]
+
+
 def errors() -> Console:
     """Return the console on standard error, where bars are drawn.
 
@@ -93,30 +111,44 @@ def errors() -> Console:
     return console
 
 
+_BAR_WIDTH = 62  # of a bar with its numbers, in characters: what is left of a line is for its text
 PATIENCE = 2.0
 """Seconds without a sign of life after which :func:`counting` shows its bar."""
 
 
-def bar(console: Console, *, transient: bool = False) -> Progress:
+def bar(console: Console, *, transient: bool = False, thread: bool = True) -> Progress:
     """Return a progress bar with a text "figure" and the time left; it is not started. A ``transient`` one goes away at
-    the end.
+    the end; one without a ``thread`` is drawn only when it is refreshed.
     """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[figure]}"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[figure]}"),
         console=console,
         transient=transient,
+        auto_refresh=thread,
+        speed_estimate_period=120,  # seconds: steps of different length follow each other
     )
+
+
+class Told(Protocol):
+    """What is called with how much is done, of how much at most (None: not known), and a text to stand behind it."""
+
+    def __call__(self, done: int, most: float | None, figure: str = "") -> None:
+        """Show it."""
+
+
+def untold(done: int, most: float | None, figure: str = "") -> None:
+    """Show nothing."""
 
 
 @contextmanager
 def counting(
-    label: str, console: Console, *, at_once: bool = False, transient: bool = True
-) -> Iterator[Callable[[int, float | None], None]]:
-    """Yield what to call with how much is done, and of how much at most (None: not known).
+    label: str, console: Console, *, at_once: bool = False, transient: bool = True, thread: bool = True
+) -> Iterator[Told]:
+    """Yield what to call with how much is done, and of how much at most.
 
     From two seconds on a bar shows it and the time left, in a terminal or a notebook.
 
@@ -125,21 +157,32 @@ def counting(
         console: where it is drawn.
         at_once: draw it from the first call on, wherever that is.
         transient: whether it goes away at the end.
+        thread: draw it from a thread of its own; where processes fork meanwhile there may be none.
     """
-    begun, shown = time.monotonic(), bar(console, transient=transient)
+    begun, shown = time.monotonic(), bar(console, transient=transient, thread=thread)
     task = shown.add_task(label, total=None, figure="")
+    # of work that says nothing for long; a notebook takes widgets from its own thread only
+    timer = threading.Timer(PATIENCE, shown.start)
+    timer.daemon = True
+    if thread and console.is_terminal and not console.is_jupyter:
+        timer.start()
 
-    def told(done: int, most: float | None) -> None:
-        late = (console.is_terminal or console.is_jupyter) and done != most and time.monotonic() - begun > PATIENCE
+    def told(done: int, most: float | None, figure: str = "") -> None:
+        late = done != most and time.monotonic() - begun > PATIENCE and (console.is_terminal or console.is_jupyter)
+        if figure and len(figure) > (room := console.width - len(label) - _BAR_WIDTH):
+            figure = f"{figure[: max(0, room - 1)]}…"
         if (at_once or late) and not shown.live.is_started:
             shown.start()
-        shown.update(task, completed=done, total=most)
+        shown.update(task, completed=done, total=most, figure=escape(figure), refresh=not thread)
 
     try:
         yield told
         if not transient:  # it stays, and what was expected at most may be more
             shown.update(task, total=shown.tasks[0].completed)
     finally:
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()  # it may just be starting
         if shown.live.is_started:  # one that never began would still end its line
             shown.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,9 @@ MARKET: Mapping[str, tuple[int, str]] = {
     "market_utility": (1, "f"),
     "withheld": (1, "iu"),  # as many as were not delivered
 }
-NEEDED = (*MARKET, "market_stop", "market_tariff")  # what :func:`market_of` reads; the last two are not in every market
+# what :func:`market_of` reads; what is not in MARKET is not in every market
+EVIDENCE = ("market_claimed", "market_cap", "evidence_loss", "evidence_size")
+NEEDED = (*MARKET, "market_stop", "market_tariff", *EVIDENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,9 @@ class MarketRound:
         stop: what Algorithm 2 of iPFL did at a seller that does not pay.
         tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices, infinite for what was
             not on sale, and nobody's eagerness was declared.
+        claimed: ``[m]``, sizes before evidence capped them; None: the market takes none.
+        cap: ``[m]``, the caps.
+        evidence: if the round brought any, the losses ``[N, N]`` and claimed sizes ``[N]`` that later caps follow from.
 
     Examples:
         The markets that a small run of iPFL has recorded:
@@ -73,6 +79,9 @@ class MarketRound:
     withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
     stop: Stop = "skip"  # what Algorithm 2 did at a seller that does not pay
     tariff: Tariff | None = None
+    claimed: NDArray[np.float64] | None = None
+    cap: NDArray[np.float64] | None = None
+    evidence: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property
     def realised(self) -> NDArray[np.int8]:
@@ -124,7 +133,23 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         withheld=record["withheld"],
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
         tariff=_tariff(record),
+        **_evidence(record, len(n)),
     )
+
+
+def _evidence(record: Arrays, m: int) -> dict[str, Any]:
+    """Return what a record says of evidence. Raises ValueError for another form, KeyError if an array is missing."""
+    found: dict[str, Any] = {}
+    if "market_cap" in record or "market_claimed" in record:
+        found = {"claimed": record["market_claimed"], "cap": record["market_cap"]}
+    if "evidence_loss" in record:
+        losses, sizes = found["evidence"] = record["evidence_loss"], record["evidence_size"]
+        if losses.dtype.kind != "f" or sizes.dtype.kind != "f" or losses.shape != (len(sizes),) * 2:
+            raise ValueError(f"evidence_loss is {losses.dtype} {losses.shape} with {sizes.shape} sizes")
+    for name in ("claimed", "cap"):
+        if name in found and (found[name].shape != (m,) or found[name].dtype.kind != "f"):
+            raise ValueError(f"market_{name} is {found[name].dtype} {found[name].shape} with {m} clients")
+    return found
 
 
 def _tariff(record: Arrays) -> Tariff | None:

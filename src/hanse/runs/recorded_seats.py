@@ -33,6 +33,7 @@ class Seat:
         weight: the update's weight in the model that it trained.
         refused: why there is no update; None: there is one.
         name: what the client is called; empty: it has no name.
+        epsilon: what the client says that it has spent of its privacy budget; None: it says nothing.
     """
 
     round: int
@@ -46,6 +47,7 @@ class Seat:
     weight: float | None
     refused: str | None
     name: str
+    epsilon: float | None = None
 
     @staticmethod
     def of(line: Mapping[str, Any]) -> Seat:
@@ -68,6 +70,7 @@ class Seat:
             weight=number("weight"),
             refused=None if refused is None else str(refused),
             name=str(line.get("name") or ""),
+            epsilon=number("fit/epsilon"),
         )
 
 

@@ -27,6 +27,7 @@ from hanse.core.table import Table
 from hanse.core.telling import read_about
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
+from hanse.games.market_evidence import size_caps
 from hanse.ledger.run_ledger import is_settled, movements, rounds_written
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.ipfl import IPFL
@@ -93,6 +94,37 @@ def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
         return f"its {other[0]} was {had[other[0]]!r}, and the settings say {due[other[0]]!r}" if other else ""
 
     return wrong
+
+
+def unlike_evidence(rounds: Iterable[MarketRound], z: float | None, clients: int) -> str:
+    """Return the first market whose sizes are not what clients claimed, capped by the evidence of earlier rounds.
+
+    Args:
+        rounds: the recorded markets, in their order.
+        z: the standard errors of leeway that the settings name; None: there is no evidence.
+        clients: how many clients the run has.
+    """
+    caps = np.full(clients, np.inf)
+    for r in rounds:
+        if (r.cap is None or r.claimed is None) != (z is None):
+            return f"round {r.round}: evidence of sizes is in the record or in the settings, and not in both"
+        if z is None or r.cap is None or r.claimed is None:
+            continue
+        if not ((r.clients >= 0) & (r.clients < clients)).all():
+            return f"round {r.round}: a client is not one of the run's {clients}"
+        due = np.minimum(r.claimed, caps[r.clients])
+        bad = np.flatnonzero((r.cap != caps[r.clients]) | ((r.market.sizes != due) & (r.market.sizes != 0)))
+        if len(bad):
+            j = bad[0]
+            return (
+                f"round {r.round}: the size of client {r.clients[j]} was {r.market.sizes[j]:g}, and by evidence it is "
+                f"{due[j]:g}"
+            )
+        if r.evidence is not None:
+            if len(r.evidence[1]) != clients:
+                return f"round {r.round}: there is evidence of {len(r.evidence[1])} clients, and the run has {clients}"
+            caps = size_caps(*r.evidence, z)
+    return ""
 
 
 def unlike_books(

@@ -16,13 +16,15 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays, read_toml
 from hanse.core.entry import Transaction
-from hanse.mechanisms.by_value import ByValue, given_back, put_up, transfers, worth_of
+from hanse.core.part import State
+from hanse.mechanisms.by_value import ByValue, given_back, put_up
+from hanse.mechanisms.carried import Carried
 from hanse.mechanisms.registry import built_in_parts
 from hanse.runs.replay_bonds import BONDS
 from hanse.runs.replay_tokens import unlike
 from hanse.runs.round_record import METRICS, Arrays, round_file
 
-_NAMES = ("client", "answered", "value", "by_value_client")
+_NAMES = ("client", "answered", "value", "value_error", "value_without_block", "by_value_client")
 
 
 def replay_by_value(
@@ -47,7 +49,7 @@ def replay_by_value(
         return None, ""
     ours = (one for one in history if one[1].kind != "grant" and one[1].kind not in BONDS)
     posted = {round: [t for _, t in same] for round, same in groupby(ours, key=lambda one: one[0])}
-    count = 0
+    count, state = 0, {} if rule.pays_when == "always" else Carried.nothing(0).state()
     for line in json_lines(folder / METRICS, ("round",)):
         number = int(line["round"])
         there = posted.pop(number, [])
@@ -56,7 +58,7 @@ def replay_by_value(
         file = round_file(folder, number)
         record = read_arrays(file, _NAMES)
         try:
-            due = _due(rule, record, there)
+            due, state = _due(rule, record, there, state)
         except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
             raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
         if wrong_one := unlike(number, due, there):
@@ -67,20 +69,19 @@ def replay_by_value(
     return count, ""
 
 
-def _due(rule: ByValue, record: Arrays, posted: Sequence[Transaction]) -> list[Transaction]:
+def _due(rule: ByValue, record: Arrays, posted: Sequence[Transaction], state: State) -> tuple[list[Transaction], State]:
     """Return the transactions of a round by its record, with the stakes of those whose stakes the ledger has, or who
-    were paid by the record.
+    were paid by the record; and the rule's state after it.
     """
     stakes = next((t for t in posted if t.kind == "stake"), None)
     known = set() if stakes is None else {int(name.partition("/")[2]) for name, _ in stakes.postings}
     staked = sorted(known | set(record.get("by_value_client", np.zeros(0, np.int64)).tolist()))
     if not staked or "client" not in record:
-        return []
+        return [], state
     players = np.intersect1d(record["client"], np.array(staked, np.int64))
-    worth = np.zeros(len(players))
-    if "value" in record:
-        clients, place = np.unique(record["answered"], return_inverse=True)
-        sums = np.bincount(place, weights=record["value"], minlength=len(clients)).astype(np.float64)
-        worth = worth_of(players, clients, sums)
-    paid = dict(zip(players.tolist(), transfers(worth, rule.rate, rule.units), strict=True))
-    return [put_up(staked, rule.units), given_back(staked, paid, rule.units)]
+    valued = "value" in record
+    arrays = {name: record[name] for name in _NAMES if name in record and name.startswith("value")}
+    clients = record["answered"] if valued else np.zeros(0, np.int64)
+    units, state = rule.amounts(players, clients, arrays if valued else {"value": np.zeros(0)}, state)
+    paid = dict(zip(players.tolist(), units, strict=True))
+    return [put_up(staked, rule.units), given_back(staked, paid, rule.units)], state

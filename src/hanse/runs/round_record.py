@@ -34,6 +34,7 @@ from hanse.ledger.run_ledger import latest_claim
 if TYPE_CHECKING:
     from hanse.core.part import View
     from hanse.rounds.round import Played
+    from hanse.runs.kept_answers import Answers
     from hanse.runs.testing import Figures
 
 METRICS, SEATS, ROUNDS = closing.METRICS, closing.SEATS, "rounds"
@@ -55,6 +56,7 @@ class RoundRecord:
         played: the round itself.
         tested: what its test found.
         file: the content of its file in ``rounds/`` and the hash of it, if it was made already.
+        answers: what clients answered, if it is kept.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -69,26 +71,33 @@ class RoundRecord:
     played: Played
     tested: Figures
     file: tuple[bytes, str] | None = None
+    answers: Answers | None = None
 
     @staticmethod
-    def of(played: Played, tested: Figures, seconds: Mapping[str, float]) -> RoundRecord:
+    def of(
+        played: Played, tested: Figures, seconds: Mapping[str, float], answers: Answers | None = None
+    ) -> RoundRecord:
         """Return the record of a round.
 
         Args:
             played: the round.
             tested: what its test found; empty if it had none.
             seconds: wall-clock seconds by name, beside those of the round's stages.
+            answers: what clients answered, if it is kept.
         """
-        return RoundRecord(_metrics_of(played, tested.metrics, seconds), _seats_of(played), played, tested)
+        metrics = _metrics_of(played, tested.metrics, seconds)
+        return RoundRecord(metrics, _seats_of(played), played, tested, answers=answers)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of ``rounds/NNNNN.npz`` by name.
 
         They are the seats, W in coordinates, home if it changed, values, refusals and the clients' tests, and, where a
-        round need not wait for all, who was present and how late updates were.
+        round need not wait for all, who was present and how late updates were. Where answers are kept, they are the
+        hashes of these and of the table's rows, too.
         """
-        return {**_arrays_of(self.played), **self.tested.arrays}
+        kept = {} if self.answers is None else self.answers.hashes() | table_hashes(self.played.state.table.rows)
+        return {**_arrays_of(self.played), **self.tested.arrays, **kept}
 
     @property
     def worths(self) -> dict[str, np.ndarray]:
@@ -114,7 +123,8 @@ class RoundRecord:
         """Return what is written of the round, as bytes. Nothing of it changes with what the next round does."""
         view, (blob, hashed) = self.played.view, self.file or self._file()
         lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self._metrics(hashed)]))}
-        return PackedRound(view.round, blob, lines, tuple(view.posted))
+        answers = None if self.answers is None else self.answers.packed()
+        return PackedRound(view.round, blob, lines, tuple(view.posted), answers)
 
     def _file(self) -> tuple[bytes, str]:
         """Return the content of the round's file in ``rounds/``, and the hash of it."""
@@ -137,12 +147,14 @@ class PackedRound:
         arrays: the content of ``rounds/NNNNN.npz``.
         lines: what is appended to each line file, by name, in the order in which they are written.
         posted: its transactions.
+        answers: what clients answered; None: it is not kept.
     """
 
     round: int
     arrays: bytes
     lines: Mapping[str, bytes]
     posted: tuple[Transaction, ...]
+    answers: bytes | None = None
 
 
 def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
@@ -362,6 +374,11 @@ def row_hash(row: Tensor) -> str:
     """
     numbers = np.ascontiguousarray(row.detach().cpu().numpy(), dtype="<f4")
     return hashlib.blake2b(numbers.data, digest_size=20).hexdigest()
+
+
+def table_hashes(rows: Tensor) -> dict[str, NDArray[Any]]:
+    """Return the hash of each row of a table ``[K, P]``, as a round's array ``table_hash``."""
+    return {"table_hash": np.array([row_hash(row) for row in rows], np.str_)}
 
 
 def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:

@@ -471,8 +471,7 @@ def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     """
     try:
         counts = ("round",) if name == METRICS else ("round", "client")
-        lines = json_lines(folder / name, counts, remedy="bring back a backup of the run")
-        return [_without_hash(line) for line in lines]
+        return [_without_hash(line) for line in json_lines(folder / name, counts)]
     except UserError as wrong:
         raise MachineError(*wrong.lines) from None
 

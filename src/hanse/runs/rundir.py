@@ -29,17 +29,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import torch
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, write_whole
+from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, private_folder, write_whole
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
 from hanse.core.telling import ABOUT, About, write_about
+from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
 from hanse.ledger.note import public_of
 from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
+from hanse.runs.committed import FILE as COMMITTED
+from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import Experiment
+from hanse.runs.kept_answers import answers_file
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
 
@@ -57,6 +61,7 @@ STARTED = (
     "checkpoints",
     "environment.json",
     "ledger.json",
+    COMMITTED,
     ABOUT,
     DATA,
     SHAPE,
@@ -173,6 +178,7 @@ class RunDir:
         overwrite: bool = False,
         books: bool = False,
         key: Ed25519PrivateKey | None = None,
+        committed: tuple[Commitment, CommittedSet | None] | None = None,
     ) -> RunDir:
         """Make a new run directory. If that fails, nothing new is left behind.
 
@@ -186,6 +192,7 @@ class RunDir:
             overwrite: whether an earlier run there may be deleted.
             books: whether there will be transactions, so that it needs a ledger.
             key: the operator's, which signs the heads of the ledger; None: they are not signed.
+            committed: what the run commits to, and its validation set, if it can be recomputed.
 
         Raises:
             UserError: the place is taken, another process plays there, or it cannot be written.
@@ -208,6 +215,12 @@ class RunDir:
                 if books:
                     signs = {} if key is None else {"key": public_of(key).hex()}
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex} | signs) + "\n")
+                if committed is not None:
+                    shutil.rmtree(audit_folder(path), ignore_errors=True)  # of an earlier run of this name
+                    private_folder(audit_folder(path))
+                    committed[0].write(path)
+                    if committed[1] is not None:
+                        committed[1].write(validation_file(path))
                 write_whole(path / "config.toml", experiment.to_toml())
                 folder._open(experiment, None, key)
             except BaseException:
@@ -257,8 +270,9 @@ class RunDir:
             for name, length in lengths.items():
                 if (path / name).exists() and (path / name).stat().st_size > length:
                     os.truncate(path / name, length)
-            for record in (path / ROUNDS).glob("*.npz"):
-                if record.stem.isdigit() and int(record.stem) >= folder._kept:
+            settled = snapshot is not None and snapshot.state.finished  # its answers lie behind the last round
+            for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
+                if record.stem.isdigit() and int(record.stem) >= folder._kept + settled:
                     record.unlink()
             said += _lost(path)
             if note is not None:
@@ -301,6 +315,8 @@ class RunDir:
         """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
         with self._storing():
             round_file(self.path, done.round).write_bytes(done.arrays)
+            if done.answers is not None:
+                self.keep(done.round, done.answers)
             for name, lines in done.lines.items():
                 self._write(name, lines)
         self.owe(done.round, done.posted)
@@ -309,6 +325,12 @@ class RunDir:
         """Append to a line file, through to the operating system, so that a page that follows the run sees it."""
         self._files[name].write(lines)
         self._files[name].flush()
+
+    def keep(self, round: int, answers: bytes) -> None:
+        """Write what clients answered in a round, or when the run was settled, beside the run."""
+        with self._storing():
+            private_folder(audit_folder(self.path))  # a copy of the run may have come without it
+            answers_file(self.path, round).write_bytes(answers)
 
     def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
         """Keep a round's transactions for the next checkpoint."""
@@ -364,6 +386,8 @@ class RunDir:
     def discard(self) -> None:
         """Close and delete the directory, except for what was there before the run began."""
         self.close()
+        if (self.path / COMMITTED).exists():
+            shutil.rmtree(audit_folder(self.path), ignore_errors=True)
         clear(self.path, EARLIER)
         if [entry.name for entry in self.path.iterdir()] == [LOCK]:
             (self.path / LOCK).unlink()  # it is held until its holder lets go; who comes later makes a new one
@@ -409,6 +433,7 @@ def _environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in packages},

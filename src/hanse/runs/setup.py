@@ -40,6 +40,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
+from hanse.federation.privacy import InState, Privacy, Private
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.federation.registry import BEHAVIOURS
 from hanse.federation.secure_sums import Secured, SecureSums
@@ -59,14 +60,17 @@ from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, unmet_needs
+from hanse.mechanisms.value import GroupPath
 from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
+from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.grants import Vesting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.rounds.sizes import ProvedSizes
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private
 from hanse.runs.run_record import load_run
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -92,6 +96,7 @@ class Blueprint:
         profiles: what each client is like in a market; empty: nothing is said.
         refuse: what refuses updates that stand out; None: nothing does.
         secure: which updates the server sees only as sums; None: it sees each.
+        private: what clients let out; None: everything that is asked.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: what parts, behaviours and the policy say of themselves.
@@ -110,6 +115,7 @@ class Blueprint:
     profiles: Sequence[Profile]
     refuse: Any
     secure: SecureSums | None
+    private: Privacy | None
     waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
@@ -180,11 +186,14 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [] if misfit else _no_slope(data, problem, mechanism)
     seats = _seats(mechanism, data)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
-    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism), *_no_bonds(experiment)]
-    secure = tried(lambda: _secure(experiment))
+    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism, seats)]
+    lines += [*_no_bonds(experiment), *_not_kept(experiment)]
+    secure, private = tried(lambda: _secure(experiment, mechanism)), tried(lambda: private_of(experiment, data.sizes))
+    loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
     waiting = tried(lambda: _waiting(experiment, seats))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += _no_such_clients(acting, data.num_clients)
+    lines += unfit_private(experiment, problem, mechanism, acting, loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -192,9 +201,6 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
-    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    if len(data.names) <= MOST_CLIENTS:
-        said = replace(said, names=tuple(name[:80] or "?" for name in data.names))
     return Blueprint(
         asked=asked,
         experiment=experiment,
@@ -208,11 +214,27 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         profiles=profiles,
         refuse=refuse,
         secure=secure,
+        private=private,
         waiting=waiting,
         device=device,
-        about=said,
+        about=_told(data, mechanism, acting, policy, profiles, seed),
         loop=loop,
     )
+
+
+def _told(
+    data: FederatedData,
+    mechanism: Mechanism,
+    acting: Mapping[str, Behaviour],
+    policy: Any,
+    profiles: Sequence[Profile],
+    seed: int,
+) -> About:
+    """Return what parts, behaviours and the policy say of themselves, with the clients' names."""
+    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    if len(data.names) > MOST_CLIENTS:
+        return said
+    return replace(said, names=tuple(name[:80] or "?" for name in data.names))
 
 
 def _settled(
@@ -268,22 +290,29 @@ def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     return [f"{line}: must be 'drop'" for line in lines]
 
 
-def _secure(experiment: Experiment) -> SecureSums | None:
-    """Return which updates are summed together; None: the server sees every update."""
-    given = experiment.federation.secure
-    return None if given is None else call(SecureSums, given, "federation.secure")
+def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
+    """Return which updates are summed together; None: the server sees every update.
+
+    Groups stay the same unless members' values need others: sums of groups that change tell a member's mean update.
+    """
+    given, regroup = experiment.federation.secure, isinstance(mechanism.value, GroupPath)
+    return None if given is None else call(SecureSums, {"regroup": regroup, **given}, "federation.secure")
 
 
-def _unfit_sums(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+def _unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
     """Return a line for each thing that does not go with sums of groups in the place of single updates."""
     section = experiment.federation
     if section.secure is None:
         return []
     lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
+    if isinstance(group := section.secure.get("group", 3), int) and group > seats:
+        lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
+    if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
+        lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
         for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "masks are not on the network's messages yet"),
+            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
@@ -579,11 +608,15 @@ def _probabilities(experiment: Experiment, problem: Problem, data: FederatedData
         return []
     if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
         return []
-    if float((outputs.sum(dim=1) - 1).abs().max()) > _ONE:
+    if float((outputs.sum(dim=1) - 1).abs().max()) <= _ONE:
+        why = "each row sums to 1"
+    elif float(outputs.max()) <= 1 and isinstance([*module.modules()][-1], nn.Sigmoid):
+        why = "its last layer is a sigmoid"
+    else:
         return []
     return [
-        "warning: the model returns probabilities (each row sums to 1), and cross-entropy expects logits: it learns "
-        "slowly and its loss is wrong; leave out the softmax at its end"
+        f"warning: the model returns probabilities ({why}), and cross-entropy expects logits: it learns "
+        "slowly and its loss is wrong; leave out that last step"
     ]
 
 
@@ -604,7 +637,8 @@ def _given(
     Args:
         unfit: the model is refused already, so it is not tried again to see whether it ends in a linear layer.
     """
-    given = set() if experiment.train.loop is not None else {"losses"}
+    quiet = experiment.train.loop is not None or experiment.federation.private is not None
+    given = set[str]() if quiet else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
     if data.server_root is not None:
@@ -653,7 +687,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
-    mechanism = blueprint.mechanism
+    experiment, mechanism = noised(experiment, blueprint.private), blueprint.mechanism
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
     said = [
@@ -688,8 +722,10 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
                 f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
                 "move in the round in which they were trained; allowed: 'drop'"
             )
-    if experiment.federation.secure is not None:
-        lines.append("federation.secure: on a network sums need masks, which messages do not have yet; leave it out")
+    if experiment.federation.secure is not None and experiment.federation.half_precision:
+        lines.append(
+            "federation.half_precision: true: not with federation.secure: members sign the model that was sent"
+        )
     if experiment.sizes.proved and not experiment.sizes.auditors:
         lines.append("sizes.auditors: []: on a network somebody must look at the samples: name a public key")
     if experiment.eval.model == "trained":
@@ -782,10 +818,18 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
     )  # fmt: skip
     federation: Federation = here if remote is None else remote
+    accounts, private = None, blueprint.private
+    if private is not None and remote is None:
+        accounts = InState(private)
+        federation = Private(here, private, accounts, recipe, data.sizes, seed)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
-    if secure is not None:
+    if secure is not None and remote is None:
         federation = Secured(federation, secure, seed, problem.layout.size)
+    elif secure is not None:
+        from hanse.federation.masked_sums import MaskedSums  # here, since it takes the package cryptography
+
+        federation = MaskedSums(federation, secure, seed, problem.layout.size)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
@@ -808,6 +852,9 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         vesting=_vesting(experiment),
         floor=round(experiment.ledger.floor * TOKEN),
         about=blueprint.about,
+        accounts=accounts,
+        clipping=None if private is None or private.quantile is None else AdaptiveClip(private),
+        kept=experiment.run.recomputable,
     )
 
 
@@ -823,6 +870,22 @@ def _vesting(experiment: Experiment) -> Vesting | None:
     """Return what gives grants in parts; None: they are given at once."""
     parts = experiment.clients.vests
     return None if parts == 1 else Vesting(round(experiment.clients.grant * TOKEN), parts)
+
+
+def _not_kept(experiment: Experiment) -> list[str]:
+    """Return a line for everything in the experiment that keeps a run from being recomputed."""
+    if not experiment.run.recomputable:
+        return []
+    lines = []
+    if experiment.federation.enough is not None or experiment.federation.late == "next":
+        lines.append("run.recomputable: true: late updates are not kept; leave out federation.late and enough")
+    if experiment.federation.secure is not None:
+        lines.append("run.recomputable: true: of secure sums nobody can value an update; leave out federation.secure")
+    if experiment.data.root:
+        lines.append("run.recomputable: true: an auditor has no root set; leave out data.root")
+    if experiment.sizes.proved:
+        lines.append("run.recomputable: true: audits of sizes cannot be played again; leave out sizes.proved")
+    return lines
 
 
 def _no_bonds(experiment: Experiment) -> list[str]:

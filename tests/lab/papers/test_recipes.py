@@ -12,7 +12,6 @@ from hanse.lab.papers.catalogue import PAPERS
 from hanse.lab.papers.tables import Paper, PaperTable, differences
 
 PAGE = Path(__file__).parents[3] / "docs" / "papers.md"
-HEADINGS = ("setting", "paper", "authors", "source")  # keys of an entry, in the order of the table's columns
 
 
 def undocumented(paper: Paper) -> list[str]:
@@ -74,22 +73,6 @@ def differing(table: PaperTable, other: PaperTable) -> set[str]:
     return found
 
 
-def differences_markdown(paper: str) -> str:
-    """Return a table in Markdown of what a paper's authors' code does otherwise than its text.
-
-    Args:
-        paper: the paper's name.
-    """
-    lines = ["| setting | the text | the authors' code | where |", "|---|---|---|---|"]
-    for line in differences(paper):
-        cells = [f"`{line['setting']}`" if line["setting"] else "", *(line[key] for key in HEADINGS[1:])]
-        if "missing" in line:
-            cells[2] += f" (not built: {line['missing']})"
-        # a vertical bar would end the cell
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 @pytest.mark.parametrize("paper", sorted(PAPERS))
 def test_every_difference_between_the_recipes_is_written_down_and_has_an_effect(
     paper: str, monkeypatch: pytest.MonkeyPatch
@@ -109,5 +92,5 @@ def test_every_line_has_its_source(paper: str) -> None:
 
 
 @pytest.mark.parametrize("paper", sorted(PAPERS))
-def test_the_page_has_the_list(paper: str) -> None:
-    assert differences_markdown(paper) in PAGE.read_text()
+def test_the_page_has_a_place_for_the_list(paper: str) -> None:
+    assert PAGE.read_text().count(f"<!-- recipes: {paper} -->\n") == 1

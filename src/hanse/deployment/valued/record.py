@@ -342,7 +342,7 @@ class Watch:
         if setup.mechanism.settle is not None:
             # the last settlement asks nobody anything
             nobody = Watched(Form.of(ArrayRecord()), self.plan.worth, Roster(), ArrayRecord())
-            last, posted = settled(replace(setup, federation=Replies(nobody)), state)
+            last, posted, _ = settled(replace(setup, federation=Replies(nobody)), state)
             folder.owe(last.round, posted)
             folder.checkpoint(last)
             folder.receipts()

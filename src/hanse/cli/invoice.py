@@ -1,0 +1,57 @@
+"""``hanse invoice``: one total passed on to the participants of a run (:mod:`hanse.reports.invoice`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+from hanse.cli.options import RunFolder, out, say
+
+
+def invoice(
+    folder: RunFolder,
+    budget: Annotated[str, typer.Option("--budget", metavar="AMOUNT", help="The total, such as 10000 or 99.50.")],
+    currency: Annotated[str, typer.Option("--currency", metavar="CODE", help="Three capital letters, such as EUR.")],
+    by: Annotated[
+        str | None,
+        typer.Option("--by", help="value, earned or balance; default: value, or balance where nothing was valued."),
+    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the lines as CSV.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page to print.")] = None,
+) -> None:
+    """Split one total among the participants, to the cent: by value, or by what the books say.
+
+    By "value" each gets its part of the sum of all values, with the 95 % interval of that part. By "earned" it is what
+    the others paid it, on balance; by "balance" what it holds at the end. Who is below zero gets nothing. The parts are
+    rounded by the largest remainder and sum to the total.
+
+    Examples:
+        hanse invoice runs/exp --budget 10000 --currency EUR --csv invoice.csv --html invoice.html
+    """
+    from hanse.reports.invoice import as_csv, as_page
+    from hanse.reports.invoice import invoice as make
+
+    made = make(folder, budget, currency, by)
+    for option, file, text in (("--csv", csv, as_csv), ("--html", html, as_page)):
+        if file is not None:
+            try:
+                write_whole(file, text(made))
+            except OSError as wrong:
+                raise UserError(f"{option} {file}: cannot be written: {wrong.strerror}") from None
+    table = RichTable("participant", "share", made.currency, "95 % interval")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in made.lines:
+        between = "–" if line.between is None else " to ".join(map(made.money, line.between))
+        table.add_row(escape(line.name), f"{100 * line.share:.2f} %", made.money(line.amount), between)
+    table.add_section()
+    table.add_row("total", "", made.money(made.total), "")
+    out.print(table)
+    for sentence in made.said:
+        say(sentence, wrap=True)

@@ -1,0 +1,123 @@
+"""A validation set under salted hashes: what an operator commits to, and what an auditor is given to look at.
+
+Each sample has a salt of 32 random bytes, and SHA-256 of salt and sample is its *commitment*. The commitments are the
+leaves of a Merkle tree (RFC 9162), whose root is published. They say nothing of a sample to whoever lacks its salt. So
+a sample that must be erased goes together with its salt, and the others are still proved
+(:meth:`CommittedSet.without`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+from hanse.base.files import read_arrays, write_whole
+from hanse.base.merkle import Tree
+from hanse.data.commitment import sample_bytes
+from hanse.data.samples import Inputs, Samples
+
+SALT = 32  # bytes
+_KINDS = {"x": "fi", "y": "fi", "salts": "u", "erased": "i", "kept": "u"}  # of the arrays in a file, by numpy
+
+
+@dataclass(frozen=True)
+class CommittedSet:
+    """A validation set with its salts.
+
+    Attributes:
+        samples: the samples; zeros in the place of one that was erased.
+        salts: ``[n, 32]`` bytes.
+        erased: ``[k]``, the places of those that were erased.
+        kept: ``[k, 32]`` bytes, the commitments of these.
+
+    Examples:
+        >>> held = CommittedSet.of(Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])))
+        >>> held.without([1]).root == held.root  # the proof of the others stands
+        True
+    """
+
+    samples: Samples
+    salts: NDArray[np.uint8]
+    erased: NDArray[np.int64]
+    kept: NDArray[np.uint8]
+
+    @staticmethod
+    def of(samples: Samples) -> CommittedSet:
+        """Return samples with new salts."""
+        salts = np.frombuffer(secrets.token_bytes(SALT * len(samples)), np.uint8).reshape(-1, SALT)
+        return CommittedSet(samples, salts, np.zeros(0, np.int64), np.zeros((0, SALT), np.uint8))
+
+    @property
+    def commitments(self) -> list[bytes]:
+        """The commitment of each sample, 32 bytes."""
+        salted = zip(self.salts, sample_bytes(self.samples), strict=True)
+        found = [hashlib.sha256(salt.tobytes() + one).digest() for salt, one in salted]
+        for place, commitment in zip(self.erased.tolist(), self.kept, strict=True):
+            found[place] = commitment.tobytes()
+        return found
+
+    @property
+    def root(self) -> bytes:
+        """The root of the tree over the commitments."""
+        return Tree(self.commitments).root()
+
+    def without(self, places: Collection[int]) -> CommittedSet:
+        """Return the set in which these samples and their salts are erased: what stays are their commitments."""
+        gone = np.array(sorted({*self.erased.tolist(), *places}), np.int64)
+        before = self.commitments
+        kept = np.frombuffer(b"".join(before[i] for i in gone.tolist()), np.uint8).reshape(-1, SALT)
+        x, y, salts = self.samples.x.clone(), self.samples.y.clone(), self.salts.copy()
+        x[gone], y[gone], salts[gone] = 0, 0, 0
+        return CommittedSet(Samples(x, y, self.samples.inputs), salts, gone, kept)
+
+    def wrong(self, commitments: Sequence[bytes]) -> str:
+        """Return which sample is not the one that was committed to, or ""."""
+        mine = self.commitments
+        if len(mine) != len(commitments):
+            return f"has {len(mine)} samples; {len(commitments)} were committed to"
+        for place, (found, due) in enumerate(zip(mine, commitments, strict=True)):
+            if found != due:
+                there = f"; it is that of place {commitments.index(found)}" if found in commitments else ""
+                return f"sample {place} is not the one that was committed to{there}"
+        return ""
+
+    def write(self, file: Path) -> None:
+        """Write samples, labels and salts into a file that others cannot read; nothing in it is pickled."""
+        blob = io.BytesIO()
+        x, y = (t.detach().cpu().numpy() for t in (self.samples.x, self.samples.y))
+        np.savez(blob, x=x, y=y, salts=self.salts, erased=self.erased, kept=self.kept)
+        write_whole(file, blob.getvalue(), private=True)
+
+    @staticmethod
+    def read(file: Path, inputs: Inputs = Inputs()) -> CommittedSet:  # noqa: B008
+        """Return what :meth:`write` has written.
+
+        Args:
+            file: the file, which may be a stranger's.
+            inputs: how several inputs lie in a sample's row.
+
+        Raises:
+            UserError: it is no such file.
+        """
+        arrays = read_arrays(file)
+        odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]
+        if odd:
+            raise UserError(f"{file}: has no array '{odd[0]}' of the right type; it must have {', '.join(_KINDS)}")
+        x, y, salts, erased, kept = (np.atleast_1d(arrays[name]) for name in _KINDS)
+        n, k = len(x), len(erased)
+        if len(y) != n or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
+            raise UserError(
+                f"{file}: its arrays do not belong together: {n} samples, {len(y)} labels, {len(salts)} salts"
+            )
+        if k and not 0 <= erased.min() <= erased.max() < n:
+            raise UserError(f"{file}: erased: has a place that no sample has: must be from 0 to {n - 1}")
+        return CommittedSet(Samples(torch.from_numpy(x), torch.from_numpy(y), inputs), salts, erased, kept)

@@ -1,0 +1,143 @@
+"""What the server and the members of a group say to each other in the four steps of masking a sum.
+
+* "keys": :class:`AskedKeys` says who is in the group; a member answers with :class:`Keys`, fresh public ones, signed.
+* "shares": :class:`AskedShares` has the keys of all; a member answers with :class:`Shares` of its two secrets.
+* "sum": :class:`AskedSum` has the shares that were dealt to a member; it trains, and answers with :class:`Summed` and
+  its update under masks.
+* "open": :class:`AskedOpening` says whose update is in the sum; a member answers with :class:`Opening`, its share of
+  one secret of each member.
+
+Client ids are texts here, since they are keys of mappings. Both sides hold what comes against these types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from hanse.core.declared import Count, Declared, Digest, Samples
+from hanse.core.port import Mask
+
+COUNTS = 5
+"""Words behind those of an update: samples, optimiser steps, loss, whether there is one, and 1 for the member."""
+MOST = 63
+"""The most members of a group."""
+SEALED = 2 * (2 * 66 + 16)
+"""Hexadecimal digits of two shares that are sealed together."""
+
+Id = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,15})$")]
+Clients = Annotated[list[Count] | tuple[Count, ...], Field(min_length=3, max_length=MOST)]
+Sealed = Annotated[str, Field(pattern=f"^[0-9a-f]{{{SEALED}}}$")]
+Share = Annotated[str, Field(pattern="^[0-9a-f]{132}$")]
+Prints = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
+class AskedKeys(TypedDict):
+    """Who is in the group, how many must answer, and the hash of what all train (:func:`digest`)."""
+
+    clients: Clients
+    least: Annotated[int, Field(ge=3, le=MOST)]
+    task: Digest
+
+
+class Keys(TypedDict):
+    """A member's keys for one round.
+
+    ``identity`` is the public key by which other members know it; ``sealing`` and ``masking`` are fresh (X25519);
+    ``seed`` is the SHA-256 of its own mask's seed; ``signature`` is the identity's under :func:`statement`.
+    """
+
+    identity: Digest
+    sealing: Digest
+    masking: Digest
+    seed: Digest
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
+class AskedShares(TypedDict):
+    """The keys of those members that gave some, by id."""
+
+    keys: Annotated[dict[Id, Keys], Field(min_length=3, max_length=MOST)]
+
+
+class Shares(TypedDict):
+    """For each member the shares that are dealt to it, sealed, and the SHA-256 of each."""
+
+    sealed: Annotated[dict[Id, Sealed], Field(max_length=MOST)]
+    prints: Annotated[dict[Id, Prints], Field(max_length=MOST)]
+
+
+class AskedSum(Shares):
+    """The shares that were dealt to the member that is asked, by the id of who dealt them."""
+
+
+class Summed(TypedDict):
+    """How many samples the update was made of."""
+
+    samples: Samples
+
+
+class AskedOpening(TypedDict):
+    """The members whose update is in the sum."""
+
+    survivors: Clients
+
+
+class Opening(TypedDict):
+    """Shares of the seeds of those whose update is in the sum, and of the mask keys of the other members."""
+
+    seeds: Annotated[dict[Id, Share], Field(max_length=MOST)]
+    keys: Annotated[dict[Id, Share], Field(max_length=MOST)]
+
+
+ASKED: Mapping[str, Declared[Any]] = {
+    "keys": Declared(AskedKeys),
+    "shares": Declared(AskedShares),
+    "sum": Declared(AskedSum),
+    "open": Declared(AskedOpening),
+}
+SAID: Mapping[str, Declared[Any]] = {
+    "keys": Declared(Keys),
+    "shares": Declared(Shares),
+    "sum": Declared(Summed),
+    "open": Declared(Opening),
+}
+
+
+def num_words(task: Mask) -> int:
+    """Return how many words a sound answer to a step has: the update's, its counts and a checksum in "sum"."""
+    return 0 if task.train is None else task.train.start.numel() + COUNTS + 1
+
+
+def statement(context: str, client: int, said: Mapping[str, str]) -> bytes:
+    """Return the bytes that a member signs: its keys, and the round that they are for.
+
+    Args:
+        context: the hash of what all members must agree upon (:func:`context_of`).
+        client: the member's id.
+        said: its :class:`Keys`.
+    """
+    fields = [context, str(client), said["sealing"], said["masking"], said["seed"]]
+    return ("hanse masks 1\n" + "\n".join(fields) + "\n").encode()
+
+
+def context_of(run: str, job: str, round: int, asked: Mapping[str, Any]) -> str:
+    """Return the hash, in hexadecimal digits, of what all members of a group must have been told alike.
+
+    A server that tells one of them another model, rule of training, round or group finds no signature of the others
+    that holds there: an update cannot be singled out by letting the others train nothing.
+
+    Args:
+        run: the run's name.
+        job: all of a member's assignment but its id, as text.
+        round: the round's number.
+        asked: :class:`AskedKeys`.
+    """
+    clients: Sequence[int] = sorted(asked["clients"])
+    said = ["hanse masks 1", run, job, round, clients, asked["least"], asked["task"]]
+    return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()

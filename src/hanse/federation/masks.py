@@ -1,0 +1,174 @@
+"""Masks that cancel in the sum of a group, after Bonawitz et al., "Practical Secure Aggregation" (CCS 2017).
+
+Member i of a group has a vector x_i of whole numbers modulo 2^64 and sends
+
+    y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)        (eq. 1)
+
+where s_ij is agreed between i and j alone, and b_i is i's own. Both b_i and the private half of i's key are dealt as
+Shamir shares to the group, any ``least`` of which give them back. In the sum over those whose y_i came, the masks
+between two of them cancel. What is left is the masks towards members that dropped out, whose keys the others' shares
+give back, and the b_i of those that did not. A member gives a share of one of the two for each other member, never of
+both; a server that had both could take y_i apart.
+
+Here are the primitives: sharing, agreement, sealing, and the key stream. :mod:`hanse.federation.masker` is a node's
+side of the protocol, :mod:`hanse.federation.masked_sums` the server's. The primitives are those of the package
+``cryptography``. Flower's own (``flwr.common.secure_aggregation``) are not used: there the seed of a mask is folded
+into 32 bits for a generator that is not made for secrets, and public keys are believed as the server hands them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+"""Whole numbers modulo 2^64."""
+PRIME = 2**521 - 1
+"""Shares are numbers modulo this Mersenne prime."""
+SECRET = 32
+"""Bytes of a secret that is shared."""
+SHARE = 66
+"""Bytes of a share."""
+
+
+# ---- secrets in shares
+
+
+def split(secret: bytes, least: int, members: Collection[int]) -> dict[int, bytes]:
+    """Return a share of a secret for each member; any ``least`` of them give it back, and fewer say nothing of it.
+
+    A share is the value of a random polynomial of degree ``least - 1`` at the member's number plus 1 (Shamir 1979).
+
+    Args:
+        secret: 32 bytes.
+        least: how many shares are needed.
+        members: their numbers, from 0.
+
+    Examples:
+        >>> shares = split(bytes(range(32)), 2, [0, 4, 7])
+        >>> joined({4: shares[4], 7: shares[7]}) == bytes(range(32))
+        True
+    """
+    coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(least - 1))]
+    at = {i: sum(c * pow(i + 1, k, PRIME) for k, c in enumerate(coefficients)) % PRIME for i in members}
+    return {i: value.to_bytes(SHARE) for i, value in at.items()}
+
+
+def joined(shares: Mapping[int, bytes]) -> bytes:
+    """Return the secret that shares give, by Lagrange's interpolation at 0.
+
+    Raises:
+        ValueError: they are not shares of one secret of 32 bytes. (Too few shares, or wrong ones, do not always show:
+            what is found must be held against what is known of the secret.)
+    """
+    total = 0
+    for i, share in shares.items():
+        over, under = 1, 1
+        for j in shares:
+            if j != i:
+                over, under = over * (j + 1) % PRIME, under * (j - i) % PRIME
+        total += int.from_bytes(share) * over * pow(under, -1, PRIME)
+    found = total % PRIME
+    if found >= 1 << 8 * SECRET:
+        raise ValueError("the shares do not belong together")
+    return found.to_bytes(SECRET)
+
+
+# ---- keys
+
+
+def public(private: bytes) -> bytes:
+    """Return the public half of a private key (X25519), 32 bytes each."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agreed(private: bytes, peer: bytes, purpose: bytes) -> bytes:
+    """Return the key, 32 bytes, that two parties share for a purpose (X25519, then HKDF with SHA-256).
+
+    Args:
+        private: one's own private key.
+        peer: the other's public key.
+        purpose: what the key is for; both give the same.
+
+    Raises:
+        ValueError: the peer's key is none, or is one with which everybody agrees on the same.
+    """
+    shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(peer))
+    return HKDF(SHA256(), 32, salt=None, info=b"hanse masks 1 " + purpose).derive(shared)
+
+
+def is_key(peer: bytes) -> bool:
+    """Say whether 32 bytes are a public key with which one agrees on a key of one's own, and not on that of all."""
+    try:
+        agreed(bytes(SECRET), peer, b"")
+    except ValueError:
+        return False
+    return True
+
+
+def is_signed(statement: bytes, signature: bytes, by: bytes) -> bool:
+    """Say whether a signature (Ed25519) under a statement is that of a public key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(by).verify(signature, statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def seal(key: bytes, plain: bytes) -> bytes:
+    """Return a message sealed with a key (ChaCha20-Poly1305) that seals no other message."""
+    return ChaCha20Poly1305(key).encrypt(bytes(12), plain, None)
+
+
+def unseal(key: bytes, sealed: bytes) -> bytes:
+    """Return what was sealed. Raises ValueError if it was changed, or sealed with another key."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, None)
+    except InvalidTag:
+        raise ValueError("was changed on its way, or sealed with another key") from None
+
+
+# ---- masks
+
+
+def stream(key: bytes, size: int) -> Words:
+    """Return ``size`` words of the key stream of ChaCha20: the PRG of eq. 1."""
+    made = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+    return np.frombuffer(made, "<u8").astype(np.uint64)
+
+
+def between(private: bytes, peer: bytes, me: int, other: int, size: int) -> Words:
+    """Return what member ``me`` adds for its mask with another: their key stream, or its opposite for the later one.
+
+    Args:
+        private: the key of ``me``, or of ``other`` if it is recovered.
+        peer: the public key of the one whose private key is not given.
+        me: the number of the member that adds it.
+        other: the number of the other.
+        size: how many words.
+    """
+    low, high = sorted((me, other))
+    mask = stream(agreed(private, peer, f"mask {low} {high}".encode()), size)
+    return mask if me < other else np.negative(mask)
+
+
+def weights(keys: Sequence[bytes], size: int) -> Words:
+    """Return the weights of a checksum over ``size`` words: odd numbers that follow from the group's public keys."""
+    return stream(hashlib.sha256(b"hanse checksum " + b"".join(sorted(keys))).digest(), size) | np.uint64(1)
+
+
+def checked(words: Words, keys: Sequence[bytes]) -> Words:
+    """Return words with their checksum at the end. The checksum is linear: that of a sum is the sum of checksums."""
+    with np.errstate(over="ignore"):
+        return np.append(words, np.sum(words * weights(keys, len(words)), dtype=np.uint64))

@@ -1,0 +1,400 @@
+"""Differential privacy at the client: every update is clipped and noised, and counted in the client's account.
+
+``[federation] private = { clip = 1.0, noise = 1.1, epsilon = 8.0, delta = 1e-5 }`` turns it on. :class:`Private` stands
+at the client's door, behind everything that the client does: nothing made of its samples passes but what
+:class:`Privacy` lets out. Updates and gradients get noise; what cannot get any is left out or refused. The server is
+the adversary: it may ask what, when and whom it likes, and no guarantee rests on what it does.
+
+With ``unit = "client"`` a whole client is hidden: whether an update is its own, or none at all (a step of zero). An
+update changes by at most ``clip`` then, and gets normal noise of ``noise * clip`` at each number. With ``unit =
+"sample"`` one sample is hidden, and training itself is private (DP-SGD, :mod:`hanse.learning.private_loop`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from hanse.base.errors import UserError
+from hanse.base.factories import Rate, call
+from hanse.core import port
+from hanse.core.recipe import Recipe
+from hanse.federation.account import Account, AccountFile, Release, Unit, library, noise_for
+from hanse.federation.behaviour import secret_stream
+from hanse.learning.client_payloads import declaration
+from hanse.learning.loop import LOOP
+
+Noise = Annotated[float, Field(gt=0, le=1e6)]
+EPSILON, NOISE, WITHIN = "epsilon", "noise", "within"
+"""What an update says beside its numbers: the epsilon that its client has spent so far, the noise on each number, and,
+with noise, whether it was within the clip."""
+
+# what becomes of each result under an account; docs/privacy.md shows this table, and a test holds it against the port
+LEAVES: Mapping[type[port.Result], str] = {
+    port.Trained: "the update is clipped and noised, and charged; an update of a private row stays with the client. "
+    "Loss, metrics and extras are left out; the number of samples is the one that the client joined with, and steps "
+    "follow from it and the recipe",
+    port.Derived: "each gradient is clipped and noised like an update, and charged",
+    port.Scored: "refused",
+    port.Counted: "refused",
+    port.Confused: "refused",
+    port.Answered: "passes where the question brings no models, since a policy then sees no samples; else refused",
+    port.Tested: "on a network empty: a test on no samples. In a simulation tests are measurements of whoever plays it",
+    port.SizeCommitted: "refused",
+    port.SizeAudited: "refused",
+    port.Masked: "the update in it was clipped, noised and charged before it was masked; the other steps have no "
+    "samples",
+}
+NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What a client lets out, and how much of it.
+
+    Attributes:
+        clip: the longest that an update may be, in the unit of the parameters; with unit "sample" that of each sample's
+            gradient. What is longer is shortened to it.
+        epsilon: each client's budget over the run. A client that has spent it sits out.
+        delta: the chance with which the guarantee may fail, above 0 and below 1; less than one in the number of
+            samples.
+        noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
+            the budget lasts for as many rounds as a client is expected to be asked.
+        unit: what is hidden: the whole "client", or one "sample" of it.
+        quantile: which part of the updates is not to be shortened: the clip then follows it from round to round
+            (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it. None:
+            the clip stays.
+        rate: how fast the clip follows.
+        bits: the standard deviation of the noise on what each client says of the clip; it is charged too.
+    """
+
+    clip: Rate
+    epsilon: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    noise: Noise | None = None
+    unit: Unit = "client"
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
+    rate: Annotated[float, Field(gt=0, le=2)] = 0.2
+    bits: Noise = 4.0
+
+    def __post_init__(self) -> None:
+        library()
+        if self.quantile is not None and self.unit == "sample":
+            raise UserError(f"quantile: {self.quantile:g}: not with unit 'sample', whose clip stays")
+
+    def settled(self, rounds: int, share: float, one: Release) -> Privacy:
+        """Return the same with its noise, which is chosen if it was not given.
+
+        Args:
+            rounds: of the run.
+            share: the expected part of them in which a client is asked to train.
+            one: what an update gives out; its noise is not read.
+
+        Raises:
+            UserError: no noise is enough.
+        """
+        if self.noise is not None:
+            return self
+        asked = max(1, math.ceil(rounds * share - 1e-9))
+        beside = self._beside * asked
+        return replace(self, noise=noise_for(self.opened().charged(beside), [one] * asked))
+
+    @property
+    def _beside(self) -> list[Release]:
+        """What is given out beside each update."""
+        return [] if self.quantile is None else [Release(self.bits)]
+
+    def opened(self) -> Account:
+        """Return an account of which nothing is spent."""
+        return Account(self.epsilon, self.delta, self.unit)
+
+    def release(self, samples: int, recipe: Recipe, work: int | None = None) -> Release:
+        """Return what one update gives out.
+
+        Args:
+            samples: how many the client has.
+            recipe: says how it trains.
+            work: epochs or steps in the place of the recipe's.
+        """
+        noise = 1.0 if self.noise is None else self.noise
+        if self.unit == "client":
+            return Release(noise)
+        batches, steps = recipe.sampling(samples, work)
+        return Release(noise, 1 / batches, max(1, steps))
+
+    def releases(self, request: port.Request, samples: int, recipe: Recipe) -> tuple[Release, ...]:
+        """Return what a sound answer to a request gives out."""
+        found = list[Release]()
+        for task in request.tasks:
+            if isinstance(task, port.Train) and not task.private:
+                found += [self.release(samples, recipe, task.work), *self._beside]
+            elif isinstance(task, port.Gradient):
+                found += [Release(1.0 if self.noise is None else self.noise)] * len(task.models)
+        return tuple(found)
+
+    def refuses(self, task: port.Task) -> bool:
+        """Return whether a task asks for something that gets no noise and so does not leave the client."""
+        if isinstance(task, port.Train):
+            return task.payload is not None and bool(declaration(task.payload).extras)
+        if isinstance(task, port.Gradient):
+            return self.unit == "sample"  # a gradient's mean is over samples that are not drawn by the client
+        if isinstance(task, port.Ask):
+            return task.models is not None
+        return not isinstance(task, port.Test)
+
+
+def clipped(step: Tensor, clip: float) -> Tensor:
+    """Return a step ``[P]`` in float64, shortened to the length ``clip``; zeros if a number in it is not finite."""
+    step = step.double()
+    length = float(torch.linalg.vector_norm(step))
+    if not math.isfinite(length):
+        return torch.zeros_like(step)
+    return step * min(1.0, clip / length) if length else step
+
+
+class Accounts(Protocol):
+    """Where accounts are kept."""
+
+    def of(self, client: int) -> Account:
+        """Return a client's account."""
+
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
+        """Charge an answer before it leaves; return the account after it, or None if it is not to leave."""
+
+
+@dataclass
+class InState:
+    """The accounts of a simulation's clients: a part of the run's state.
+
+    Attributes:
+        rule: says what a new account may spend.
+        accounts: those that spent something, by client.
+    """
+
+    rule: Privacy
+    accounts: Mapping[int, Account] = field(default_factory=dict)
+
+    def of(self, client: int) -> Account:
+        """Return a client's account."""
+        return self.accounts.get(client) or self.rule.opened()
+
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
+        """Charge an answer, if it fits into the budget. A simulation's clients are asked once for each answer."""
+        now = self.of(client)
+        if not now.affords(releases):
+            return None
+        now = now.charged(releases)
+        self.accounts = {**self.accounts, client: now}
+        return now
+
+
+@dataclass(frozen=True)
+class InFile:
+    """A participant's account in its own folder, over all runs.
+
+    Attributes:
+        file: where it lies.
+        rule: opens it, if it is not there yet.
+    """
+
+    file: AccountFile
+    rule: Privacy
+
+    def of(self, client: int) -> Account:
+        """Return the account."""
+        return self.file.read() or self.rule.opened()
+
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
+        """Charge an answer on the disk, if it fits into the budget; the same bytes again cost nothing."""
+        sent = digest()
+        with self.file.held():
+            now = self.of(client)
+            if sent in now.sent:
+                return now
+            if not now.affords(releases):
+                return None
+            now = now.charged(releases, sent)
+            self.file.write(now)
+        return now
+
+
+@dataclass(frozen=True)
+class Private:
+    """Clients behind the port, of whom nothing leaves but what their accounts allow.
+
+    Attributes:
+        inner: the clients themselves.
+        rule: what is let out.
+        accounts: where the accounts are kept.
+        recipe: how clients train.
+        sizes: ``[N]``, how many samples each client joined with.
+        seed: the run's.
+        secret: the participant's own, on a network; empty: the noise comes from the run's seed.
+        own: whether these are participants on a network, whose tests are questions like any other.
+    """
+
+    inner: port.Federation
+    rule: Privacy
+    accounts: Accounts
+    recipe: Recipe
+    sizes: NDArray[np.int64]
+    seed: int
+    secret: bytes = field(default=b"", repr=False)
+    own: bool = False
+
+    def present(self, round: int) -> port.Roster:
+        """Return the clients that are present."""
+        return self.inner.present(round)
+
+    def exchange(
+        self,
+        round: int,
+        requests: Sequence[port.Request],
+        deadline_s: float | None,
+        closing: port.Closing | None,
+    ) -> Sequence[port.Reply]:
+        """Answer the requests that the accounts allow, and refuse the others, untrained."""
+        out, asked = list[port.Reply](), list[port.Request]()
+        for request in requests:
+            reply = self._instead(request)
+            if reply is None:
+                asked.append(request)
+            else:
+                out.append(reply)
+        of = {request.client: request for request in asked}
+        replies = self.inner.exchange(round, asked, deadline_s, closing) if asked else []
+        return [*out, *(self._let_out(round, of[reply.client], reply) for reply in replies)]
+
+    def _instead(self, request: port.Request) -> port.Reply | None:
+        """Return the reply to what is not even looked at, or None."""
+        client, tasks = request.client, request.tasks
+        tests = [task for task in tasks if isinstance(task, port.Test)]
+        if tests and len(tasks) > 1:
+            return port.Reply(client, refused="a test is asked for alone")
+        if tests and self.own:
+            return port.Reply(client, tuple(port.Tested(task.name, None, None, 0) for task in tests))
+        if any(self.rule.refuses(task) for task in tasks):
+            return port.Reply(client, refused=NOT_SAID)
+        account = self.accounts.of(client)
+        if not account.affords(self.rule.releases(request, int(self.sizes[client]), self.recipe)):
+            return port.Reply(client, refused=account.used_up)
+        return None
+
+    def _let_out(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
+        """Return a reply as it leaves: noised, and charged before."""
+        if any(isinstance(task, port.Test) for task in request.tasks):
+            return reply
+        client, size = request.client, int(self.sizes[request.client])
+        if reply.refused is not None or len(reply.results) != len(request.tasks):
+            # a reason may be made of samples, as an exception's text is
+            loop = reply.refused is not None and reply.refused.startswith(LOOP)
+            return replace(reply, results=(), refused=f"{LOOP} gave no update" if loop else "it cannot answer")
+        results = [self._noised(round, client, t, r) for t, r in zip(request.tasks, reply.results, strict=True)]
+        releases = self.rule.releases(request, size, self.recipe)
+        if releases:
+            after = self.accounts.charge(client, releases, lambda: _digest(round, client, results))
+            if after is None:  # another process has spent the rest meanwhile
+                return replace(reply, results=(), refused=self.accounts.of(client).used_up)
+            results = [_saying(r, after.spent) for r in results]
+        return replace(reply, results=tuple(results))
+
+    def _noised(self, round: int, client: int, task: port.Task, result: port.Result) -> port.Result:
+        """Return a result as it may be seen."""
+        if isinstance(task, port.Gradient) and isinstance(result, port.Derived):
+            rows = zip(task.models, result.gradients, strict=True)
+            noised = [
+                self._step(round, client, f"gradient {task.name} {c}", *pair, self.rule.clip)
+                for c, pair in enumerate(rows)
+            ]
+            return replace(
+                result, gradients=torch.stack(noised).to(result.gradients), num_samples=int(self.sizes[client])
+            )
+        if not isinstance(task, port.Train) or not isinstance(result, port.Trained):
+            return result
+        samples = int(self.sizes[client])
+        row, steps = result.row, self.recipe.sampling(samples, task.work)[1]
+        if not task.private and self.rule.unit == "client" and self.rule.noise is not None:
+            start = task.start.to(row.device)
+            step, clip, said = row - start, self._clip(task), dict[str, float]()
+            if self.rule.quantile is not None:
+                within = float(torch.linalg.vector_norm(step.double()) <= clip)
+                told = (self.secret, self.seed, f"privacy within {task.row}", round, client)
+                scale = torch.tensor([clip, self.rule.bits], dtype=torch.float64)
+                draw = secret_stream(*told, start, step, scale)
+                said[WITHIN] = within + self.rule.bits * float(draw.standard_normal())
+            row = (start.double() + self._step(round, client, f"update {task.row}", start, step, clip)).to(row.dtype)
+            return port.Trained(
+                result.seat, row, float(samples), None, steps, metrics=said | {NOISE: self.rule.noise * clip}
+            )
+        return port.Trained(result.seat, row, float(samples), None, steps)
+
+    def _clip(self, task: port.Train) -> float:
+        """Return the length to which an update is shortened: whatever the server says, noise follows it."""
+        return self.rule.clip if self.rule.quantile is None or task.clip is None else task.clip
+
+    def _step(self, round: int, client: int, what: str, at: Tensor, step: Tensor, clip: float) -> Tensor:
+        """Return a step ``[P]`` (float64), clipped and with noise.
+
+        With a secret the noise follows from all that the answer depends on: the same answer is given with the same
+        noise, and two different ones with independent noise, so that nothing cancels in their difference.
+        """
+        assert self.rule.noise is not None
+        short, scale = clipped(step, clip), torch.tensor([clip, self.rule.noise], dtype=torch.float64)
+        draw = secret_stream(self.secret, self.seed, f"privacy {what}", round, client, at, step, scale)
+        noise = torch.from_numpy(draw.standard_normal(len(short))).to(short.device)
+        return short + self.rule.noise * clip * noise
+
+
+def _saying(result: port.Result, spent: float) -> port.Result:
+    """Return an update that says what its client has spent, which is no secret."""
+    if not isinstance(result, port.Trained) or not math.isfinite(spent):
+        return result
+    return replace(result, metrics={**result.metrics, EPSILON: spent})
+
+
+def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
+    """Return the hash of what leaves: equal for equal bytes in one round."""
+    hasher = hashlib.blake2b(f"{round} {client}".encode(), digest_size=16)
+    for result in results:
+        for value in vars(result).values():
+            if isinstance(value, Tensor):
+                hasher.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] | None) -> Privacy | None:
+    """Return under which privacy a participant answers a run; None: under none.
+
+    An account that is there holds whatever a run says: no server raises its budget, or turns it off.
+
+    Args:
+        file: the participant's account.
+        own: what the participant itself has decided; None: as the run says.
+        asked: the run's ``federation.private``; None: it has none.
+
+    Raises:
+        UserError: the run has none and the participant has an account, or they count otherwise; or the account's file
+            is damaged.
+    """
+    account = file.read()
+    rule = own if own is not None else None if asked is None else call(Privacy, asked, "federation.private")
+    if rule is None:
+        if account is not None:
+            raise UserError(
+                "this participant answers under its privacy account alone: the run has no federation.private"
+            )
+        return None
+    if rule.noise is None:
+        raise UserError("federation.private.noise: a participant must be told it")
+    if account is not None and account.unit != rule.unit:
+        raise UserError(f"federation.private.unit: '{rule.unit}': this participant's account counts by {account.unit}")
+    return rule

@@ -1,0 +1,82 @@
+"""DP-SGD in the local loop (Abadi et al. 2016), by Opacus: gradients are clipped sample by sample, and noised.
+
+Each step draws every sample with the same chance by a draw that only the client knows (Poisson sampling), which is what
+the account's subsampled Gaussian is. :func:`dp_sgd` makes the loop; it trains in the place of hanse's own training
+where ``[federation] private`` says ``unit = "sample"``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError
+from hanse.learning.job import Problem
+from hanse.learning.loop import Loop, TrainingData, TrainingRound
+from hanse.learning.sequences import IGNORED
+
+
+def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) -> Loop:
+    """Return a training loop that is differentially private for each sample.
+
+    Args:
+        problem: the model and its loss.
+        clip: the longest that a sample's gradient may be.
+        noise: the standard deviation of the noise on a step's sum of gradients, in multiples of ``clip``.
+        fresh: whether draws and noise come from the operating system. If not, they follow from the run's seed, so that
+            a simulation repeats.
+
+    Raises:
+        UserError: Opacus is not installed, or cannot train the model.
+    """
+    try:
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+        from opacus.validators import ModuleValidator
+    except ImportError:
+        raise UserError("federation.private.unit: 'sample': needs Opacus; pip install '.[private]'") from None
+    if wrong := ModuleValidator.validate(problem.module.train(), strict=False):
+        raise UserError(f"federation.private.unit: 'sample': Opacus cannot train the model: {wrong[0]!s}")
+
+    # the samples need no gradients of their own
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+
+    def fit(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[str, Any]:
+        draw = torch.Generator().manual_seed(secrets.randbits(63) if fresh else round.seed)
+        batches, steps = round.recipe.sampling(len(data), round.epochs if round.steps is None else round.steps)
+        private = GradSampleModule(model)
+        sgd = torch.optim.SGD(
+            private.parameters(), lr=round.lr, momentum=round.momentum, weight_decay=round.weight_decay
+        )
+        optimizer = DPOptimizer(
+            sgd, noise_multiplier=noise, max_grad_norm=clip, expected_batch_size=len(data) / batches, generator=draw
+        )
+        for _ in range(steps):
+            taken = torch.nonzero(torch.rand(len(data), generator=draw) * batches < 1).flatten().to(data.y.device)
+            batch = data.samples.take(taken)
+            optimizer.zero_grad()
+            if len(taken):
+                torch.autograd.backward(_mean_loss(problem, private(batch.x), batch.y))
+            else:  # nobody was drawn: the step is noise alone
+                for parameter in private.parameters():
+                    parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+            optimizer.step()
+        private.to_standard_module()
+        return {"steps": steps}
+
+    return Loop(fit)
+
+
+def _mean_loss(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
+    """Return the mean of the samples' losses, each made of its sample alone."""
+    if problem.objective is not None:
+        return problem.objective(output, y).mean()
+    if problem.regression:
+        return F.mse_loss(output.reshape(y.shape), y)
+    each = F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)
+    return each.mean()

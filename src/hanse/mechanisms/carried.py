@@ -1,0 +1,155 @@
+"""Payment by value of what is sure, and of no more: the rest is carried over until it is, or stays unpaid.
+
+A value has an error: which validation samples were drawn, and which coalitions were tried. What a member is worth above
+the mean of its rounds adds up, and so do these errors; those of the draw by block of the samples, since they are the
+same samples in every round. Paid is the end of the 95 % interval that is nearer to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hanse.core.part import State
+from hanse.core.table import Floats, Ints
+from hanse.games.jackknife import interval_errors
+
+SURE = 1.96  # standard errors to each side of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Valued:
+    """What the updates of m members were worth in a round, and how sure that is.
+
+    Attributes:
+        worth: ``[m]``, in units of the utility.
+        errors: ``[m]``, standard errors from the sampling of coalitions; infinite: not known.
+        without: ``[m, B]``, ``worth`` without each block of the validation samples; ``B < 2``: not known.
+    """
+
+    worth: Floats
+    errors: Floats
+    without: Floats
+
+    @staticmethod
+    def of(players: Ints, clients: Ints, arrays: Mapping[str, Any]) -> Valued:
+        """Return what the seats of a round say of the ``players [m]``, who are worth 0 without a seat.
+
+        Args:
+            players: ascending.
+            clients: ``[S]``, of the seats that were valued.
+            arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
+        """
+        known = np.isin(clients, players)
+        at = np.searchsorted(players, clients[known])
+        worth, squares = np.zeros((2, len(players)))
+        np.add.at(worth, at, np.nan_to_num(arrays["value"][known], posinf=0.0, neginf=0.0))
+        if "value_error" in arrays:
+            np.add.at(squares, at, np.nan_to_num(arrays["value_error"][known], nan=np.inf) ** 2)
+        blocks = arrays.get("value_without_block", np.zeros((len(clients), 0)))
+        without = np.zeros((len(players), blocks.shape[1]))
+        np.add.at(without, at, blocks[known])
+        return Valued(worth, np.sqrt(squares), without)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What each client is worth above the mean, over the rounds, that was not paid yet.
+
+    Attributes:
+        due: ``[N]``, in units of the utility; below 0 for who owes.
+        without: ``[N, B]``, ``due`` without each block of the validation samples.
+        variance: ``[N]``, of the sampling.
+    """
+
+    due: Floats
+    without: Floats
+    variance: Floats
+
+    @staticmethod
+    def nothing(clients: int) -> Carried:
+        """Return that nothing is carried over."""
+        return Carried(np.zeros(clients), np.zeros((clients, 0)), np.zeros(clients))
+
+    @staticmethod
+    def of(state: State) -> Carried:
+        """Return what a part's state has."""
+        return Carried(state["due"], state["without"], state["variance"])
+
+    def state(self) -> State:
+        """Return it as a part's state."""
+        return {"due": self.due, "without": self.without, "variance": self.variance}
+
+    def grown(self, clients: int, blocks: int) -> Carried:
+        """Return it for at least so many clients and blocks of samples."""
+        more, wide = max(0, clients - len(self.due)), max(0, blocks - self.without.shape[1])
+        without = np.pad(self.without, ((0, more), (0, wide)))
+        return Carried(np.pad(self.due, (0, more)), without, np.pad(self.variance, (0, more)))
+
+    def with_round(self, players: Ints, valued: Valued) -> Carried:
+        """Return it after a round in which the ``players [m]`` were worth so much."""
+        m = len(players)
+        now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
+        if m < 2:
+            return now  # alone nobody is above or below the mean
+        due, without, variance = now.due.copy(), now.without.copy(), now.variance.copy()
+        due[players] += valued.worth - valued.worth.mean()
+        squares = valued.errors**2
+        others = np.array([np.delete(squares, i).sum() for i in range(m)])  # no difference: infinities would be NaN
+        variance[players] += (1 - 1 / m) ** 2 * squares + others / m**2
+        if valued.without.shape[1]:
+            without[players] += valued.without - valued.without.mean(axis=0)
+        elif valued.worth.any():
+            variance[players] = np.inf  # which samples were drawn is not known to matter: nothing of it is ever sure
+        return Carried(due, without, variance)
+
+    def sure(self, players: Ints) -> Floats:
+        """Return what is sure of the dues of ``players [m]``: the end of the 95 % interval nearer to 0, or 0 in it."""
+        due = self.due[players]
+        drawn = interval_errors(self.without[players]) if self.without.shape[1] > 1 else np.zeros(len(players))
+        error = np.sqrt(self.variance[players] + np.nan_to_num(drawn, nan=np.inf) ** 2)
+        return np.asarray(np.sign(due) * np.maximum(np.abs(due) - SURE * error, 0.0))
+
+    def paid(self, players: Ints, amounts: Floats) -> Carried:
+        """Return it after ``amounts [m]`` of the dues of ``players [m]`` were paid."""
+        due, without = self.due.copy(), self.without.copy()
+        due[players] -= amounts
+        without[players] -= amounts[:, None]
+        return Carried(due, without, self.variance)
+
+
+def matched(sure: Floats, most: float) -> Floats:
+    """Return what is paid of what is sure, ``[m]``: it sums to 0, and nobody gets or pays more than ``most``.
+
+    What is sure of those who get and of those who pay need not be the same; the larger side shrinks alike.
+
+    Examples:
+        >>> matched(np.array([0.3, 0.1, -0.2]), most=1.0).round(3).tolist()
+        [0.15, 0.05, -0.2]
+        >>> matched(np.array([0.3, 0.0, 0.0]), most=1.0).tolist()  # nobody surely owes it
+        [0.0, 0.0, 0.0]
+        >>> matched(np.array([0.9, -0.5, -0.5]), most=0.4).tolist()
+        [0.4, -0.2, -0.2]
+    """
+    gets, pays = np.clip(sure, 0.0, most), np.clip(-sure, 0.0, most)
+    amount = min(gets.sum(), pays.sum())
+    if not amount > 0:
+        return np.zeros(len(sure))
+    return np.asarray(gets * (amount / gets.sum()) - pays * (amount / pays.sum()))
+
+
+def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float, most: int) -> tuple[Floats, Carried]:
+    """Return what ``players [m]`` get, in units and not rounded, and what is carried over before that is paid.
+
+    Args:
+        before: what was carried over.
+        players: who was asked to train and has a stake, ascending.
+        valued: what they were worth.
+        scale: units for a unit of utility.
+        most: the units that anybody can get or pay.
+    """
+    after = before.with_round(players, valued)
+    return matched(after.sure(players), most / scale) * scale, after

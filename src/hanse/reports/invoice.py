@@ -1,0 +1,217 @@
+"""One total passed on to the participants of a run, to the cent: by what their updates were worth, or by the books.
+
+:func:`invoice` makes the lines, :func:`as_csv` and :func:`as_page` write them. The parts are rounded by the largest
+remainder (:mod:`hanse.ledger.split`), so that they sum to the total exactly.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hanse.base.errors import UserError, nearest
+from hanse.base.files import run_folder
+from hanse.core.entry import client as account_of
+from hanse.core.entry import escrow
+from hanse.ledger.run_ledger import movements, reading, wrong_in
+from hanse.ledger.split import split
+from hanse.reports.contributions import contribution, lost_files, without_values
+from hanse.reports.groups import SeedGroup
+from hanse.runs.run_record import RunRecord, load_run
+
+BY = ("value", "earned", "balance")
+MOST = 10**15  # of the smallest coin
+# ISO 4217: currencies whose smallest coin is not a hundredth
+_NONE = ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF",
+         "XPF")  # fmt: skip
+_DIGITS = dict.fromkeys(_NONE, 0) | dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3)
+_TEMPLATE = "invoice.html.j2"
+_SOURCE = files("hanse.reports").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+_STYLE = _SOURCE.partition("<style>")[2].partition("</style>")[0]
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one participant gets.
+
+    Attributes:
+        client: its number.
+        name: what it is called.
+        share: its part of the whole, 0 to 1.
+        amount: in the smallest coin.
+        between: the 95 % interval of the amount, in the smallest coin; None: it is not known, or there is none.
+    """
+
+    client: int
+    name: str
+    share: float
+    amount: int
+    between: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Invoice:
+    """A total and its parts.
+
+    Attributes:
+        run: the run's name.
+        by: what it is split by.
+        currency: three capital letters.
+        digits: how many decimals an amount has.
+        total: in the smallest coin.
+        lines: one for each participant, by number.
+        said: sentences on what the parts mean, and on how sure they are.
+    """
+
+    run: str
+    by: str
+    currency: str
+    digits: int
+    total: int
+    lines: tuple[Line, ...]
+    said: tuple[str, ...]
+
+    def money(self, coins: int) -> str:
+        """Return an amount of the smallest coin as a decimal number of the currency.
+
+        Examples:
+            >>> Invoice("mill", "value", "EUR", 2, 0, (), ()).money(123456)
+            '1234.56'
+        """
+        return f"{Decimal(coins).scaleb(-self.digits):f}"
+
+
+def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> Invoice:
+    """Split a total among the participants of a run.
+
+    Args:
+        folder: the run directory.
+        budget: the total, a decimal number of the currency.
+        currency: three capital letters (ISO 4217).
+        by: "value": by the sums of their updates' values; "earned": by what the others paid them, on balance;
+            "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run valued
+            updates, else by balance.
+
+    Raises:
+        UserError: a mistake in an argument, the run has no such values or books, they do not hold, or nobody is above
+            zero.
+    """
+    if len(currency) != 3 or not (currency.isascii() and currency.isupper() and currency.isalpha()):
+        raise UserError(f"--currency '{currency}': must be three capital letters, such as EUR")
+    digits = _DIGITS.get(currency, 2)
+    total = _coins(budget, currency, digits)
+    if by is not None and by not in BY:
+        raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
+    run = load_run(run_folder(folder))
+    if (folder / "ledger.json").exists() and (wrong := wrong_in(folder)):
+        raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
+    found = None if by in ("earned", "balance") else contribution(SeedGroup(run.mechanism, (run,)))
+    if by == "value" and found is None:
+        raise UserError("--by value: this run valued no updates; allowed: balance, earned")
+    if found is None:
+        weights, said = _held(folder, run, earned=by == "earned")
+        return _made(run, by or "balance", currency, total, weights, np.full((run.num_clients, 2), np.nan), said)
+    if not found.measure.share_out:
+        raise UserError(f"--by value: a {found.measure.name} is no part of a whole; allowed: balance, earned")
+    weights, between = np.zeros(run.num_clients), np.full((run.num_clients, 2), np.nan)
+    weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
+    between[found.sums.clients] = found.sums.between()
+    words = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
+    said = [*words, found.sums.how_sure(), *without_values(run), *lost_files(run)]
+    return _made(run, "value", currency, total, weights, between, said)
+
+
+def _coins(budget: str, currency: str, digits: int) -> int:
+    """Return a budget in the smallest coin. Raises UserError."""
+    try:
+        exact = Decimal(budget).scaleb(digits)
+    except InvalidOperation:
+        raise UserError(f"--budget '{budget}': must be a decimal number, such as 10000 or 99.50") from None
+    if not exact.is_finite() or exact != exact.to_integral_value() or not 0 < exact <= MOST:
+        most = Decimal(MOST).scaleb(-digits)
+        raise UserError(f"--budget {budget}: must be above 0, at most {most:f}, with {digits} decimals of {currency}")
+    return int(exact)
+
+
+def _held(folder: Path, run: RunRecord, *, earned: bool) -> tuple[np.ndarray, list[str]]:
+    """Return the units by which the books split, ``[N]``, and what that means."""
+    if not (folder / "ledger.json").exists():
+        raise UserError(f"{folder}: this run valued no updates and has no books: there is nothing to split by")
+    with reading(folder) as ledger:
+        balances = ledger.balances()
+        units = [balances.get(account_of(c), 0) + balances.get(escrow(c), 0) for c in range(run.num_clients)]
+        if earned:
+            for _, transaction in movements(ledger):
+                if transaction.kind == "grant":
+                    to, given = transaction.postings[-1]
+                    units[int(to.partition("/")[2])] -= given
+    what = "what the others paid each participant, on balance" if earned else "what each participant holds at the end"
+    weights = np.maximum(np.array(units, np.float64), 0.0)
+    return weights, [f"Split by {what}, by the books, which hold; less than nothing counts as nothing."]
+
+
+def _made(
+    run: RunRecord,
+    by: str,
+    currency: str,
+    total: int,
+    weights: np.ndarray,
+    between: np.ndarray,
+    said: Sequence[str],
+) -> Invoice:
+    """Return the invoice for these weights ``[N]`` with the intervals of the shares ``[N, 2]`` (NaN: not known)."""
+    if not weights.sum() > 0:
+        raise UserError(f"{run.name}: nobody is above zero by '{by}': there is nothing to split by")
+    shares = weights / weights.sum()
+    amounts = split(total, weights.tolist())
+    lines = tuple(
+        Line(
+            c,
+            run.client_label(c),
+            float(shares[c]),
+            amounts[c],
+            None if np.isnan(between[c]).any() else (round(total * between[c, 0]), round(total * between[c, 1])),
+        )
+        for c in range(run.num_clients)
+    )
+    return Invoice(run.name, by, currency, _DIGITS.get(currency, 2), total, lines, tuple(said))
+
+
+def as_csv(made: Invoice) -> str:
+    """Return the invoice as CSV: a header, and a line for each participant."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["client", "name", "share", "amount", "low", "high", "currency", "by"])
+    for line in made.lines:
+        low, high = ("", "") if line.between is None else map(made.money, line.between)
+        name = _no_formula(line.name)
+        writer.writerow(
+            [line.client, name, repr(line.share), made.money(line.amount), low, high, made.currency, made.by]
+        )
+    return out.getvalue()
+
+
+def _no_formula(name: str) -> str:
+    """Return a name that a spreadsheet does not take for a formula: participants name themselves."""
+    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
+
+
+def as_page(made: Invoice) -> str:
+    """Return the invoice as a page to print. It needs no network and runs no script."""
+    environment = Environment(
+        loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template(_TEMPLATE).render(i=made, policy=_POLICY, version=version("hanse"))

@@ -1,0 +1,119 @@
+"""What a run commits to before its first round, if it can be recomputed (``[run] recomputable``).
+
+``committed.json`` in the run directory has the commitments of the validation set (:mod:`hanse.data.committed`), a hash
+of the configuration and one of hanse's code. The first line of the log stands for all of it. The validation set itself,
+its salts and what clients sent lie *beside* the run directory, because that is given away: in ``RUN.audit``, which is
+for the auditor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hanse.base.errors import UserError
+from hanse.base.files import read_text, write_whole
+from hanse.base.merkle import Tree, as_text, hashes_of
+from hanse.core.declared import Count, Declared, Digest, UnsoundError
+from hanse.core.entry import COMMIT, Transaction
+from hanse.data.committed import CommittedSet
+from hanse.runs.config import Experiment
+
+FILE = "committed.json"
+
+
+def audit_folder(folder: Path) -> Path:
+    """Return the folder beside a run directory with what only an auditor may see."""
+    folder = folder.absolute()
+    return folder.with_name(f"{folder.name}.audit")
+
+
+def validation_file(folder: Path) -> Path:
+    """Return where the validation set of a run lies, with its salts."""
+    return audit_folder(folder) / "validation.npz"
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What was committed to.
+
+    Attributes:
+        validation: the commitments of the validation samples, one after the other in base64; "" without any.
+        clients: how many clients there can be.
+        config: SHA-256 of the configuration, whatever number of rounds it names.
+        hanse: the version.
+        code: SHA-256 of hanse's code.
+    """
+
+    validation: str
+    clients: Annotated[Count, Field(ge=1, le=10**7)]
+    config: Digest
+    hanse: Annotated[str, Field(max_length=100)]
+    code: Digest
+
+    @staticmethod
+    def of(experiment: Experiment, validation: CommittedSet | None, clients: int) -> Commitment:
+        """Return the commitment of a run.
+
+        Args:
+            experiment: as ``config.toml`` has it.
+            validation: the server's validation set; None: it has none.
+            clients: how many clients there can be.
+        """
+        leaves = "" if validation is None else as_text(*validation.commitments)
+        return Commitment(
+            leaves, clients, config_hash(tomllib.loads(experiment.to_toml())), version("hanse"), code_hash()
+        )
+
+    @property
+    def samples(self) -> list[bytes]:
+        """The commitment of each validation sample."""
+        return hashes_of(self.validation)
+
+    def transaction(self) -> Transaction:
+        """Return the line of the log that stands for all of it."""
+        root = as_text(Tree(self.samples).root())
+        said = f"validation {root} samples {len(self.samples)} clients {self.clients}"
+        return Transaction(COMMIT, COMMIT, (), f"{said} config {self.config} hanse {self.hanse} code {self.code}")
+
+    def write(self, folder: Path) -> None:
+        """Write it into a run directory."""
+        write_whole(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> Commitment:
+        """Return the commitment in a run directory. Raises UserError if there is none, or it is damaged."""
+        if not (folder / FILE).exists():
+            raise UserError(f"{folder}: has no {FILE}: it was not played with run.recomputable = true")
+        try:
+            found = _COMMITMENT.read(read_text(folder / FILE))
+            _ = found.samples
+        except (UnsoundError, ValueError) as wrong:
+            raise UserError(f"{folder / FILE}: {wrong}") from None
+        return found
+
+
+_COMMITMENT = Declared[Commitment](Commitment)
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the hash of a configuration, as ``config.toml`` has it, without its number of rounds: a run may go on."""
+    run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
+    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def code_hash() -> str:
+    """Return a hash of hanse's code: of all its source files, by their names."""
+    root, hasher = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
+        hasher.update(f"{file.relative_to(root).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return hasher.hexdigest()

@@ -1,0 +1,235 @@
+"""What clients answered in a round, kept so that the round can be played again: ``RUN.audit/NNNNN.safetensors``.
+
+:class:`Keeping` stands before a federation and keeps what passes, as messages of the network's codec: who was present,
+who was asked, and every reply. The record of the round has the hash of each (:meth:`Answers.arrays`), and the book that
+of the record, so that nobody can change one later. :class:`Recorded` gives the answers once more, to a round that is
+played with the mechanism's own code (:mod:`hanse.runs.recompute`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from hanse.base.errors import UserError
+from hanse.base.files import opened
+from hanse.core.declared import Declared, UnsoundError
+from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
+from hanse.federation.codec import Message, WireError, hash_of, pack, unpack_kept
+from hanse.runs.committed import audit_folder
+
+LARGEST = 1 << 32  # bytes of a file that is read
+KINDS = {
+    "Trained": "updates and sizes",
+    "Scored": "losses on their own data",
+    "Counted": "counts on their own data",
+    "Derived": "gradients on their own data",
+    "Confused": "confusion counts on their own data",
+    "Answered": "bids and declarations",
+}
+ROSTER = -1  # stands for the roster where replies have their clients' numbers
+
+
+def answers_file(folder: Path, round: int) -> Path:
+    """Return where a run directory keeps the answers of a round."""
+    return audit_folder(folder) / f"{round:05d}.safetensors"
+
+
+_CLIENT = Declared[ClientInfo](ClientInfo)
+
+
+class UnlikeError(Exception):
+    """What is remade or kept is not what was recorded; the text says where."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What passed between the server and its clients in a round.
+
+    Attributes:
+        headers: the roster and every reply as JSON, with the arrays by hash, in the order in which they came.
+        clients: whose they are, :data:`ROSTER` for the roster.
+        asked: of each exchange, who was asked and how many replies came.
+        arrays: the arrays by content hash.
+    """
+
+    headers: Sequence[str]
+    clients: Sequence[int]
+    asked: Sequence[tuple[Sequence[int], int]]
+    arrays: Mapping[str, NDArray[Any]]
+
+    def hashes(self) -> dict[str, NDArray[Any]]:
+        """Return what the round's record has of them: ``kept_client [m]`` and ``kept_hash [m]``."""
+        hashes = [hashlib.blake2b(header.encode(), digest_size=20).hexdigest() for header in self.headers]
+        return {"kept_client": np.array(self.clients, np.int64), "kept_hash": np.array(hashes, np.str_)}
+
+    def packed(self) -> bytes:
+        """Return the content of the round's file."""
+        said = json.dumps({"headers": self.headers, "clients": self.clients, "asked": self.asked})
+        return save(dict(self.arrays), {"answers": said})
+
+    @staticmethod
+    def read(file: Path, record: Mapping[str, NDArray[Any]]) -> Answers:
+        """Return the answers in a round's file.
+
+        Args:
+            file: the file, which may be a stranger's.
+            record: the round's arrays, which have the hashes; empty: there is none, and only arrays are looked at.
+
+        Raises:
+            UnlikeError: an answer is not the one that was recorded.
+            UserError: there is no such file, or it is damaged.
+        """
+        try:
+            with opened(file) as blob:
+                if os.fstat(blob.fileno()).st_size > LARGEST:
+                    raise UserError(f"{file}: has more than {LARGEST:,} bytes")
+                data = blob.read()
+            said, arrays = _said(data), load(data)
+            asked = [([int(c) for c in clients], int(count)) for clients, count in said["asked"]]
+            headers, clients = [str(one) for one in said["headers"]], [int(c) for c in said["clients"]]
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
+            raise UserError(f"{file}: cannot be read: {wrong}") from None
+        found = Answers(headers, clients, asked, arrays)
+        if len(headers) != len(clients) or len(headers) != 1 + sum(count for _, count in asked):
+            raise UserError(f"{file}: is damaged: it has {len(headers)} answers of {len(clients)} clients")
+        found._sound(record)
+        return found
+
+    def _sound(self, record: Mapping[str, NDArray[Any]]) -> None:
+        """Raise UnlikeError if an answer, or an array of one, is not the one that was recorded."""
+        there = self.hashes()
+        broken = {name for name, array in self.arrays.items() if hash_of(array) != name}
+        for place, (client, header) in enumerate(zip(self.clients, self.headers, strict=True)):
+            what = "who was present" if client == ROSTER else f"the {_kind(header)} of client {client}"
+            if any(name in header for name in broken):
+                raise UnlikeError(f"{what} has been changed: its numbers are not those of its hash")
+            due = [record[name][place : place + 1].tolist() for name in there if name in record]
+            if due and due != [[client], [there["kept_hash"][place]]]:
+                raise UnlikeError(f"{what} is not the one of which the record has the hash")
+        if len(record.get("kept_hash", self.headers)) != len(self.headers):
+            raise UnlikeError(f"{len(record['kept_hash'])} answers were recorded, and {len(self.headers)} are kept")
+
+    def value(self, place: int) -> Any:
+        """Return the roster or reply at a place. Raises UnlikeError if it is none."""
+        try:
+            return unpack_kept(Message(self.headers[place], self.arrays))
+        except (WireError, ValueError, RecursionError, AttributeError, TypeError) as wrong:
+            raise UnlikeError(f"the answer of client {self.clients[place]} cannot be read: {wrong}") from None
+
+
+def kinds_of(answers: Answers) -> set[str]:
+    """Return what clients answered, in words: their updates, and what they say of data that nobody else sees."""
+    return {said for kind, said in KINDS.items() for one in answers.headers if f'"$kind":"{kind}"' in one}
+
+
+def _said(data: bytes) -> dict[str, Any]:
+    """Return what the metadata of a safetensors file say of the answers in it."""
+    length = int.from_bytes(data[:8], "little")
+    said: dict[str, Any] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["answers"])
+    return said
+
+
+def _kind(header: str) -> str:
+    """Return what an answer is, in a word for a message."""
+    return "update" if '"$kind":"Trained"' in header else "answer"
+
+
+@dataclass
+class Keeping(Federation):
+    """A federation during one round, whose answers are kept.
+
+    Attributes:
+        federation: the one that answers.
+    """
+
+    federation: Federation
+    _headers: list[str] = field(default_factory=list)
+    _clients: list[int] = field(default_factory=list)
+    _asked: list[tuple[list[int], int]] = field(default_factory=list)
+    _arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def present(self, round: int) -> Roster:
+        """Return who is here."""
+        found = self.federation.present(round)
+        if not self._clients:
+            self._keep(ROSTER, list(found))
+        return found
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Send the requests and return the replies."""
+        replies = self.federation.exchange(round, requests, deadline_s, closing)
+        self._asked.append(([request.client for request in requests], len(replies)))
+        for reply in replies:
+            self._keep(reply.client, reply)
+        return replies
+
+    def _keep(self, client: int, value: Any) -> None:
+        """Keep a value of the port. Raises UserError if it cannot be written down."""
+        try:
+            message = pack(value)
+        except WireError as wrong:
+            raise UserError(f"run.recomputable: true: the answer of client {client} cannot be kept: {wrong}") from None
+        self._headers.append(message.header)
+        self._clients.append(client)
+        self._arrays |= message.arrays
+
+    def answers(self) -> Answers:
+        """Return what was kept."""
+        return Answers(tuple(self._headers), tuple(self._clients), tuple(self._asked), dict(self._arrays))
+
+
+@dataclass
+class Recorded(Federation):
+    """A federation that answers as it was recorded.
+
+    Attributes:
+        kept: the answers of the round.
+    """
+
+    kept: Answers
+    _exchange: int = 0
+    _place: int = 1
+
+    def present(self, round: int) -> Roster:
+        """Return who was here. Raises UnlikeError if what was kept is no roster."""
+        try:
+            return Roster(_CLIENT.check(one) for one in self.kept.value(0))
+        except (UnsoundError, TypeError) as wrong:
+            raise UnlikeError(f"who was present cannot be read: {wrong}") from None
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Return the replies of the next exchange. Raises UnlikeError if others were asked then."""
+        now = [request.client for request in requests]
+        if self._exchange >= len(self.kept.asked):
+            raise UnlikeError(f"clients {now} would have been asked once more, and were not")
+        asked, count = self.kept.asked[self._exchange]
+        if list(asked) != now:
+            raise UnlikeError(f"clients {now} would have been asked, and clients {list(asked)} were")
+        replies = [self.kept.value(place) for place in range(self._place, self._place + count)]
+        if odd := [client for client, reply in zip(self.kept.clients[self._place :], replies, strict=False)
+                   if not isinstance(reply, Reply)]:  # fmt: skip
+            raise UnlikeError(f"what client {odd[0]} sent is no reply")
+        self._exchange, self._place = self._exchange + 1, self._place + count
+        return replies
+
+    def used_up(self) -> None:
+        """Raise UnlikeError if clients were asked more often than this."""
+        if self._exchange < len(self.kept.asked):
+            raise UnlikeError(
+                f"clients {list(self.kept.asked[self._exchange][0])} were asked, and should not have been"
+            )

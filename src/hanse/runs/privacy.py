@@ -1,0 +1,112 @@
+"""What ``[federation] private`` asks of an experiment: the noise that a budget needs, and what does not go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.factories import call
+from hanse.core.part import Mechanism
+from hanse.federation.behaviour import Behaviour
+from hanse.federation.privacy import Privacy
+from hanse.learning.job import Problem, smallest_batch
+from hanse.learning.loop import Loop
+from hanse.learning.private_loop import dp_sgd
+from hanse.mechanisms.demands import refuse_private
+from hanse.runs.config import Experiment
+
+
+def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Privacy | None:
+    """Return what clients let out, with its noise; None: everything that is asked.
+
+    Args:
+        experiment: the experiment.
+        sizes: ``[N]``, how many samples each client has; None: not known.
+
+    Raises:
+        UserError: an option is wrong, no noise is enough, or it follows from sizes that are not known.
+    """
+    given = experiment.federation.private
+    if given is None:
+        return None
+    rule: Privacy = call(Privacy, given, "federation.private")
+    clients, recipe = experiment.data.clients if sizes is None else len(sizes), experiment.train.recipe
+    if rule.noise is None and rule.unit == "sample" and sizes is None:
+        raise UserError("federation.private.noise: is required with unit 'sample' on a network")
+    # whoever has the fewest samples draws the largest share of them in each step, and spends the most
+    one = rule.release(1 if sizes is None else int(sizes[sizes > 0].min(initial=2**53)), recipe)
+    asked = min(getattr(experiment.mechanism.built.select, "clients_per_round", clients), clients)
+    return rule.settled(experiment.run.rounds, asked / max(1, clients), one)
+
+
+def private_loop(rule: Privacy, problem: Problem, loop: Loop | None) -> Loop | None:
+    """Return the training that hides single samples; where whole clients are hidden, ``loop`` as it is.
+
+    Raises:
+        UserError: Opacus is not installed, or cannot train the model.
+    """
+    if rule.unit == "client" or rule.noise is None:
+        return loop
+    return dp_sgd(problem, rule.clip, rule.noise)
+
+
+def noised(experiment: Experiment, rule: Privacy | None) -> Experiment:
+    """Return the experiment with what clients let out written in: the noise may have followed from the budget."""
+    if rule is None:
+        return experiment
+    section = experiment.federation.model_copy(update={"private": asdict(rule)})
+    return experiment.model_copy(update={"federation": section})
+
+
+def unfit_private(
+    experiment: Experiment,
+    problem: Problem,
+    mechanism: Mechanism,
+    acting: Mapping[str, Behaviour | None],
+    lacks: str | None,
+) -> list[str]:
+    """Return a line for each thing that does not go with clients who let out noised updates alone.
+
+    Args:
+        experiment: the experiment.
+        problem: the model and its loss.
+        mechanism: the mechanism.
+        acting: the behaviours by name; None: one that was refused already.
+        lacks: what the mechanism asks of training that a plain loop does not do; None: nothing.
+    """
+    given = experiment.federation.private
+    if given is None:
+        return []
+    lines = [f"federation.private: {line}" for line in refuse_private(mechanism)]
+    layout, loop = problem.layout, experiment.train.loop
+    by_sample = given.get("unit") == "sample"
+    if layout.size != layout.num_parameters or smallest_batch(problem) > 1:
+        lines.append(
+            "federation.private: the model has batch norm or other buffers, which are made of samples and would leave "
+            "a client without noise; take group norm or layer norm"
+        )
+    if problem.frozen_columns is not None and not by_sample:
+        lines.append("federation.private: frozen parameters would get noise; must be model.send = 'trainable'")
+    wrong = (
+        ("behaviour.noisy", "noisy" in experiment.behaviour, "updates have their noise already; leave it out"),
+        ("federation.secure", given.get("quantile") is not None and experiment.federation.secure is not None,
+         "what each client says of the clip is not in a sum; leave quantile out"),
+        ("sizes.proved", experiment.sizes.proved, "commitments and audits are made of samples; must be false"),
+        ("federation.engine", experiment.federation.engine != "local", "its virtual nodes share a folder, and accounts "
+         "are kept in it; must be 'local', or a network"),
+        ("train.loop", by_sample and loop is not None, "with unit 'sample' training is DP-SGD; leave it out"),
+        ("train.optimizer", by_sample and experiment.train.optimizer != "sgd", "DP-SGD steps as SGD; must be 'sgd'"),
+        ("data.augment", by_sample and experiment.data.augment is not None, "one sample would count several times; "
+         "leave it out"),
+        ("train.statistics", experiment.train.recipe.remembers, "what a client did before would show; leave it out"),
+    )  # fmt: skip
+    lines += [f"federation.private: not with {key}: {why}" for key, is_so, why in wrong if is_so]
+    if not by_sample:
+        return lines
+    # the share that a step draws is of the samples with which a client joined, and pulls are no sample's gradient
+    moving = [name for name, one in acting.items() if one and type(one).holds is not Behaviour.holds]
+    lines += [f"behaviour.{name}: not with federation.private.unit 'sample': its samples change" for name in moving]
+    return lines if lacks is None else [*lines, f"federation.private.unit: 'sample': DP-SGD {lacks}"]

@@ -1,0 +1,406 @@
+"""Plays a recorded run again from its clients' answers, and names the first thing that comes out otherwise.
+
+An operator alone evaluates updates, so it could report any value. A run with ``[run] recomputable`` has committed to
+its validation set, and keeps what clients answered (:mod:`hanse.runs.kept_answers`). Whoever is given both plays every
+round with the mechanism's own code: selection, weights, values, payments and models must be those that were recorded
+and that the book has the hash of.
+
+It shows that they follow from the answers. It does not show that the answers are right: losses, gradients and bids that
+clients report of their own data are taken as they came.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hanse.base.errors import UserError, first_line
+from hanse.base.files import json_lines, read_arrays, read_json, read_toml
+from hanse.core.book import Book
+from hanse.core.entry import UNMOVING, Transaction
+from hanse.data.committed import CommittedSet
+from hanse.data.federated import RemoteData
+from hanse.data.samples import Inputs
+from hanse.learning.sequences import is_text
+from hanse.learning.threads import intra_op
+from hanse.ledger.closing import CLOCK
+from hanse.ledger.run_ledger import open_ledger, reading, rounds_written, verify_run
+from hanse.rounds.round import LoopState, Played, Setup, finish, first_state, play_round
+from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
+from hanse.runs.config import Experiment
+from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
+from hanse.runs.reading import last_state
+from hanse.runs.replay_tokens import unlike
+from hanse.runs.round_record import (
+    HASH,
+    METRICS,
+    SEATS,
+    RoundRecord,
+    lost_rounds,
+    round_file,
+)
+from hanse.runs.setup import build, settle_engine
+from hanse.runs.shape import read_shape
+from hanse.runs.testing import Figures
+
+FLOOR = 1e-4  # of the largest number of its kind in a round: what another processor may make otherwise
+HEAD = "ledger/head"
+HASHES = ("made_hash", "table_hash")  # arrays that another processor cannot make
+
+
+@dataclass
+class Recomputed:
+    """What came of playing a run again.
+
+    Attributes:
+        rounds: how many rounds were played again.
+        values: how many values of updates came out as recorded.
+        transactions: how many transactions did.
+        floor: by what share of the largest number of its kind a number may differ; 0: by no bit.
+        deviation: the largest share by which one did.
+        unlike: the first thing that is otherwise; None: all came out as recorded.
+        taken: what was taken as clients sent it, since it is of data that nobody else sees.
+        notes: what an auditor has to know beside.
+    """
+
+    rounds: int = 0
+    values: int = 0
+    transactions: int = 0
+    floor: float = 0.0
+    deviation: float = 0.0
+    unlike: str | None = None
+    taken: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def recompute(folder: Path, validation: Path | None = None, floor: float | None = None) -> Recomputed:
+    """Play a run again, and hold everything against its record.
+
+    Args:
+        folder: the run directory.
+        validation: the file with the validation set and its salts, as the operator hands it out; None: the one in the
+            folder ``RUN.audit`` beside the run, where the clients' answers are.
+        floor: by what share of the largest number of its kind a number may differ. None: by no bit where processor and
+            packages are those of the run, else by :data:`FLOOR`.
+
+    Raises:
+        UserError: it is no such run, it is not whole, or the file is not of the right form.
+    """
+    commitment, found = Commitment.read(folder), Recomputed()
+    experiment = Experiment.read(folder / "config.toml")
+    experiment, on_card = _here(experiment)
+    found.floor = _floor(folder, on_card, found.notes) if floor is None else floor
+    try:
+        _before(folder, commitment, found.notes)
+        held = _held(folder, commitment, validation, found.notes)
+        setup, experiment = _setup(folder, experiment, commitment, held)
+        with closing(setup.engine), intra_op(1):
+            _Replay(folder, setup, experiment, found).play()
+    except UnlikeError as wrong:
+        found.unlike = str(wrong)
+    return found
+
+
+def _here(experiment: Experiment) -> tuple[Experiment, bool]:
+    """Return the experiment as it can be played here, without a graphics card if there is none, and whether it was
+    played on one.
+    """
+    on_card = experiment.engine.device.startswith("cuda")
+    if not on_card or torch.cuda.is_available():
+        return experiment, on_card
+    section = experiment.engine.model_copy(update={"device": "cpu", "graphs": None})
+    return experiment.model_copy(update={"engine": section}), on_card
+
+
+def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
+    """Return by how much numbers may differ here from those of the machine of the run, with a note on why."""
+    then = read_json(folder / "environment.json")
+    packages = then.get("packages", {}) if isinstance(then, dict) else {}
+    said: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
+    if on_card:
+        said["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    other = [name for name, here in said.items() if not isinstance(then, dict) or then.get(name) != here]
+    other += [name for name in ("torch", "numpy", "scipy") if packages.get(name) != _version(name)]
+    if not other:
+        return 0.0
+    notes.append(f"{', '.join(other)} differ from those of the run: numbers may differ by {FLOOR:g} of the largest")
+    return FLOOR
+
+
+def _instructions() -> str:
+    """Return which vector instructions PyTorch uses here."""
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def _version(name: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
+    """Hold what the run committed to before its first round against the directory. Raises UnlikeError."""
+    with open_ledger(folder) as ledger:
+        if (wrong := verify_run(folder, ledger).wrong) is not None:
+            raise UnlikeError(f"the books do not hold: {wrong}")
+        first = next(ledger.history(), None)
+    if first is None or first.transaction != commitment.transaction():
+        raise UnlikeError("committed.json is not what the first line of the log stands for")
+    if config_hash(read_toml(folder / "config.toml")) != commitment.config:
+        raise UnlikeError("config.toml is not the one that was committed to")
+    for number, why in lost_rounds(folder).items():
+        raise UnlikeError(f"round {number}: {why}")
+    if commitment.code != code_hash():
+        here = "other code" if commitment.hanse == _version("hanse") else f"hanse {_version('hanse')}"
+        notes.append(f"the run committed to hanse {commitment.hanse} with code {commitment.code[:16]}; here is {here}")
+
+
+def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: list[str]) -> CommittedSet | None:
+    """Return the validation set, if there is one. Raises UnlikeError if it is not the one that was committed to."""
+    samples = commitment.samples
+    if not samples:
+        return None
+    validation = validation_file(folder) if validation is None else validation
+    if not validation.exists():
+        raise UserError(
+            f"--validation {validation}: is not there; the run committed to {len(samples)} validation samples, which "
+            f"the operator has in {audit_folder(folder).name} beside the run directory"
+        )
+    inputs, _ = read_shape(folder / "shape.json")
+    held = CommittedSet.read(validation, inputs if isinstance(inputs, Inputs) else Inputs())
+    if wrong := held.wrong(samples):
+        raise UnlikeError(f"{validation}: {wrong}")
+    if len(held.erased):
+        raise UserError(
+            f"{validation}: {len(held.erased)} of {len(samples)} samples were erased; the others are those that were "
+            "committed to, but values cannot be made without all"
+        )
+    return held
+
+
+def _setup(
+    folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None
+) -> tuple[Setup, Experiment]:
+    """Return what rounds are played with: the server of a network, with this validation set and no clients."""
+    shape, classes = read_shape(folder / "shape.json")
+    inputs = shape if isinstance(shape, Inputs) else Inputs()
+    samples = None if held is None else held.samples
+    sizes = [0] * commitment.clients
+    for client in Recorded(_answers(folder, 0)).present(0):
+        if not 0 <= client.id < len(sizes):
+            raise UnlikeError(f"round 0: client {client.id} was present, and there can be {len(sizes)}")
+        sizes[client.id] = client.num_samples
+    width = (sum(int(np.prod(one)) for one in inputs.shapes.values()),) if inputs else shape
+    assert isinstance(width, tuple)
+    data = RemoteData.of(sizes, width, classes, samples, None, samples is not None and is_text(samples), inputs)
+    own = experiment.model_copy(update={"behaviour": {}})
+    return settle_engine(build(own, data)).setup, experiment
+
+
+def _answers(folder: Path, number: int) -> Answers:
+    """Return the answers of a round, each the one of which the round's record has the hash."""
+    file = round_file(folder, number)
+    record = read_arrays(file, ("kept_client", "kept_hash")) if file.exists() else {}
+    try:
+        return Answers.read(answers_file(folder, number), record)
+    except UnlikeError as wrong:
+        raise UnlikeError(f"round {number}: {wrong}") from None
+
+
+class _Replay:
+    """The rounds of a run, played again one after the other."""
+
+    def __init__(self, folder: Path, setup: Setup, experiment: Experiment, found: Recomputed) -> None:
+        self.folder, self.setup, self.experiment, self.found = folder, setup, experiment, found
+        self.exact = found.floor == 0
+
+    def play(self) -> None:
+        """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
+        posted = self._posted()
+        state = first_state(self.setup)
+        state = replace(state, book=state.book.post(0, [posted[0].pop(0)]))
+        seats: dict[int, list[Mapping[str, Any]]] = {}
+        for seat in json_lines(self.folder / SEATS, ("round",)):
+            seats.setdefault(seat["round"], []).append(seat)
+        for line in json_lines(self.folder / METRICS, ("round",)):
+            number = int(line["round"])
+            if number != state.round:
+                raise UnlikeError(f"round {state.round}: has no line in {METRICS}")
+            if self._through is not None and number >= self._through:
+                self.found.notes.append(f"rounds from {number} on are not whole in the book, and were not played again")
+                return
+            there = posted.pop(number, [])
+            if "failed" in line:
+                self.found.notes.append(f"round {number} failed when it was played, and is passed over")
+                state = replace(state, round=number + 1, book=_closed(state.book, number, there))
+                continue
+            state = self._round(state, line, seats.get(number, []), there)
+        self._models(state)
+        end = posted.pop(state.round, None)
+        if end is not None:
+            self._ended(state, end)
+        for number in posted:
+            raise UnlikeError(f"round {number}: the ledger has transactions, and no such round was played")
+
+    def _posted(self) -> dict[int, list[Transaction]]:
+        """Return the ledger's transactions by round."""
+        found: dict[int, list[Transaction]] = {}
+        with reading(self.folder) as ledger:
+            self._through = rounds_written(self.folder, ledger)
+            for record in ledger.history():
+                found.setdefault(record.round, []).append(record.transaction)
+        return found
+
+    def _round(
+        self, state: LoopState, line: Mapping[str, Any], seats: Sequence[Mapping[str, Any]], posted: list[Transaction]
+    ) -> LoopState:
+        """Play a round again, and return the state after it."""
+        number = state.round
+        answers = _answers(self.folder, number)
+        record = read_arrays(round_file(self.folder, number))
+        federation = Recorded(answers)
+        with _said(number):
+            played = play_round(replace(self.setup, federation=federation), state)
+            federation.used_up()
+            made = RoundRecord.of(played, Figures(), {}, answers)
+            self._same_seats(made.seats, seats)
+            self._same_transactions(number, played.view.posted, posted)
+            self._same_arrays(made.arrays, record, played)
+            self._same_metrics(made.metrics, line, max((abs(one.get("value", 0.0)) for one in made.seats), default=0.0))
+        self.found.rounds += 1
+        self.found.taken |= kinds_of(answers)
+        return replace(played.state, book=_closed(played.view.book, number, posted))
+
+    def _ended(self, state: LoopState, posted: list[Transaction]) -> None:
+        """Settle what the last round left open, again."""
+        number = state.round
+        federation = Recorded(_answers(self.folder, number))
+        with _said(number):
+            last = finish(replace(self.setup, federation=federation), state)
+            federation.used_up()
+            self._same_transactions(number, last.view.posted, posted)
+
+    def _same_seats(self, made: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]]) -> None:
+        """Compare the lines of the seats: values, weights, refusals."""
+        if [one["client"] for one in made] != [one.get("client") for one in recorded]:
+            raise UnlikeError(f"clients {[one['client'] for one in made]} sat, and others were recorded")
+        scales = {
+            name: max((abs(one[name]) for one in made if _is_number(one.get(name))), default=0.0)
+            for name in {name for one in made for name in one}
+        }
+        for mine, theirs in zip(made, recorded, strict=True):
+            for name in dict.fromkeys((*mine, *theirs)):
+                if not self._alike(mine.get(name), theirs.get(name), scales.get(name, 0.0)):
+                    raise UnlikeError(
+                        f"the {name} of client {mine['client']} is {mine.get(name)!r}, and {theirs.get(name)!r} was "
+                        "recorded"
+                    )
+            self.found.values += "value" in mine
+
+    def _same_transactions(self, number: int, made: Sequence[Transaction], posted: Sequence[Transaction]) -> None:
+        """Compare what the round posts with the ledger."""
+        there = [one for one in posted if one.kind not in UNMOVING]
+        near = made if self.exact else [self._rounded(*pair) for pair in zip(made, there, strict=False)]
+        if wrong := unlike(number, [*near, *made[len(near) :]], there):
+            raise UnlikeError(wrong.removeprefix(f"round {number}: "))
+        self.found.transactions += len(there)
+
+    def _rounded(self, mine: Transaction, theirs: Transaction) -> Transaction:
+        """Return the second transaction if it is the first but for the last unit or the noise floor, else the first."""
+        if (mine.step, mine.kind) != (theirs.step, theirs.kind) or len(mine.postings) != len(theirs.postings):
+            return mine
+        most = max(1.0, self.found.floor * max((abs(units) for _, units in mine.postings), default=0))
+        pairs = zip(mine.postings, theirs.postings, strict=True)
+        return theirs if all(a == b and abs(u - v) <= most for (a, u), (b, v) in pairs) else mine
+
+    def _same_arrays(self, made: Mapping[str, Any], recorded: Mapping[str, Any], played: Played) -> None:
+        """Compare the arrays of the round, those of its test apart."""
+        for name, mine in made.items():
+            if name in HASHES and not self.exact:
+                continue
+            theirs = recorded.get(name)
+            if theirs is None or mine.shape != theirs.shape:
+                raise UnlikeError(f"'{name}' was recorded in another form")
+            if mine.dtype.kind == "f" and theirs.dtype.kind == "f":
+                scale = float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
+                apart = np.flatnonzero(~self._close(mine, theirs, scale).reshape(-1))
+            elif mine.dtype.kind in "iu" and name.endswith(("units", "money")) and not self.exact:
+                scale = float(np.abs(mine).max(initial=0))
+                apart = np.flatnonzero(np.abs(mine - theirs).reshape(-1) > max(1.0, self.found.floor * scale))
+            else:
+                apart = np.flatnonzero((mine != theirs).reshape(-1))
+            if len(apart):
+                at = int(apart[0])
+                raise UnlikeError(
+                    f"'{name}'[{at}] is {mine.reshape(-1)[at]!s}, and {theirs.reshape(-1)[at]!s} was recorded"
+                )
+
+    def _same_metrics(self, made: Mapping[str, Any], recorded: Mapping[str, Any], largest: float) -> None:
+        """Compare what parts recorded in the round's line of the metrics; figures of values are as large as the
+        ``largest`` of them.
+        """
+        for name, mine in made.items():
+            if name.startswith(CLOCK) or name == HASH or (name == HEAD and not self.exact):
+                continue
+            scale = max(abs(mine), largest if name.startswith("value/") else 0.0) if _is_number(mine) else 0.0
+            if not self._alike(mine, recorded.get(name), scale):
+                raise UnlikeError(f"{name} is {mine!r}, and {recorded.get(name)!r} was recorded")
+
+    def _models(self, state: LoopState) -> None:
+        """Compare the models after the last round with those of the last checkpoint."""
+        kept = last_state(self.folder)
+        if kept is None or kept.round != state.round:
+            self.found.notes.append("the last checkpoint is of another round: its models were not compared")
+            return
+        mine, theirs = (s.table.rows.cpu().numpy() for s in (state, kept))
+        scale = float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
+        if mine.shape != theirs.shape or not self._close(mine, theirs, scale).all():
+            raise UnlikeError(f"round {state.round - 1}: the models of the last checkpoint are not those that follow")
+
+    def _alike(self, mine: Any, theirs: Any, scale: float) -> bool:
+        """Say whether two values of a line are alike."""
+        if _is_number(mine) and _is_number(theirs):
+            return bool(self._close(np.array([float(mine)]), np.array([float(theirs)]), scale)[0])
+        return bool(mine == theirs)
+
+    def _close(self, mine: np.ndarray, theirs: np.ndarray, scale: float) -> np.ndarray:
+        """Say of each number whether both are alike, and note by how much they are not."""
+        same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+        with np.errstate(invalid="ignore"):
+            share = np.where(same, 0.0, np.abs(mine - theirs) / (scale or 1.0))
+        near = share <= self.found.floor
+        self.found.deviation = max(self.found.deviation, float(share[near].max(initial=0.0)))
+        return np.asarray(same | near)
+
+
+def _closed(book: Book, number: int, posted: Sequence[Transaction]) -> Book:
+    """Return the book with the line that closed a round, as the log has it: it hashes what is not made again, too."""
+    return book.post(number, [one for one in posted if one.kind in UNMOVING])
+
+
+@contextmanager
+def _said(number: int) -> Iterator[None]:
+    """Say of which round a difference is; what a part or the book raises is one, too."""
+    try:
+        yield
+    except UnlikeError as wrong:
+        raise UnlikeError(f"round {number}: {wrong}") from None
+    except UserError:
+        raise
+    except Exception as wrong:  # answers are untrusted: whatever they make a part raise is a reason
+        raise UnlikeError(f"round {number}: cannot be played again: {first_line(wrong)}") from wrong
+
+
+def _is_number(value: object) -> bool:
+    """Say whether a value of a line is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

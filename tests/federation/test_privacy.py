@@ -1,0 +1,409 @@
+"""What leaves a client that has a privacy account, and what a server that wants more can get."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core import port
+from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.federation.account import AccountFile, Release, spent
+from hanse.federation.check import refusal
+from hanse.federation.codec import pack, unpack
+from hanse.federation.node import Assignment, ClientData, Node
+from hanse.federation.privacy import LEAVES, NOT_SAID, InState, Privacy, Private, clipped
+from hanse.learning.loop import Loop
+from hanse.runs.rehearsal import rehearse
+from hanse.runs.setup import build
+
+pytest.importorskip("dp_accounting")
+
+PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+RULE = Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=2.0)
+WIDTH = 20_000
+START = torch.linspace(-1, 1, WIDTH)
+
+
+@dataclass
+class Answers:
+    """Clients that answer with what they are given, and count what they are asked."""
+
+    results: tuple[port.Result, ...]
+    refused: str | None = None
+    asked: int = 0
+
+    def present(self, round: int) -> Roster:
+        return Roster()
+
+    def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
+        self.asked += len(requests)
+        return [Reply(r.client, () if self.refused else self.results, self.refused) for r in requests]
+
+
+def door(
+    results: tuple[port.Result, ...] = (), rule: Privacy = RULE, accounts: Any = None, **more: Any
+) -> tuple[Private, Answers]:
+    inner = Answers(results, more.pop("refused", None))
+    accounts = InState(rule) if accounts is None else accounts
+    return Private(inner, rule, accounts, Recipe(batch_size=10), np.array([40, 50]), 7, **more), inner
+
+
+def update(step: torch.Tensor, **more: Any) -> Trained:
+    return Trained(0, START + step, 33.0, 0.25, 9, **more)
+
+
+def answer(at: Private, *tasks: port.Task, round: int = 0) -> Reply:
+    [reply] = at.exchange(round, [Request(1, tasks)], None, None)
+    return reply
+
+
+def test_an_update_is_clipped_and_has_noise_of_the_size_that_is_charged() -> None:
+    step = torch.full((WIDTH,), 3.0)
+    at, _ = door((update(step, metrics={"secret": 1.0}),))
+    [sent] = answer(at, Train(0, 0, START)).results
+    assert isinstance(sent, Trained)
+    moved = (sent.row - START).double()
+    noise = moved - step.double() / torch.linalg.vector_norm(step.double())
+    # a sample standard deviation of 20,000 numbers is within 5 of its own standard errors
+    assert float(noise.std()) == pytest.approx(2.0, rel=5 / np.sqrt(2 * WIDTH))
+    assert abs(float(noise.mean())) < 5 * 2.0 / np.sqrt(WIDTH)
+    # nothing else of it is made of samples: the size is the one that it joined with, steps follow from the recipe
+    assert (sent.loss, sent.num_samples, sent.steps, dict(sent.extras)) == (None, 50.0, 5, {})
+    assert dict(sent.metrics) == {"epsilon": pytest.approx(spent(((Release(2.0), 1),), 1e-5)), "noise": 2.0}
+
+
+@pytest.mark.parametrize(("length", "left"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (7.0, 1.0), (1e30, 1.0)])
+def test_a_step_is_shortened_to_the_clip_and_never_made_longer(length: float, left: float) -> None:
+    step = torch.zeros(50)
+    step[3] = length
+    assert float(torch.linalg.vector_norm(clipped(step, 1.0))) == pytest.approx(left)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_step_that_is_not_finite_is_no_step(bad: float) -> None:
+    assert not clipped(torch.tensor([bad, 1.0]), 1.0).any()
+
+
+def test_every_answer_is_charged_and_a_spent_budget_sits_out_untrained() -> None:
+    at, inner = door((update(torch.ones(WIDTH)),))
+    said = [answer(at, Train(0, 0, START), round=n).refused for n in range(20)]
+    fits = max(n for n in range(1, 20) if spent(((Release(2.0), n),), 1e-5) <= 8.0)
+    assert [one is None for one in said] == [True] * fits + [False] * (20 - fits)
+    assert "its privacy budget is used up: epsilon 7.955 of 8 at delta 1e-05" in str(said[-1])
+    assert inner.asked == fits  # who sits out does not train
+
+
+def test_a_request_that_asks_for_many_things_costs_all_of_them() -> None:
+    tasks = (Train(0, 0, START), Gradient("g", START.expand(3, -1)))
+    results = (update(torch.ones(WIDTH)), port.Derived("g", torch.ones(3, WIDTH), 12))
+    at, _ = door(results)
+    reply = answer(at, *tasks)
+    assert at.accounts.of(1).releases == ((Release(2.0), 4),)
+    assert isinstance(reply.results[1], port.Derived)
+    # each gradient is clipped to the same norm, and the size of the sample is the one that it joined with
+    noise = reply.results[1].gradients - 1 / WIDTH**0.5
+    assert float(noise.std()) == pytest.approx(2.0, rel=0.03)
+    assert reply.results[1].num_samples == 50
+
+
+def test_private_rows_and_silence_cost_nothing() -> None:
+    at, _ = door((update(torch.ones(WIDTH)),))
+    [own] = answer(at, Train(0, 0, START, private=True)).results
+    assert isinstance(own, Trained)
+    assert torch.equal(own.row, START + 1)
+    assert own.loss is None
+    silent, _ = door(refused="ValueError: patient 17 has no label")
+    assert answer(silent, Train(0, 0, START)).refused == "it cannot answer"
+    assert at.accounts.of(1).spent == silent.accounts.of(1).spent == 0
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Score("s", START[None]),
+        port.Nearest("n", START[None]),
+        port.Confusion("c", START[None]),
+        Ask("bid", {}, START[None]),
+        port.CommitSize("size"),
+        port.AuditSize("size", "0" * 64, 3, "0" * 64, (0,)),
+    ],
+)
+def test_what_gets_no_noise_is_refused_unasked(task: port.Task) -> None:
+    at, inner = door()
+    assert answer(at, task).refused == NOT_SAID
+    assert answer(at, Train(0, 0, START), task).refused == NOT_SAID  # nor beside training
+    assert inner.asked == 0
+
+
+def test_tests_say_nothing_on_a_network_and_measure_in_a_simulation() -> None:
+    tested = port.Tested("t", 0.5, 0.75, 12)
+    at, inner = door((tested,))
+    assert answer(at, port.Test("t", START)).results == (tested,)
+    assert inner.asked == 1
+    own, inner = door((tested,), own=True)
+    task = port.Test("t", START)
+    reply = answer(own, task)
+    assert reply.results == (port.Tested("t", None, None, 0),)
+    assert refusal(Request(1, (task,)), reply, WIDTH) is None
+    assert inner.asked == 0
+
+
+def test_a_test_beside_other_tasks_is_refused() -> None:
+    at, inner = door(own=True)
+    assert answer(at, port.Test("t", START), Train(0, 0, START)).refused == "a test is asked for alone"
+    assert inner.asked == 0
+
+
+def test_every_type_of_the_port_is_in_the_table_of_the_docs() -> None:
+    assert set(LEAVES) == set(typing.get_args(port.Result))
+    page = " ".join(PAGE.read_text().split())
+    for kind, becomes in LEAVES.items():
+        assert f"| `{kind.__name__}` | {becomes} |" in page
+    # whatever may be asked is either refused, or answered by a result that the door changes
+    asked = {Train, Gradient, Ask, port.Test}
+    for task in typing.get_args(port.Task):
+        nothing = dict.fromkeys(f.name for f in dataclasses.fields(task))
+        assert RULE.refuses(task(**nothing)) == (task not in asked)
+
+
+# ---- a participant on a network
+
+
+@cache
+def held() -> ClientData:
+    return ClientData.of(rehearse("fedavg").setup.data, 1)
+
+
+def node(home: Path, private: Any = None, own: Privacy | None = None, run: str = "mine") -> Node:
+    job = Assignment(run, 1, 4, 0, {"name": "logistic"}, {"lr": 0.1, "batch_size": 10}, private=private)
+    return Node(held(), job, home, private=own)
+
+
+def asked(at: Node, round: int = 0, *, seed: int = 0, tasks: Any = None) -> Reply:
+    start = torch.randn(at.problem.layout.size, generator=torch.Generator().manual_seed(seed)) / 10
+    tasks = (Train(0, 0, start),) if tasks is None else tasks
+    return unpack(at.answer(round, pack(Request(1, tasks))))  # type: ignore[return-value]
+
+
+GIVEN = {"clip": 1.0, "noise": 2.0, "epsilon": 8.0, "delta": 1e-5}
+
+
+def counts(home: Path) -> int:
+    account = AccountFile(home / "privacy.json").read()
+    return 0 if account is None else sum(many for _, many in account.releases)
+
+
+def test_a_node_keeps_its_account_over_rounds_restarts_and_runs(tmp_path: Path) -> None:
+    told = [asked(node(tmp_path, GIVEN, run=f"run{n // 4}"), n).refused for n in range(14)]  # a node anew each time
+    assert [one is None for one in told] == [True] * 11 + [False] * 3
+    assert "budget is used up" in str(told[-1])
+    assert counts(tmp_path) == 11
+
+
+def test_the_same_request_again_has_the_same_bytes_and_costs_nothing(tmp_path: Path) -> None:
+    first = asked(node(tmp_path, GIVEN))
+    again = asked(node(tmp_path, GIVEN))  # a server that lost the answer, a node that was killed after it wrote
+    assert torch.equal(first.results[0].row, again.results[0].row)  # type: ignore[union-attr]
+    assert counts(tmp_path) == 1
+
+
+def test_repeated_rounds_and_other_settings_cancel_no_noise_and_cost(tmp_path: Path) -> None:
+    def noise(at: Node, **more: Any) -> torch.Tensor:
+        return asked(at, **more).results[0].row  # type: ignore[union-attr]
+
+    strong = GIVEN | {"epsilon": 1e5}
+    base = noise(node(tmp_path, strong))
+    others = [
+        noise(node(tmp_path, strong | {"noise": 2.5})),
+        noise(node(tmp_path, strong | {"clip": 1.5})),
+        noise(node(tmp_path, strong), round=1),
+        noise(node(tmp_path, strong, run="another"), seed=1),
+    ]
+    assert counts(tmp_path) == 5
+    for other in others:
+        # independent noise: no multiple of the one explains the other
+        found = np.corrcoef(base.numpy(), other.numpy())[0, 1]
+        assert abs(found) < 5 / np.sqrt(len(base))
+
+
+def test_no_server_turns_an_account_off_or_raises_its_budget(tmp_path: Path) -> None:
+    assert asked(node(tmp_path, GIVEN)).refused is None
+    with pytest.raises(UserError, match="under its privacy account"):
+        node(tmp_path)
+    with pytest.raises(UserError, match="is not DP-SGD"):
+        Node(
+            held(), Assignment("own", 1, 4, 0, {"name": "logistic"}, {"lr": 0.1}), tmp_path / "own",
+            loop=Loop.of(lambda model, data, round: None, "train"),
+            private=Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=1.0, unit="sample"),
+        )  # fmt: skip
+    with pytest.raises(UserError, match="counts by client"):
+        node(tmp_path, GIVEN | {"unit": "sample"})
+    rich = node(tmp_path, GIVEN | {"epsilon": 1e5, "noise": 0.5})  # a little noise costs what it costs
+    assert "epsilon 1.993 of 8" in str(asked(rich, 1).refused)
+
+
+def test_what_a_participant_decides_itself_goes_before_the_run(tmp_path: Path) -> None:
+    own = Privacy(clip=0.5, noise=4.0, epsilon=3.0, delta=1e-6)
+    for given in (None, GIVEN):
+        reply = asked(node(tmp_path, given, own))
+        assert reply.results[0].metrics["noise"] == 2.0  # type: ignore[union-attr]
+    account = AccountFile(tmp_path / "privacy.json").read()
+    assert account is not None
+    assert (account.epsilon, account.delta) == (3.0, 1e-6)
+
+
+def test_a_damaged_account_answers_nothing(tmp_path: Path) -> None:
+    asked(node(tmp_path, GIVEN))
+    (tmp_path / "privacy.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        node(tmp_path, GIVEN)
+
+
+def test_two_nodes_in_one_folder_share_the_budget(tmp_path: Path) -> None:
+    both = [node(tmp_path, GIVEN), node(tmp_path, GIVEN)]  # both alive at once
+    told = [asked(both[n % 2], n).refused for n in range(14)]
+    assert sum(one is None for one in told) == 11
+    assert counts(tmp_path) == 11
+
+
+def test_the_rest_is_spent_by_another_process_while_one_trains(tmp_path: Path) -> None:
+    slow, other = node(tmp_path, GIVEN), node(tmp_path, GIVEN)
+    inner = slow.federation.inner  # type: ignore[attr-defined]
+
+    @dataclass
+    class Meanwhile:
+        rounds: list[int] = field(default_factory=list)
+
+        def exchange(self, *given: Any) -> Any:
+            self.rounds = [asked(other, n).refused is None for n in range(100, 112)]
+            return inner.exchange(*given)
+
+    object.__setattr__(slow.federation, "inner", Meanwhile())
+    assert "budget is used up" in str(asked(slow).refused)
+    assert counts(tmp_path) == 11
+
+
+def test_a_scoring_server_gets_nothing_from_a_node(tmp_path: Path) -> None:
+    at = node(tmp_path, GIVEN)
+    models = torch.zeros(2, at.problem.layout.size)
+    for task in (Score("s", models), port.Confusion("c", models), port.Nearest("n", models)):
+        assert asked(at, tasks=(task,)).refused == NOT_SAID
+    tested = asked(at, tasks=(port.Test("t", models[0]),)).results
+    assert tested == (port.Tested("t", None, None, 0),)
+    assert counts(tmp_path) == 0
+
+
+# ---- a simulation
+
+
+def experiment(rounds: int = 4, private: Any = None, mechanism: Any = "fedavg", **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "digits", "clients": 4, "validation": 0.2},
+        model={"name": "logistic"},
+        mechanism=mechanism,
+        federation={"private": GIVEN if private is None else private},
+        run={"rounds": rounds},
+        **more,
+    )
+
+
+def test_a_run_that_is_resumed_has_the_bits_and_the_accounts_of_one_that_was_not(tmp_path: Path) -> None:
+    short = GIVEN | {"epsilon": 4.0}  # lasts for three rounds
+    whole = hanse.run(experiment(5, short), out=tmp_path / "whole")
+
+    class Stops:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(experiment(5, short), out=tmp_path / "cut", observers=[Stops()])
+    again = hanse.resume(tmp_path / "cut")
+    assert torch.equal(whole.table.rows, again.table.rows)
+    assert [line["refused"] for line in whole.clients if "refused" in line] == [
+        line["refused"] for line in again.clients if "refused" in line
+    ]
+    assert sum("refused" in line for line in whole.clients) == 8
+    for run in (whole, again):
+        assert max(line.get("fit/epsilon", 0.0) for line in run.clients) <= 4.0
+
+
+def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:
+    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
+    run = hanse.run(experiment(3, given, {"name": "fedavg", "clients_per_round": 2}))
+    private = run.experiment.federation.private
+    assert private is not None
+    # two of four clients in three rounds: each is asked in two, rounded up
+    assert spent(((Release(private["noise"]), 2),), 1e-5) == pytest.approx(8.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("private", "line"),
+    [
+        ({"delta": 0.0}, "federation.private.delta: 0.0: input should be greater than 0"),
+        ({"delta": 1.0}, "federation.private.delta: 1.0: input should be less than 1"),
+        ({"epsilon": 0.0}, "federation.private.epsilon: 0.0: input should be greater than 0"),
+        ({"clip": 0.0}, "federation.private.clip: 0.0: input should be greater than 0"),
+        ({"clip": float("inf")}, "federation.private.clip: inf: input should be a finite number"),
+        ({"noise": 0.0}, "federation.private.noise: 0.0: input should be greater than 0"),
+        ({"unit": "user"}, "federation.private.unit: 'user': input should be 'client' or 'sample'"),
+        ({"clipping": 1.0}, "federation.private.clipping: no such key; did you mean 'clip'?"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.run(experiment(1, GIVEN | private))
+    assert list(wrong.value.lines) == [line]
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.run(experiment(1, {"clip": 1.0}))
+    assert list(wrong.value.lines) == [
+        "federation.private.epsilon: is required",
+        "federation.private.delta: is required",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"mechanism": "ifca"}, "IFCA asks clients for the loss of each cluster's model"),
+        ({"mechanism": "pifl"}, "Tokens asks clients for bids"),
+        ({"mechanism": "ipfl", "data": {"client_validation": 0.1}}, "IPFL asks clients for"),
+        ({"mechanism": "fedgen"}, "FedGen asks clients for label counts"),
+        ({"mechanism": "oort"}, "Oort needs each client's training loss"),
+        ({"behaviour": {"noisy": {}}}, "not with behaviour.noisy: updates have their noise already"),
+        ({"sizes": {"proved": True}}, "not with sizes.proved"),
+        ({"federation": {"engine": "ray"}}, "not with federation.engine"),
+        ({"model": {"name": "tests.federation.test_privacy:normed"}}, "batch norm or other buffers"),
+        ({"model": {"name": "tests.federation.test_privacy:frozen"}}, "model.send = 'trainable'"),
+    ],
+)
+def test_what_does_not_go_with_an_account_is_refused_with_the_reason(sections: Any, said: str) -> None:
+    given = {"data": {"source": "digits", "clients": 4}, "mechanism": "fedavg"} | sections
+    given["data"] = {"source": "digits", "clients": 4} | given["data"]
+    given["federation"] = {"private": GIVEN} | sections.get("federation", {})
+    with pytest.raises(UserError, match=said):
+        build(hanse.Experiment(**given, run={"rounds": 1}))
+
+
+def normed(input_shape: Any, num_classes: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, num_classes))
+
+
+def frozen(input_shape: Any, num_classes: int) -> torch.nn.Module:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, num_classes))
+    model[1].requires_grad_(False)
+    return model

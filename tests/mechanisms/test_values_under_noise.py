@@ -1,0 +1,104 @@
+"""Path values of updates with noise: the error that is added, against PyTorch's own gradients and the noise itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hanse
+from hanse.federation.privacy import Private
+from hanse.reports.statement import statement
+from hanse.rounds.round import first_state, play_round
+from hanse.runs.setup import build, settle_engine
+
+pytest.importorskip("dp_accounting")
+
+
+def experiment(noise: float, mechanism: Any = "fedavg", rounds: int = 1, clip: float = 0.5) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "digits", "clients": 8, "validation": 0.2},
+        model={"name": "logistic"},
+        mechanism={"value": "path", **({"name": mechanism} if isinstance(mechanism, str) else mechanism)},
+        federation={"private": {"clip": clip, "noise": noise, "epsilon": 1e6, "delta": 1e-5}},
+        run={"rounds": rounds},
+    )
+
+
+def mean_gradient(setup: Any, start: torch.Tensor, end: torch.Tensor, points: int) -> torch.Tensor:
+    """The validation loss's mean gradient on the way, by Gauss-Legendre points and plain PyTorch."""
+    samples, module = setup.data.server_validation, setup.problem.module
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    total = torch.zeros(len(start), dtype=torch.float64)
+    for node, weight in zip(nodes, weights, strict=True):
+        setup.problem.layout.load(module, start + (node + 1) / 2 * (end - start))
+        loss = nn.functional.cross_entropy(module(samples.x), samples.y)
+        slopes = torch.autograd.grad(loss, list(module.parameters()))
+        total += weight / 2 * torch.cat([s.flatten() for s in slopes]).double()
+    return total
+
+
+def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_was_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: dict[int, torch.Tensor] = {}
+    plain = Private._step
+
+    def step(self: Private, round: int, client: int, what: str, at: Any, moved: Any, clip: float) -> torch.Tensor:
+        sent = plain(self, round, client, what, at, moved, clip)
+        length = float(torch.linalg.vector_norm(moved.double()))
+        drawn[client] = sent - moved.double() * min(1.0, clip / length)
+        return sent
+
+    monkeypatch.setattr(Private, "_step", step)
+    setup = settle_engine(build(experiment(0.02))).setup
+    state, inside, seats = first_state(setup), 0, 0
+    for _ in range(6):
+        played = play_round(setup, state)
+        view, values = played.view, played.view.values
+        assert values is not None
+        assert values.standard_errors is not None
+        slope = mean_gradient(setup, state.table.rows[0], played.state.table.rows[0], 6)
+        weights = view.mixed.W[0, : len(view.trained)]
+        expected = weights * 0.02 * 0.5 * float(torch.linalg.vector_norm(slope))
+        np.testing.assert_allclose(values.standard_errors, expected, rtol=2e-3)
+        for s, client in enumerate(view.trained.seats.client.tolist()):
+            off = float(weights[s] * (slope @ drawn[client]))
+            inside, seats = inside + (abs(off) <= 1.96 * values.standard_errors[s]), seats + 1
+        state = played.state
+    assert inside / seats >= 0.85  # 95 % of 48; a binomial of 48 is below 0.85 once in a thousand
+
+
+def test_without_an_account_there_is_no_such_error() -> None:
+    one = experiment(0.02)
+    plain = one.model_copy(update={"federation": one.federation.model_copy(update={"private": None})})
+    setup = settle_engine(build(plain)).setup
+    values = play_round(setup, first_state(setup)).view.values
+    assert values is not None
+    assert values.standard_errors is None
+
+
+def test_a_servers_step_scales_the_noise_as_it_scales_the_updates() -> None:
+    setup = settle_engine(build(experiment(0.02, {"name": "fedavg", "weigh": {"name": "fedadam"}}))).setup
+    state = first_state(setup)
+    played = play_round(setup, state)
+    values = played.view.values
+    assert values is not None
+    assert values.standard_errors is not None
+    assert (values.standard_errors > 0).all()
+
+
+def test_the_statement_says_what_was_spent_and_when_a_value_could_be_told(tmp_path: Path) -> None:
+    hanse.run(experiment(2.0, rounds=3, clip=0.2), out=tmp_path / "run")
+    said = [statement(tmp_path / "run", client).short["Its privacy"] for client in range(8)]
+    assert all(one.startswith("epsilon 3.71 of 1e+06 spent in 3 answers, as the client says") for one in said)
+    assert any("more rounds would tell it" in one for one in said)
+
+
+def test_a_statement_without_an_account_says_nothing_of_privacy(tmp_path: Path) -> None:
+    hanse.run(hanse.Experiment(data={"clients": 3}, mechanism="fedavg", run={"rounds": 1}), out=tmp_path / "run")
+    assert "Its privacy" not in statement(tmp_path / "run", 0).short

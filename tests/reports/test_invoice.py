@@ -1,0 +1,178 @@
+"""An invoice: the parts sum to the cent, follow from values or books, and say how sure they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.ledger.run_ledger import reading
+from hanse.ledger.split import split
+from hanse.reports.contributions import Standings
+from hanse.reports.invoice import Invoice, Line, as_csv, as_page, invoice
+
+DIGITS = {"source": "digits", "clients": 4}
+
+
+@pytest.fixture(scope="module")
+def valued(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four clients, of whom the last sends the opposite of what it learned, and who pay by value."""
+    folder = tmp_path_factory.mktemp("invoice") / "mill"
+    experiment = hanse.Experiment(
+        data=DIGITS,
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
+        behaviour={"attacker": {"clients": [3], "kind": "flip"}},
+        run={"rounds": 3},
+    )
+    hanse.run(experiment, out=folder)
+    return folder
+
+
+def test_each_gets_its_part_of_the_values_and_the_parts_sum_to_the_cent(valued: Path) -> None:
+    made = invoice(valued, "10000", "EUR")
+    sums = np.zeros(4)
+    for line in (valued / "clients.jsonl").read_text().splitlines():
+        seat = json.loads(line)
+        sums[seat["client"]] += seat["value"]
+    assert sums[3] < 0
+    above = np.maximum(sums, 0)
+    assert [line.amount for line in made.lines] == split(1_000_000, above.tolist())
+    assert sum(line.amount for line in made.lines) == made.total == 1_000_000
+    assert made.lines[3].amount == 0
+    assert made.by == "value"
+    for line in made.lines[:3]:
+        assert line.between is not None
+        low, high = line.between
+        assert 0 <= low <= line.amount <= high <= made.total
+    assert "can be told apart" in made.said[1]
+
+
+def test_intervals_of_parts_hold_where_it_is_not_sure_who_is_above_zero() -> None:
+    one = Standings(np.arange(2), np.array([1.0, -0.5]), np.array([1.0, 1.0]), np.full((2, 0), np.nan))
+    assert one.parts()[1][0] == 0.0  # to first order the only sum above zero is surely all
+    assert one.between().round(3).tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    # far from zero they are those of the first order: 2 of 3 parts, with errors of a hundredth
+    sure = Standings(np.arange(2), np.array([2.0, 1.0]), np.array([0.01, 0.01]), np.full((2, 0), np.nan))
+    part, error = sure.parts()
+    assert np.abs(sure.between()[0] - (part[0] + np.array([-1.96, 1.96]) * error[0])).max() < 3e-4
+    assert np.isnan(Standings(np.arange(2), np.ones(2), np.full(2, np.inf), np.full((2, 0), np.nan)).between()).all()
+
+
+def test_by_the_books_it_is_what_was_earned_or_is_held(valued: Path) -> None:
+    with reading(valued) as ledger:
+        held = [ledger.balance(f"client/{c}") for c in range(4)]
+    by_balance = [line.amount for line in invoice(valued, "99.50", "EUR", "balance").lines]
+    assert by_balance == split(9950, held)
+    earned = [max(0, units - 100_000_000) for units in held]
+    assert [line.amount for line in invoice(valued, "99.50", "EUR", "earned").lines] == split(9950, earned)
+    assert all(line.between is None for line in invoice(valued, "1", "EUR", "earned").lines)
+
+
+def test_the_smallest_coin_is_that_of_the_currency(valued: Path) -> None:
+    yen, dinars = invoice(valued, "1001", "JPY"), invoice(valued, "1.234", "KWD")
+    assert (yen.total, yen.money(yen.total)) == (1001, "1001")
+    assert (dinars.total, dinars.money(dinars.total)) == (1234, "1.234")
+    with pytest.raises(UserError, match="with 0 decimals of JPY"):
+        invoice(valued, "0.5", "JPY")
+
+
+@pytest.mark.parametrize("budget", ["0", "-3", "nan", "1e30", "12.345", "ten", "", "Infinity"])
+def test_what_is_no_budget_is_refused(valued: Path, budget: str) -> None:
+    with pytest.raises(UserError, match="--budget"):
+        invoice(valued, budget, "EUR")
+
+
+@pytest.mark.parametrize("currency", ["eur", "EURO", "", "ÄBC", "E1R"])
+def test_what_is_no_currency_is_refused(valued: Path, currency: str) -> None:
+    with pytest.raises(UserError, match="must be three capital letters"):
+        invoice(valued, "10", currency)
+
+
+def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: Path, tmp_path: Path) -> None:
+    plain = hanse.Experiment(data=DIGITS, model={"name": "logistic"}, mechanism="fedavg", run={"rounds": 1})
+    hanse.run(plain, out=tmp_path / "plain")
+    with pytest.raises(UserError, match="there is nothing to split by"):
+        invoice(tmp_path / "plain", "10", "EUR")
+    with pytest.raises(UserError, match="--by value: this run valued no updates"):
+        invoice(tmp_path / "plain", "10", "EUR", "value")
+    with pytest.raises(UserError, match="--by 'values': no such rule; did you mean 'value'"):
+        invoice(valued, "10", "EUR", "values")
+
+
+def test_books_that_do_not_hold_make_no_invoice(valued: Path, tmp_path: Path) -> None:
+    shutil.copytree(valued, tmp_path / "run")
+    log = tmp_path / "run" / "transactions.jsonl"
+    log.write_text(log.read_text().replace("100000000", "100000001", 1))
+    with pytest.raises(UserError, match="no invoice of a run whose books do not hold"):
+        invoice(tmp_path / "run", "10", "EUR", "balance")
+
+
+def test_a_value_that_was_changed_in_the_record_makes_no_invoice(valued: Path, tmp_path: Path) -> None:
+    shutil.copytree(valued, tmp_path / "run")
+    file = tmp_path / "run" / "clients.jsonl"
+    file.write_text(file.read_text().replace('"value": 0.', '"value": 1.', 1))
+    with pytest.raises(UserError, match="the book has the hash"):
+        invoice(tmp_path / "run", "10", "EUR")
+
+
+def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None:
+    given = ["invoice", str(valued), "--budget", "10000", "--currency", "EUR"]
+    files = ["--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html")]
+    done = CliRunner().invoke(app, [*given, *files])
+    assert done.exit_code == 0
+    assert "10000.00" in done.output
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    assert sum(Decimal(row["amount"]) for row in rows) == 10000
+    assert {row["currency"] for row in rows} == {"EUR"}
+    page = (tmp_path / "a.html").read_text()
+    assert all(row["amount"] in page for row in rows)
+    assert "<script" not in page
+
+
+def test_names_are_text_in_a_page_and_in_a_spreadsheet() -> None:
+    lines = (Line(0, "<b>=1</b>", 0.5, 1, None), Line(1, "=HYPERLINK(1)", 0.5, 1, (0, 2)))
+    made = Invoice("a run", "value", "EUR", 2, 2, lines, ())
+    assert "<b>" not in as_page(made)
+    assert [row[1] for row in csv.reader(io.StringIO(as_csv(made)))][1:] == ["<b>=1</b>", "'=HYPERLINK(1)"]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30).filter(any), st.integers(1, 10**15))
+def test_no_part_is_off_by_a_coin(weights: list[float], total: int) -> None:
+    parts = split(total, weights)
+    assert sum(parts) == total
+    exact = [Decimal(total) * Decimal(w) / sum(map(Decimal, weights)) for w in weights]
+    assert all(abs(part - due) < 1 for part, due in zip(parts, exact, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("totals", "sampling", "said"),
+    [
+        ([3.0, 2.0, 1.0], [0.01] * 3, "All 3 pairs of participants can be told apart with 95 % confidence."),
+        ([3.0, 2.0, 1.0], [np.inf] * 3, "How sure these parts are is not known"),
+        ([3.0, 3.0, 1.0], [0.01] * 3, "Of the 3 pairs of participants, 2 can be told apart"),
+    ],
+)
+def test_how_sure_the_order_is_is_said(totals: list[float], sampling: list[float], said: str) -> None:
+    sums = Standings(np.arange(3), np.array(totals), np.array(sampling), np.full((3, 0), np.nan))
+    assert sums.how_sure().startswith(said)
+
+
+def test_a_changed_record_is_said(valued: Path, tmp_path: Path) -> None:
+    shutil.copytree(valued, tmp_path / "run")
+    (tmp_path / "run" / "rounds" / "00001.npz").unlink()
+    said: Any = invoice(tmp_path / "run", "10", "EUR").said
+    assert any("00001.npz" in sentence for sentence in said)

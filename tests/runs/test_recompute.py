@@ -1,0 +1,377 @@
+"""A run with ``run.recomputable``: all comes out as recorded, and whatever an operator changed is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from forging import restamped
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.core.port import Ask, Reply, Request, Trained
+from hanse.data.committed import CommittedSet
+from hanse.data.samples import Samples
+from hanse.federation.codec import pack
+from hanse.ledger.run_ledger import wrong_in
+from hanse.rounds import round as rounds
+from hanse.runs.committed import Commitment, audit_folder, validation_file
+from hanse.runs.config import EngineSection
+from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file
+from hanse.runs.recompute import FLOOR, _floor, _here, recompute
+
+MARKET = {"partition": "cluster", "client_test": 0.25, "client_validation": 0.1, "validation": 0.0}
+ROLES = {"profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}}
+PLAYED: dict[str, dict[str, Any]] = {
+    "path": {"mechanism": {"name": "fedavg", "value": "path"}},
+    "greedyfed": {"mechanism": {"name": "greedyfed", "clients_per_round": 3}},
+    "pifl": {"mechanism": {"name": "pifl"}, "data": {"client_validation": 0.1}},
+    "ipfl": {"mechanism": {"name": "ipfl"}, "data": MARKET, "clients": ROLES},
+    "by_value": {"mechanism": {"name": "fedavg", "value": "path", "settle": "by_value"}},
+}
+
+
+def experiment(name: str, rounds: int = 3) -> hanse.Experiment:
+    sections = dict(PLAYED[name])
+    data = {"source": "digits", "clients": 5, **sections.pop("data", {})}
+    run = {"rounds": rounds, "recomputable": True}
+    return hanse.Experiment(data=data, model={"name": "logistic"}, train={"steps": 4}, run=run, **sections)
+
+
+def given(folder: Path) -> Path | None:
+    file = validation_file(folder)
+    return file if file.exists() else None
+
+
+@pytest.fixture(scope="module")
+def by_value(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recompute") / "run"
+    hanse.run(experiment("by_value"), out=folder)
+    return folder
+
+
+@pytest.fixture
+def copy(by_value: Path, tmp_path: Path) -> Path:
+    shutil.copytree(by_value, tmp_path / "run")
+    shutil.copytree(audit_folder(by_value), tmp_path / "run.audit")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_all_comes_out_as_recorded_to_the_bit(name: str, tmp_path: Path) -> None:
+    hanse.run(experiment(name), out=tmp_path / "run")
+    found = recompute(tmp_path / "run", given(tmp_path / "run"))
+    assert (found.unlike, found.notes, found.floor, found.deviation) == (None, [], 0.0, 0.0)
+    assert found.rounds == 3
+    assert (found.values > 0) == (name != "ipfl")
+    assert (found.transactions > 0) == (name in ("pifl", "ipfl", "by_value"))
+    assert wrong_in(tmp_path / "run") is None
+
+
+def test_a_run_that_was_resumed_and_made_longer_is_recomputed(tmp_path: Path) -> None:
+    hanse.run(experiment("path", rounds=1), out=tmp_path / "run")
+    hanse.resume(tmp_path / "run", rounds=3)
+    found = recompute(tmp_path / "run", given(tmp_path / "run"))
+    assert (found.unlike, found.rounds) == (None, 3)
+
+
+def test_a_run_whose_sizes_are_proved_cannot_be_made_longer(tmp_path: Path) -> None:
+    """Its last round was closed as the last one."""
+    sections = {"data": {"source": "digits", "clients": 4}, "sizes": {"proved": True, "leaves": 2}}
+    hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 1}, **sections), out=tmp_path / "run")
+    with pytest.raises(UserError, match="was settled as the last one"):
+        hanse.resume(tmp_path / "run", rounds=2)
+
+
+def test_a_finished_run_that_is_resumed_keeps_the_answers_of_its_last_settlement(tmp_path: Path) -> None:
+    hanse.run(experiment("pifl", rounds=2), out=tmp_path / "run")
+    hanse.resume(tmp_path / "run")
+    assert recompute(tmp_path / "run", given(tmp_path / "run")).unlike is None
+
+
+def test_the_option_changes_nothing_of_what_is_played(tmp_path: Path) -> None:
+    kept = hanse.run(experiment("by_value"), out=tmp_path / "kept")
+    sections = dict(PLAYED["by_value"])
+    plain = hanse.Experiment(
+        data={"source": "digits", "clients": 5},
+        model={"name": "logistic"},
+        train={"steps": 4},
+        run={"rounds": 3},
+        **sections,
+    )
+    assert kept.clients == hanse.run(plain).clients
+
+
+def flipped(file: Path, client: int) -> None:
+    """Change the lowest bit of a number in the update of a client, and nothing else."""
+    whole, data = Answers.read(file, {}), bytearray(file.read_bytes())
+    reply = next(whole.value(place) for place, c in enumerate(whole.clients) if c == client)
+    [row] = [result.row for result in reply.results if isinstance(result, Trained)]
+    data[data.index(row.numpy().tobytes()) + 40] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def test_one_changed_bit_of_one_update_is_named(copy: Path) -> None:
+    flipped(answers_file(copy, 1), client=3)
+    found = recompute(copy, given(copy))
+    assert found.unlike == "round 1: the update of client 3 has been changed: its numbers are not those of its hash"
+    assert CliRunner().invoke(app, ["audit", "recompute", str(copy), "--validation", str(given(copy))]).exit_code == 1
+
+
+def test_an_update_that_was_changed_with_its_hash_is_named(copy: Path, tmp_path: Path) -> None:
+    """Whoever also writes the hash anew contradicts the record, which the book has the hash of."""
+    file = answers_file(copy, 1)
+    whole = Answers.read(file, {})
+    reply = whole.value(2)
+    [trained] = [r for r in reply.results if isinstance(r, Trained)]
+    other = pack(replace(reply, results=(replace(trained, row=trained.row + 1),)))
+    headers = [*whole.headers[:2], other.header, *whole.headers[3:]]
+    file.write_bytes(replace(whole, headers=headers, arrays={**whole.arrays, **other.arrays}).packed())
+    found = recompute(copy, given(copy)).unlike
+    assert found == f"round 1: the update of client {reply.client} is not the one of which the record has the hash"
+
+
+def lying(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Any], Any]) -> None:
+    """Let the operator's server report other values than it finds."""
+    true = rounds._value
+
+    def value(setup: Any, now: Any) -> Any:
+        found = true(setup, now)
+        return found.knowing(values=lie(found.view.values)) if now.view.round == 1 else found
+
+    monkeypatch.setattr(rounds, "_value", value)
+
+
+def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record, books and receipts agree with the lie: nothing else can find it."""
+
+    def lie(values: Any) -> Any:
+        more = values.per_seat.copy()
+        more[2] += 0.01
+        return replace(values, per_seat=more)
+
+    with monkeypatch.context() as operator:
+        lying(operator, lie)
+        hanse.run(experiment("by_value"), out=tmp_path / "run")
+    assert wrong_in(tmp_path / "run") is None
+    assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
+    found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
+    assert found is not None
+    assert found.startswith("round 1: the value of client 2 is ")
+
+
+def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = rounds._settle_and_mix
+
+    def other(setup: Any, now: Any) -> Any:
+        settled, table = true(setup, now)
+        return settled, replace(table, rows=table.rows + 1e-3)
+
+    with monkeypatch.context() as operator:
+        operator.setattr(rounds, "_settle_and_mix", other)
+        hanse.run(experiment("path"), out=tmp_path / "run")
+    found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
+    assert found is not None
+    assert found.startswith("round 0: 'table_hash'[0] is ")
+
+
+def changed(file: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
+    with np.load(file) as arrays:
+        kept = {name: arrays[name] for name in arrays}
+    change(kept)
+    np.savez(file, **kept)
+    return file
+
+
+def test_another_validation_set_is_named(copy: Path) -> None:
+    file = validation_file(copy)
+    whole = file.read_bytes()
+
+    def wrong(change: Callable[[dict[str, np.ndarray]], None]) -> str | None:
+        file.write_bytes(whole)
+        return recompute(copy, changed(file, change)).unlike
+
+    def one(kept: dict[str, np.ndarray]) -> None:
+        kept["x"].reshape(len(kept["x"]), -1)[7, 3] += 1
+
+    def label(kept: dict[str, np.ndarray]) -> None:
+        kept["y"][4] += 1
+
+    def missing(kept: dict[str, np.ndarray]) -> None:
+        kept |= {name: kept[name][:-1] for name in ("x", "y", "salts")}
+
+    def reordered(kept: dict[str, np.ndarray]) -> None:
+        for name in ("x", "y", "salts"):
+            kept[name][[2, 5]] = kept[name][[5, 2]]
+
+    count = len(Commitment.read(copy).samples)
+    said = "is not the one that was committed to"
+    assert wrong(one) == f"{file}: sample 7 {said}"
+    assert wrong(label) == f"{file}: sample 4 {said}"
+    assert wrong(missing) == f"{file}: has {count - 1} samples; {count} were committed to"
+    assert wrong(reordered) == f"{file}: sample 2 {said}; it is that of place 5"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda kept: kept.pop("salts"), "has no array 'salts' of the right type"),
+        (lambda kept: kept.update(salts=kept["salts"][:, :8]), "its arrays do not belong together"),
+        (lambda kept: kept.update(erased=np.array([10**6]), kept=np.zeros((1, 32), np.uint8)), "erased: has a place"),
+    ],
+)
+def test_a_file_that_is_no_validation_set_is_refused(copy: Path, change: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        recompute(copy, changed(validation_file(copy), change))
+
+
+def test_no_validation_set_is_refused(copy: Path, tmp_path: Path) -> None:
+    assert recompute(copy).unlike is None  # that of the folder beside it
+    validation_file(copy).unlink()
+    with pytest.raises(UserError, match="is not there; the run committed to"):
+        recompute(copy)
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(UserError, match=r"was not played with run\.recomputable = true"):
+        recompute(tmp_path / "plain")
+
+
+def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
+    held = CommittedSet.read(validation_file(copy))
+    left = held.without([3]).without([1, 3])
+    left.write(validation_file(copy))
+    found = CommittedSet.read(validation_file(copy))
+    assert found.erased.tolist() == [1, 3]
+    assert found.wrong(Commitment.read(copy).samples) == ""
+    assert not found.samples.x[3].any()
+    assert not found.salts[3].any()
+    assert wrong_in(copy) is None  # and no proof of the book is touched
+    with pytest.raises(UserError, match=r"2 of .* samples were erased; the others are those that were committed to"):
+        recompute(copy, validation_file(copy))
+
+
+def test_a_salt_hides_a_sample() -> None:
+    """Two sets of the same samples have nothing in common that a guess could be held against."""
+    samples = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+    one, other = CommittedSet.of(samples), CommittedSet.of(samples)
+    assert len({*one.commitments, *other.commitments}) == 8
+
+
+def test_what_was_committed_to_cannot_be_changed_later(copy: Path) -> None:
+    config = copy / "config.toml"
+    config.write_text(config.read_text().replace("rate = 10.0", "rate = 11.0"))
+    assert recompute(copy, given(copy)).unlike == "config.toml is not the one that was committed to"
+    said = json.loads((copy / "committed.json").read_text())
+    (copy / "committed.json").write_text(json.dumps(said | {"clients": 6}))
+    assert recompute(copy, given(copy)).unlike == "committed.json is not what the first line of the log stands for"
+
+
+def test_an_array_that_was_changed_with_its_books_is_named(copy: Path) -> None:
+    changed(copy / "rounds" / "00001.npz", lambda kept: kept["value"].__setitem__(0, 1.0))
+    restamped(copy)
+    found = recompute(copy, given(copy)).unlike
+    assert found is not None
+    assert found.startswith("round 1: 'value'[0] is ")
+
+
+def test_on_another_processor_numbers_may_differ_by_the_noise_floor(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hanse.runs.recompute._instructions", lambda: "another")
+    found = recompute(copy, given(copy))
+    assert (found.unlike, found.floor) == (None, FLOOR)
+    assert found.notes == [f"instructions differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]
+
+
+def test_a_run_on_a_graphics_card_is_recomputed_without_one(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_card = experiment("path").model_copy(update={"engine": EngineSection(device="cuda", graphs=True)})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here, was = _here(on_card)
+    assert (here.engine.device, here.engine.graphs, was) == ("cpu", None, True)
+    notes: list[str] = []
+    said = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps(said | {"gpu": "a card"}))
+    assert _floor(copy, True, notes) == FLOOR
+    assert notes == [f"gpu differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]
+    assert _floor(copy, False, []) == 0
+
+
+def test_answers_that_were_not_asked_for_are_named() -> None:
+    reply = pack(Reply(1, ()))
+    kept = Answers((pack([]).header, reply.header), (-1, 1), (([1], 1),), {})
+    federation = Recorded(kept)
+    with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
+        federation.exchange(0, [Request(2, (Ask("bid"),))], None, None)
+    with pytest.raises(UnlikeError, match=r"clients \[1\] were asked, and should not have been"):
+        federation.used_up()
+    assert federation.exchange(0, [Request(1, (Ask("bid"),))], None, None) == [Reply(1, ())]
+    with pytest.raises(UnlikeError, match="asked once more"):
+        federation.exchange(0, [Request(1, (Ask("bid"),))], None, None)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"federation": {"late": "next"}}, "late updates are not kept"),
+        ({"sizes": {"proved": True}}, "audits of sizes cannot be played again"),
+        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "an auditor has no root set"),
+    ],
+)
+def test_what_cannot_be_recomputed_is_refused_before_round_0(
+    sections: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    given = {"data": {"source": "digits", "clients": 5}, "run": {"recomputable": True}, **sections}
+    with pytest.raises(UserError, match=said):
+        hanse.run(hanse.Experiment(mechanism="fedavg", **given), out=tmp_path / "run")
+
+
+def test_what_the_auditor_sees_lies_beside_the_run_and_only_its_owner_can_read_it(by_value: Path) -> None:
+    assert audit_folder(by_value).stat().st_mode & 0o077 == 0
+    assert not any("safetensors" in file.name for file in by_value.iterdir())
+    assert sorted(file.name for file in audit_folder(by_value).iterdir()) == [
+        *(f"0000{n}.safetensors" for n in range(4)),
+        "validation.npz",
+    ]
+
+
+def test_a_run_that_fails_in_its_first_round_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rounds, "_value", fails)
+    with pytest.raises(ZeroDivisionError):
+        hanse.run(experiment("path"), out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("header", ['"x"', "[3]", "null", '[{"$kind":"Reply","fields":{"client":0}}]', "{", "[[[]]]"])
+def test_answers_that_are_none_are_a_line_and_no_traceback(copy: Path, header: str) -> None:
+    """An operator that writes what it likes, hashes included."""
+    for place in (0, 1):
+        whole = Answers.read(answers_file(copy, 1), {})
+        file = answers_file(copy, 1)
+        kept = file.read_bytes()
+        headers = [header if i == place else one for i, one in enumerate(whole.headers)]
+        lied = replace(whole, headers=headers)
+        file.write_bytes(lied.packed())
+        changed(copy / "rounds" / "00001.npz", lambda arrays, lied=lied: arrays.update(lied.hashes()))
+        restamped(copy)
+        found = recompute(copy).unlike
+        assert found is not None
+        assert found.startswith("round 1: ")
+        file.write_bytes(kept)
+
+
+def test_it_needs_a_run_directory() -> None:
+    with pytest.raises(UserError, match=r"run\.recomputable: true: needs a run directory"):
+        hanse.run(experiment("path"))
