@@ -235,7 +235,7 @@ def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> N
         assert mine.sampling is not None
         assert (mine.drawn, mine.interval, mine.share_interval, mine.sure) == (None, None, None, False)
         page = render(statement(path, client))
-        assert "not tried. How much other validation samples would change it was not recorded" in page
+        assert "not tried or from noise. How much other validation samples would change it was not recorded" in page
         assert "95 % interval" not in page
         assert "did more harm than good" not in page
 
