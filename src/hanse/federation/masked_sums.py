@@ -36,6 +36,7 @@ from hanse.federation.secure_sums import (
     STEPS,
     SecureSums,
     mean_of,
+    to_train,
     too_few,
 )
 
@@ -173,7 +174,7 @@ class MaskedSums:
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
         """Return the replies; those that trained have their group's mean, or a reason why it was not opened."""
-        asked = {r.client: r for r in requests if any(isinstance(task, Train) for task in r.tasks)}
+        asked = to_train(requests)
         if not asked:
             return self.inner.exchange(round, requests, deadline_s, closing)
         work = _Round(self, round, asked, [r for r in requests if r.client not in asked], deadline_s)

@@ -115,7 +115,7 @@ class Secured:
     ) -> Sequence[Reply]:
         """Return the replies; those that trained have their group's mean, or a reason why it was not summed."""
         replies = self.inner.exchange(round, requests, deadline_s, closing)
-        asked = {r.client: r for r in requests if any(isinstance(task, Train) for task in r.tasks)}
+        asked = to_train(requests)
         came, out = dict[int, Summand](), dict[int, Reply]()
         for reply in replies:
             if reply.client not in asked:
@@ -142,6 +142,11 @@ class Secured:
         start = members[0].start
         mean = mean_of(torch.stack([in_words(one.trained, start) for one in members]).sum(0), start)
         return {c: one.showing(mean) for c, one in group.items()}
+
+
+def to_train(requests: Sequence[Request]) -> dict[int, Request]:
+    """Return the requests that ask a client to train, by client."""
+    return {r.client: r for r in requests if any(isinstance(task, Train) for task in r.tasks)}
 
 
 OTHER_STARTS = "the members of its group start from different models, whose updates are no sum"
