@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -64,17 +65,16 @@ def call(
     Raises:
         UserError: with a line for each unknown option and each wrong value.
     """
-    parameters = list(inspect.signature(make).parameters)[len(first) :]
-    # a dataclass may inherit fields from another module, whose names its own __init__ does not know
-    annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
-    hints = get_type_hints(annotated, include_extras=True)
+    declared = list(inspect.signature(make).parameters.values())[len(first) :]
+    parameters = [p.name for p in declared]
+    adapter = _kept_adapter if isinstance(make, Hashable) else _adapter
     lines: list[str] = []  # every mistake gets one, so that a user can mend them all at once
     checked: dict[str, Any] = {}
     for name, value in options.items():
         if name not in parameters:
             lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
             continue
-        wanted = TypeAdapter(hints.get(name, Any))
+        wanted = adapter(make, name)
         if value == "none" and _allows_none(wanted):  # TOML has no word of its own for it
             checked[name] = None
             continue
@@ -83,11 +83,10 @@ def call(
         except ValidationError as wrong:
             reasons = "; or ".join(dict.fromkeys(e["msg"].removeprefix("Value error, ") for e in wrong.errors()))
             lines.append(f"{where}.{name}: {value!r}: {reasons[0].lower()}{reasons[1:]}")
-    needed = [p for p in list(inspect.signature(make).parameters.values())[len(first) :] if p.default is p.empty]
     lines += [
         f"{where}.{p.name}: is required"
-        for p in needed
-        if p.name not in options and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        for p in declared
+        if p.default is p.empty and p.name not in options and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     if lines:
         raise UserError(*lines)
@@ -97,6 +96,16 @@ def call(
         raise UserError(
             *(f"{where}.{line}" if line.split(":")[0] in parameters else line for line in wrong.lines)
         ) from None
+
+
+def _adapter(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    """Return what checks the values of one parameter of a factory."""
+    # a dataclass may inherit fields from another module, whose names its own __init__ does not know
+    annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
+    return TypeAdapter(get_type_hints(annotated, include_extras=True).get(name, Any))
+
+
+_kept_adapter = lru_cache(maxsize=2048)(_adapter)  # sweeps and tables build the same parts thousands of times
 
 
 def _allows_none(wanted: TypeAdapter[Any]) -> bool:

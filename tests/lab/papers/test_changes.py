@@ -30,7 +30,7 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
     compared = 0
     for name in PAPERS[paper].tables:
         full = find_table(paper, name, "paper", recipe)
-        theirs = {(*c.place, v.name): v for c in full.cells for v in c.variants}
+        theirs = {(*c.place, v.name): settings(v) for c in full.cells for v in c.variants}
         for scale in SCALES:
             table = find_table(paper, name, scale, recipe)
             lines = changed(table, full)
@@ -40,11 +40,11 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
                     if (old := theirs.get((*cell.place, variant.name))) is None:
                         assert any(word in said for word in (*cell.place, variant.name) if word)
                         continue
-                    ours, its = settings(variant), settings(old)
-                    for key in ours.keys() | its.keys():
-                        if ours.get(key) != its.get(key):
+                    ours = settings(variant)
+                    for key in ours.keys() | old.keys():
+                        if ours.get(key) != old.get(key):
                             compared += 1
-                            new, was = (_text(v.get(key)) for v in (ours, its))
+                            new, was = (_text(v.get(key)) for v in (ours, old))
                             assert f"{key} {new} instead of {was}" in said
             here = {(*c.place, v.name) for c in table.cells for v in c.variants}
             assert theirs.keys() <= here or f"{len(theirs.keys() & here)} of {len(theirs)} cells and variants" in lines
