@@ -859,6 +859,11 @@ class Mechanism:
         """Return the part in each slot that is filled, in the order of a round."""
         return {slot: getattr(self, slot) for slot in SLOT_NAMES if getattr(self, slot) is not None}
 
+    def most_seats(self, clients: int) -> int:
+        """Return how many of ``clients`` are asked to train in a round, at most: all, where select names no number."""
+        asked = getattr(self.select, "clients_per_round", clients)
+        return min(asked, clients) if isinstance(asked, int) else clients
+
     def parts(self) -> dict[str, Part]:
         """Return the parts, each once, by the first slot that it stands in. That slot is also the key of its state."""
         found: dict[str, Part] = {}

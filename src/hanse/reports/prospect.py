@@ -197,8 +197,8 @@ def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[
 
 def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int) -> tuple[str, ...]:
     """Return sentences on what a client gives: how often it trains, what it sends, and how large that is."""
-    seats = getattr(mechanism.select, "clients_per_round", None)
-    asked = f"{seats} of {clients} clients are asked to train in a round" if seats and seats < clients else ""
+    seats = mechanism.most_seats(clients)
+    asked = f"{seats} of {clients} clients are asked to train in a round" if seats < clients else ""
     found = [f"{asked}."] if asked else []
     section = experiment.federation
     seen = "in a sum with those of others" if section.secure is not None else "in the clear"
@@ -211,7 +211,6 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
         if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
-            seats = min(getattr(mechanism.select, "clients_per_round", clients), clients)
             found.append(before(rule, row.numel(), seats, experiment.run.rounds))
     return tuple(found)
 

@@ -38,7 +38,7 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
         raise UserError("federation.private.noise: is required with unit 'sample' on a network")
     # whoever has the fewest samples draws the largest share of them in each step, and spends the most
     one = rule.release(1 if sizes is None else int(sizes[sizes > 0].min(initial=2**53)), recipe)
-    asked = min(getattr(experiment.mechanism.built.select, "clients_per_round", clients), clients)
+    asked = experiment.mechanism.built.most_seats(clients)
     return rule.settled(experiment.run.rounds, asked / max(1, clients), one)
 
 

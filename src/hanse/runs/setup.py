@@ -184,7 +184,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
     lines += [] if misfit else _no_slope(data, problem, mechanism)
-    seats = _seats(mechanism, data)
+    seats = mechanism.most_seats(data.num_clients)
     lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
     lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism, seats)]
     lines += [*_no_bonds(experiment), *_not_kept(experiment)]
@@ -252,11 +252,6 @@ def _settled(
     if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
         experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
     return experiment, data, another
-
-
-def _seats(mechanism: Mechanism, data: FederatedData) -> int:
-    """Return how many clients train in a round, at most."""
-    return min(getattr(mechanism.select, "clients_per_round", data.num_clients), data.num_clients)
 
 
 def _enough(experiment: Experiment, seats: int) -> int | None:
@@ -467,7 +462,7 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
 
 def _by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
     """Return what the mechanism's parts say against a run of this size: warnings, and lines for which it is refused."""
-    seats = _seats(mechanism, data)
+    seats = mechanism.most_seats(data.num_clients)
     size = Size(data.num_clients, seats, _enough(experiment, seats) or seats, experiment.run.rounds)
     said = unfit(mechanism, size)
     warnings = [line for line in said if line.startswith("warning: ")]
@@ -785,7 +780,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         blueprint.initial,
         recipe,
         pool.take(index[0][:4]),
-        seats=_seats(blueprint.mechanism, data),
+        seats=blueprint.mechanism.most_seats(data.num_clients),
         batch=min(size, int(data.sizes.max())),
         train=section.train,
         threads=section.threads,
