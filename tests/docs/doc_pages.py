@@ -40,7 +40,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
 OWN_MODELS = ("own-data.md", "own-model.md")  # pages whose models are no stacks of known layers
-LONG = (["hanse", "demo"], ["hanse", "reproduce"], ["hanse", "attack"], ["hanse", "report"])  # a report draws for seconds
+LONG = (
+    ["hanse", "demo"],
+    ["hanse", "reproduce"],
+    ["hanse", "attack"],
+    ["hanse", "report"],
+)  # a report draws for seconds
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
 FILE = re.compile(r"^# (?P<name>[\w.-]+\.(?:py|toml))(?P<more> \(goes on\))?$")

@@ -19,7 +19,7 @@ from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.reports.audit import audit_run
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
-from hanse.runs.setup import _enough
+from hanse.runs.refusals import enough_replies
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def test_keep_without_bad_updates_may_be_all() -> None:
 
 @pytest.mark.parametrize(("share", "seats", "want"), [(0.55, 20, 11), (0.07, 100, 7), (0.5, 5, 3), (1e-12, 5, 1)])
 def test_a_share_of_the_seats_is_not_rounded_up_by_what_floats_lose(share: float, seats: int, want: int) -> None:
-    assert _enough(experiment("samples", federation={"enough": share}), seats) == want
+    assert enough_replies(experiment("samples", federation={"enough": share}), seats) == want
 
 
 @pytest.mark.parametrize("enough", ["3", "0.5", True, 1.0, float("nan")])

@@ -43,7 +43,7 @@ from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.privacy import noised, private_of
-from hanse.runs.setup import loop_lacks
+from hanse.runs.refusals import loop_lacks
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 

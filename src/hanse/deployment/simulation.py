@@ -31,9 +31,9 @@ from hanse.federation.node import ClientData
 from hanse.federation.profiles import build_profiles
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
+from hanse.runs.refusals import refuse_on_a_network
 from hanse.runs.rundir import PARTICIPANTS, claim, clear
 from hanse.runs.setup import build as build_blueprint
-from hanse.runs.setup import refuse_on_a_network
 
 PATIENCE_S = 300.0  # seconds that Ray has to bring up the virtual nodes
 

@@ -5,13 +5,11 @@ that can be seen with the data at hand, so that a user gets one list and not one
 :func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
 :class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
-Most functions here look for one kind of mistake, and return a line for each one found (an error before round 0, or a
-warning). To refuse one more thing, add a function like these and call it in :func:`build`.
+What is refused, and what users are warned of, is in :mod:`hanse.runs.refusals`.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,15 +25,13 @@ from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
 from hanse.core.entry import TOKEN
-from hanse.core.part import Context, Mechanism, Size, in_slots
+from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
 from hanse.core.telling import MOST_CLIENTS, About, describe
-from hanse.data import FederatedData, Samples
+from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
-from hanse.data.dataset import Dataset
-from hanse.data.federated import RemoteData
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
@@ -44,36 +40,32 @@ from hanse.federation.privacy import InState, Privacy, Private
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.federation.registry import BEHAVIOURS
 from hanse.federation.secure_sums import Secured, SecureSums
-from hanse.learning.agreement import settle, why_unfit
+from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
-from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem
-from hanse.learning.loop import WITH_PENALTY, Loop, LoopEngine
+from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
-from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, unmet_needs
+from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.mechanisms.value import GroupPath
-from hanse.mechanisms.value import Path as PathValues
 from hanse.rounds.arrivals import Waiting
 from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.grants import Vesting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.rounds.sizes import ProvedSizes
+from hanse.runs import refusals
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.privacy import noised, private_loop, private_of, unfit_private
 from hanse.runs.run_record import load_run
-
-_COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
@@ -176,24 +168,22 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
             lines.extend(section + line for line in wrong.lines)
 
     device = tried(lambda: pick_device(experiment.engine.device), "engine.")
-    misfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
+    misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(
+        experiment, data, problem, device or torch.device("cpu")
+    )
     lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(misfit)))]
-    lines += [*_too_many(experiment.mechanism.table, data.num_clients), *misfit]
-    lines += _not_remembered(experiment, data, mechanism)
+    lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
-    lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
-    lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
-    lines += [] if misfit else _no_slope(data, problem, mechanism)
-    seats = mechanism.most_seats(data.num_clients)
-    lines += [*_too_few(experiment, seats), *_by_size(experiment, mechanism, data)[1]]
-    lines += [*_unfit_late(experiment, mechanism), *_unfit_sums(experiment, mechanism, seats)]
-    lines += [*_no_bonds(experiment), *_not_kept(experiment)]
+    lines += [] if loop is None else refusals.not_for_loops(experiment, mechanism, loop)
+    lines += refused_metrics(problem, data, _tested(experiment, data, False))
+    lines += [] if misfit else refusals.no_slope(data, problem, mechanism)
+    lines += refusals.misfits(experiment, data, problem, mechanism)
     secure, private = tried(lambda: _secure(experiment, mechanism)), tried(lambda: private_of(experiment, data.sizes))
     loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
-    waiting = tried(lambda: _waiting(experiment, seats))
+    waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
-    lines += _no_such_clients(acting, data.num_clients)
-    lines += unfit_private(experiment, problem, mechanism, acting, loop_lacks(mechanism, "plain"))
+    lines += refusals.no_such_clients(acting, data.num_clients)
+    lines += unfit_private(experiment, problem, mechanism, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -245,44 +235,13 @@ def _settled(
     """
     if data is None:
         spec, dataset = with_own(experiment.data, own.data)
-        _refuse_one_class(dataset)
+        refusals.refuse_one_class(dataset)
         experiment = experiment.model_copy(update={"data": spec})
         data = build_data(spec, dataset)
     experiment, another = _modelled(experiment, data, own.model)
     if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
         experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
     return experiment, data, another
-
-
-def _enough(experiment: Experiment, seats: int) -> int | None:
-    """Return how many sound replies end a round's training; None: all are waited for. A share is of the seats,
-    rounded up.
-    """
-    given = experiment.federation.enough
-    return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
-
-
-def _too_few(experiment: Experiment, seats: int) -> list[str]:
-    """Return a line for numbers of replies that a round cannot have, or with which it would end before it may count."""
-    least, enough, given = experiment.federation.min_replies, _enough(experiment, seats), experiment.federation.enough
-    lines = [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
-    if enough is not None and enough > seats:
-        lines.append(f"federation.enough: {given}: more than the {seats} seats of a round")
-    if enough is not None and enough < least:
-        share = f" ({enough} of {seats} seats)" if isinstance(given, float) else ""
-        lines.append(f"federation.enough: {given}{share}: must be at least federation.min_replies, {least}")
-    return lines
-
-
-def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a line for each thing that does not go with ``late = "next"``."""
-    if experiment.federation.late == "drop":
-        return []
-    lines = [f"federation.late: 'next': {line}" for line in refuse_late(mechanism)]
-    if experiment.train.recipe.remembers:
-        name = next(iter(experiment.train.recipe.remembered))
-        lines.append(f"federation.late: 'next': train.{name} goes by each client's last training, which may be late")
-    return [f"{line}: must be 'drop'" for line in lines]
 
 
 def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
@@ -292,35 +251,6 @@ def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
     """
     given, regroup = experiment.federation.secure, isinstance(mechanism.value, GroupPath)
     return None if given is None else call(SecureSums, {"regroup": regroup, **given}, "federation.secure")
-
-
-def _unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line for each thing that does not go with sums of groups in the place of single updates."""
-    section = experiment.federation
-    if section.secure is None:
-        return []
-    lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
-    if isinstance(group := section.secure.get("group", 3), int) and group > seats:
-        lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
-    if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
-        lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
-    lines += [
-        f"federation.{key}: {given!r}: not with federation.secure: {why}"
-        for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
-            ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
-            ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
-            ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
-            ("replay", section.replay, section.replay is not None, "the order of single updates is not known"),
-        )
-        if wrong
-    ]
-    if experiment.sizes.proved:
-        lines.append("sizes.proved: true: not with federation.secure, whose sums are weighted by the sizes said")
-    if experiment.train.recipe.remembers:
-        name = next(iter(experiment.train.recipe.remembered))
-        lines.append(f"train.{name}: goes by each client's own last training, and not with federation.secure")
-    return lines
 
 
 def _waiting(experiment: Experiment, seats: int) -> Waiting:
@@ -341,31 +271,7 @@ def _waiting(experiment: Experiment, seats: int) -> Waiting:
             raise UserError(
                 f"federation.late: 'drop': round {late[0]} of {section.replay} mixed a late update: must be 'next'"
             )
-    return Waiting(_enough(experiment, seats), section.late, section.max_staleness, order)
-
-
-def _at_once(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
-    """Return a warning if rounds are to end early in a simulation where all replies come at once."""
-    section = experiment.federation
-    early = section.enough is not None or section.late == "next"
-    timed = any(type(b).takes is not Behaviour.takes for b in behaviours) or section.replay is not None
-    if not early or timed or section.engine != "local":
-        return []
-    key = "enough" if section.enough is not None else "late"
-    return [
-        f"warning: federation.{key}: {getattr(section, key)!r}: in a simulation all replies come at once; a behaviour "
-        "such as 'speed' makes clients take time"
-    ]
-
-
-def _no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int) -> list[str]:
-    """Return a line for each client that a behaviour names and that does not exist."""
-    return [
-        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {num_clients - 1}"
-        for name, behaviour in behaviours.items()
-        for c in getattr(behaviour, "clients", ())
-        if isinstance(c, int) and not 0 <= c < num_clients
-    ]
+    return Waiting(refusals.enough_replies(experiment, seats), section.late, section.max_staleness, order)
 
 
 def build_model(
@@ -460,170 +366,6 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return found
 
 
-def _by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
-    """Return what the mechanism's parts say against a run of this size: warnings, and lines for which it is refused."""
-    seats = mechanism.most_seats(data.num_clients)
-    size = Size(data.num_clients, seats, _enough(experiment, seats) or seats, experiment.run.rounds)
-    said = unfit(mechanism, size)
-    warnings = [line for line in said if line.startswith("warning: ")]
-    return warnings, [line for line in said if line not in warnings]
-
-
-def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
-    """Return a line if more clients a round are asked for than there are clients.
-
-    A mechanism's default number of clients a round is not refused: it becomes smaller by itself.
-    """
-    select = table.get("select")
-    asked = {
-        "mechanism": table.get("clients_per_round"),
-        "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
-    }
-    many = {f"{where}.clients_per_round": m for where, m in asked.items()}
-    return [
-        f"{name}: {m}: more than the {num_clients} clients that there are"
-        for name, m in many.items()
-        if isinstance(m, int) and m > num_clients
-    ]
-
-
-def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line if values are asked for in a utility that the server's validation set does not have."""
-    utility, samples = getattr(mechanism.value, "utility", None), data.server_validation
-    if not isinstance(utility, str) or samples is None or not len(samples):
-        return []
-    try:
-        metric_of(problem, samples, utility)
-    except UserError as wrong:
-        told = (line.removeprefix("utility is ").removeprefix("utility: ") for line in wrong.lines)
-        return [f"mechanism.value.utility: {line}" for line in told]
-    return []
-
-
-def _no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line if values follow a gradient that the model does not have."""
-    samples = data.server_validation
-    if not isinstance(mechanism.value, PathValues) or samples is None or not len(samples):
-        return []
-    why = why_no_slope(problem, samples)
-    told = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
-    return [] if why is None else [told]
-
-
-def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
-    """Return a line for each training setting that depends on clients' earlier rounds and cannot be met here."""
-    recipe, lines = experiment.train.recipe, []
-    if recipe.remembers and (experiment.federation.engine != "local" or isinstance(data, RemoteData)):
-        changed = [f"{name} = '{getattr(recipe, name)}'" for name in recipe.remembered]
-        lines.append(f"train.{changed[0]}: is for clients of this process, not on a network")
-    shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
-    if recipe.statistics == "own" and (len(shared) != 1 or shared[0].count != 1):
-        lines.append("train.statistics: 'own': needs a mechanism with one shared model, such as 'fedavg'")
-    if recipe.order == "by_class" and (data.num_classes is None or is_text(data.pool([0])[0])):
-        lines.append("train.order: 'by_class': needs samples with a class each; must be 'shuffled'")
-    return lines
-
-
-def _not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> list[str]:
-    """Return a line for each thing that is asked of training and that the user's own ``loop`` does not do."""
-    lines, given = [], experiment.sections()["train"]["loop"]
-    if (why := loop_lacks(mechanism, "penalty" if loop.takes_penalty else "plain")) is not None:
-        lines.append(f"train.loop: '{given}': {why}")
-    if experiment.train.order != "shuffled":
-        lines.append(f"train.order: '{experiment.train.order}': a training loop of one's own has its own order")
-    if experiment.data.augment is not None:
-        lines.append(f"data.augment: '{experiment.data.augment}': a training loop of one's own changes images itself")
-    return lines
-
-
-def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
-    """Return what a mechanism asks of training that a loop of the user's own does not do; None: it does everything.
-
-    Args:
-        mechanism: the mechanism.
-        loop: "plain"; "penalty" if the loop takes the pulls and tilts of seats; None: hanse's own training.
-    """
-    train = mechanism.train
-    name = type(train).__name__
-    if loop is not None and method_of(train, "sends") is not None:
-        return f"does not add the loss that mechanism.train {name} adds to each batch; take hanse's own training"
-    if loop == "plain" and "penalty" in in_slots(train.needs, ["train"]):
-        return f"takes no penalty, and mechanism.train {name} pulls or tilts what clients train; must be {WITH_PENALTY}"
-    return None
-
-
-def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
-    """Return a line if the model gives one answer a sample, and the samples (texts) ask for one at each position."""
-    name, tested = experiment.model.name, data.server_test or data.server_validation
-    samples = data.pool([0])[0] if tested is None else tested
-    if name not in ("logistic", "mlp") or not is_text(samples):
-        return []
-    return [
-        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source.name}' asks for "
-        "one at each position: must be 'lstm', 'lora' or an import path"
-    ]
-
-
-def _unfit(experiment: Experiment, data: FederatedData, problem: Problem, device: torch.device) -> list[str]:
-    """Return a line if the model cannot take the samples, or its outputs are not what their labels need."""
-    few = _some(data)
-    reason = why_unfit(problem, few, data.num_classes, device) if len(few) else None
-    where = f"model.name: {experiment.model.name!r}"
-    if experiment.model.name == OBJECT:
-        where = f"model: {(experiment.model.model_extra or {}).get('object')}"
-    return [] if reason is None else [f"{where}: the model {reason}"]
-
-
-def _refuse_one_class(dataset: Dataset | None) -> None:
-    """Raise UserError for data of the user's own whose labels are all the same: there is nothing to learn."""
-    if dataset is None or dataset.num_classes is None or not len(dataset.train):
-        return
-    labels = torch.cat([dataset.train.y, dataset.test.y]) if len(dataset.test) else dataset.train.y
-    if int(labels.min()) == int(labels.max()):
-        raise UserError(
-            f"data: {dataset.name}: all {len(labels)} labels are of one class, so that there is nothing to learn: is "
-            "data.source.target the right column?"
-        )
-
-
-_ONE = 1e-4  # how far the sum of probabilities may be from 1
-
-
-def _probabilities(experiment: Experiment, problem: Problem, data: FederatedData) -> list[str]:
-    """Return a warning if a model of the user's own returns probabilities where its loss expects logits."""
-    name = experiment.model.name
-    if not (name == OBJECT or ":" in name) or problem.objective is not None or problem.regression:
-        return []
-    few = _some(data)
-    module = copy.deepcopy(problem.module).cpu().eval()
-    try:
-        with torch.no_grad():
-            outputs = module(few.x)
-    except Exception:  # whether it can be used at all was looked at before
-        return []
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
-        return []
-    if float((outputs.sum(dim=1) - 1).abs().max()) <= _ONE:
-        why = "each row sums to 1"
-    elif float(outputs.max()) <= 1 and isinstance([*module.modules()][-1], nn.Sigmoid):
-        why = "its last layer is a sigmoid"
-    else:
-        return []
-    return [
-        f"warning: the model returns probabilities ({why}), and cross-entropy expects logits: it learns "
-        "slowly and its loss is wrong; leave out that last step"
-    ]
-
-
-def _some(data: FederatedData) -> Samples:
-    """Return a few samples that this process can see, to try a model on: the server's, or else the largest client's."""
-    tested = data.server_validation or data.server_test
-    if not tested:
-        pool, [index] = data.pool([int(data.sizes.argmax())])
-        tested = pool.take(index[:_COMPARED])
-    return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED], tested.inputs)
-
-
 def _given(
     experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
 ) -> frozenset[str]:
@@ -667,9 +409,9 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
     """
     asked, experiment = blueprint.asked, blueprint.experiment
     if federation is not None:
-        refuse_on_a_network(experiment, blueprint.mechanism)
+        refusals.refuse_on_a_network(experiment, blueprint.mechanism)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
-    compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
+    compared = (blueprint.initial, refusals.few_samples(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
     blueprint = replace(blueprint, problem=problem)
     section = experiment.engine.model_copy(
@@ -689,84 +431,16 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *asked.mechanism.notes,
         *choice.why,
         *differs,
-        *_by_size(experiment, mechanism, blueprint.data)[0],
+        *refusals.by_size(experiment, mechanism, blueprint.data)[0],
         *missing_metrics(problem, blueprint.data, _tested(experiment, blueprint.data, False)),
-        *_not_held(mechanism),
-        *_probabilities(experiment, problem, blueprint.data),
-        *_never_asked(experiment, mechanism),
+        *refusals.not_held(mechanism),
+        *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
+        *refusals.never_asked(experiment, mechanism),
         *who_judges(asked.mechanism.built, mechanism),
-        *_not_by_steps(mechanism, blueprint.loop),
-        *([] if federation is not None else _at_once(experiment, blueprint.behaviours)),
+        *refusals.not_by_steps(mechanism, blueprint.loop),
+        *([] if federation is not None else refusals.warn_at_once(experiment, blueprint.behaviours)),
     ]
     return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
-
-
-def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError with a line for everything in the experiment that only clients of this process can do."""
-    data, lines = experiment.data, list[str]()
-    if experiment.federation.replay is not None:
-        lines.append("federation.replay: on a network updates come when they come; leave it out")
-    if experiment.federation.late == "next":
-        if experiment.federation.refuse is not None:
-            lines.append(
-                "federation.late: 'next': federation.refuse sees no late updates on a network; allowed: 'drop'"
-            )
-        own = [block.name for block in mechanism.train.blocks() if block.private]
-        if own:
-            lines.append(
-                f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
-                "move in the round in which they were trained; allowed: 'drop'"
-            )
-    if experiment.federation.secure is not None and experiment.federation.half_precision:
-        lines.append(
-            "federation.half_precision: true: not with federation.secure: members sign the model that was sent"
-        )
-    if experiment.sizes.proved and not experiment.sizes.auditors:
-        lines.append("sizes.auditors: []: on a network somebody must look at the samples: name a public key")
-    if experiment.eval.model == "trained":
-        lines.append("eval.model: 'trained': on a network clients test what they hold; allowed: 'deployed'")
-    if data.client_test_from == "classes":
-        lines.append(
-            "data.client_test_from: 'classes': on a network clients' test samples count alike; allowed: 'own', 'server'"
-        )
-    if data.augment is not None:
-        lines.append(f"data.augment: '{data.augment}': on a network samples are trained on as they are; leave it out")
-    if lines:
-        raise UserError(*(f"{line}, or take federation.engine = 'local'" for line in lines))
-
-
-def _not_held(mechanism: Mechanism) -> list[str]:
-    """Return a warning if clients train rows to hold them, and the deploy part hands out other rows."""
-    made = {block.name for block in mechanism.train.blocks() if block.held}
-    if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
-        return []
-    part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
-    return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
-
-
-def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if a weigh part is named that only averages, where every client trains a row of its own."""
-    if "weigh" not in experiment.mechanism.table or mechanism.weigh.fills:
-        return []
-    if "groups" in in_slots(mechanism.train.gives, ["train"]):
-        return []
-    part, train = type(mechanism.weigh).__name__, type(mechanism.train).__name__
-    return [f"warning: mechanism.weigh: {part} is never asked: with {train} every client trains a row of its own"]
-
-
-def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning for each part whose formula takes the number of steps as SGD's, as the user's own loop may step
-    otherwise.
-    """
-    wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
-    return [
-        f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
-        f"another optimiser, a schedule or clipping {wrong[slot]}"
-        for slot, part in mechanism.slots().items()
-        if loop is not None
-        and slot in wrong
-        and any("sgd" in in_slots(one.needs, [slot]) for one in rules(part))  # fedadam of fednova needs it, too
-    ]
 
 
 def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
@@ -865,33 +539,6 @@ def _vesting(experiment: Experiment) -> Vesting | None:
     """Return what gives grants in parts; None: they are given at once."""
     parts = experiment.clients.vests
     return None if parts == 1 else Vesting(round(experiment.clients.grant * TOKEN), parts)
-
-
-def _not_kept(experiment: Experiment) -> list[str]:
-    """Return a line for everything in the experiment that keeps a run from being recomputed."""
-    if not experiment.run.recomputable:
-        return []
-    lines = []
-    if experiment.federation.enough is not None or experiment.federation.late == "next":
-        lines.append("run.recomputable: true: late updates are not kept; leave out federation.late and enough")
-    if experiment.federation.secure is not None:
-        lines.append("run.recomputable: true: of secure sums nobody can value an update; leave out federation.secure")
-    if experiment.data.root:
-        lines.append("run.recomputable: true: an auditor has no root set; leave out data.root")
-    if experiment.sizes.proved:
-        lines.append("run.recomputable: true: audits of sizes cannot be played again; leave out sizes.proved")
-    return lines
-
-
-def _no_bonds(experiment: Experiment) -> list[str]:
-    """Return a line for a bond that nobody can pay, and for what has no effect."""
-    said, grant = experiment.sizes, experiment.clients.grant / experiment.clients.vests - experiment.ledger.floor
-    if not said.proved:
-        changed = [name for name, value in said if value != type(said).model_fields[name].get_default()]
-        return [f"sizes.{name}: {getattr(said, name)!r}: of no effect without sizes.proved = true" for name in changed]
-    if said.bond > grant:
-        return [f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"]
-    return []
 
 
 def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.ndarray:
