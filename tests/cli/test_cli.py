@@ -41,7 +41,8 @@ TIMES = ("time/", "memory/")
 
 def hanse(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in this process: importing torch takes longer than most of what is tested here."""
-    words, code = ["hanse", *map(str, args)], 0
+    words: list[str] = ["hanse", *map(str, args)]
+    code: Any = 0
     with (
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(io.StringIO()) as out,
@@ -52,9 +53,8 @@ def hanse(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         try:
             entry.main()
         except SystemExit as ended:
-            assert ended.code is None or isinstance(ended.code, int)
-            code = ended.code or 0
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+            code = ended.code
+    return subprocess.CompletedProcess(words, int(code or 0), out.getvalue(), err.getvalue())
 
 
 def process(*args: str | Path, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
