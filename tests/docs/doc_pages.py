@@ -4,8 +4,8 @@ A page is a session: one folder, one Python namespace, blocks in their order.
 
 * ``python`` runs. If its first line is ``# name.py`` it is written to that file, too (``# name.py (goes on)``: added).
 * ``toml`` is checked as an experiment; a fragment without a mechanism is completed. ``# name.toml`` writes the file.
-* ``bash`` lines that begin with ``hanse`` go through the command line (``demo``, ``reproduce``, ``attack`` and ``report``
-  only in the slow tests); any other command must be marked.
+* ``bash`` lines that begin with ``hanse`` go through the command line (``demo``, ``reproduce``, ``attack`` and
+  ``report`` only in the slow tests); any other command must be marked.
 * ``text`` with ``output="above"`` is what the block above it prints.
 * ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long, ``needs="library"``
   one that runs where that library is installed.
@@ -40,12 +40,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
 OWN_MODELS = ("own-data.md", "own-model.md")  # pages whose models are no stacks of known layers
-LONG = (
-    ["hanse", "demo"],
-    ["hanse", "reproduce"],
-    ["hanse", "attack"],
-    ["hanse", "report"],
-)  # a report draws for seconds
+LONG = [["hanse", command] for command in ("attack", "demo", "report", "reproduce")]  # a report draws for seconds
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
 FILE = re.compile(r"^# (?P<name>[\w.-]+\.(?:py|toml))(?P<more> \(goes on\))?$")
