@@ -153,8 +153,9 @@ REASONS = {
     "account (federation.private) keeps",
 }
 
-# what only a training loop of the user's own, or a plain app, may lack: :mod:`hanse.mechanisms.demands` looks at these
-OF_TRAINING = frozenset({"penalty", "sgd"})
+# what only some training loops, apps or models lack: :mod:`hanse.mechanisms.demands` looks at the first two, and
+# :func:`hanse.runs.refusals.no_slope` at the third
+CHECKED_APART = frozenset({"penalty", "sgd", "slope"})
 
 
 def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
@@ -438,7 +439,7 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
         given: the needs that the experiment meets, such as "validation" or "clients" (see ``REASONS``).
     """
     slots = mechanism.slots()
-    there = (given | OF_TRAINING).union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
+    there = (given | CHECKED_APART).union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
     found = [
         Unmet(slot, type(part).__name__, _missing(need, slots))
         for slot, part in slots.items()

@@ -589,7 +589,7 @@ class FirstOrder(ValuePart):
             the origin of the parameters.
     """
 
-    needs = VALIDATION
+    needs = VALIDATION | {"slope"}
     gives = GIVES
     normalised: bool = True
 
@@ -834,7 +834,7 @@ class Path(ValuePart):
         utility: "loss".
     """
 
-    needs = VALIDATION
+    needs = VALIDATION | {"slope"}
     gives = GIVES | {"parted"}
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     novel: bool = False
@@ -946,7 +946,7 @@ class GroupPath(ValuePart):
         ((4,), 1)
     """
 
-    needs = VALIDATION | {"secure"}
+    needs = VALIDATION | {"secure", "slope"}
     gives = GIVES | {"sums"}
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     prior: Annotated[float, Field(ge=1e-6, le=1e6)] = group_sums.PRIOR

@@ -29,8 +29,6 @@ from hanse.learning.loop import WITH_PENALTY, Loop
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.registry import refuse_late, refuse_sums, rules, unfit
-from hanse.mechanisms.value import GroupPath
-from hanse.mechanisms.value import Path as PathValues
 from hanse.runs.config import Experiment
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -87,6 +85,11 @@ def unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     return [f"{line}: must be 'drop'" for line in lines]
 
 
+def by_groups(mechanism: Mechanism) -> bool:
+    """Say whether members' values are told from sums of groups, which then have to change from round to round."""
+    return mechanism.value is not None and "secure" in in_slots(mechanism.value.needs, ["value"])
+
+
 def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
     """Return a line for each thing that does not go with sums of groups in the place of single updates."""
     section = experiment.federation
@@ -95,7 +98,7 @@ def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list
     lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
     if isinstance(group := section.secure.get("group", 3), int) and group > seats:
         lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
-    if section.secure.get("regroup") is False and isinstance(mechanism.value, GroupPath):
+    if section.secure.get("regroup") is False and by_groups(mechanism):
         lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
@@ -182,11 +185,11 @@ def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> l
 
 def no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
     """Return a line if values follow a gradient that the model does not have."""
-    samples = data.server_validation
-    if not isinstance(mechanism.value, PathValues) or samples is None or not len(samples):
+    value, samples = mechanism.value, data.server_validation
+    if value is None or "slope" not in in_slots(value.needs, ["value"]) or samples is None or not len(samples):
         return []
-    why = why_no_slope(problem, samples)
-    told = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
+    why, name = why_no_slope(problem, samples), type(value).__name__
+    told = f"mechanism.value: {name} needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
     return [] if why is None else [told]
 
 

@@ -54,7 +54,6 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, unmet_needs
-from hanse.mechanisms.value import GroupPath
 from hanse.rounds.arrivals import Waiting
 from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.grants import Vesting
@@ -249,7 +248,7 @@ def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
 
     Groups stay the same unless members' values need others: sums of groups that change tell a member's mean update.
     """
-    given, regroup = experiment.federation.secure, isinstance(mechanism.value, GroupPath)
+    given, regroup = experiment.federation.secure, refusals.by_groups(mechanism)
     return None if given is None else call(SecureSums, {"regroup": regroup, **given}, "federation.secure")
 
 
