@@ -190,6 +190,7 @@ def _tell(
     if as_json:
         said = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
         said |= {"markets": replayed.markets, "auctions": replayed.auctions, "by_value": replayed.by_value}
+        said |= {"beyond": replayed.beyond}
         print(json.dumps({**said, "witnessed": None if newest is None else newest.round}, indent=1))
     elif verdict.ok:
         counts = [
@@ -203,6 +204,8 @@ def _tell(
         print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
         if apart:  # it is made of them, and may be away
             print(f"But {apart}", file=sys.stderr)
+        if replayed.beyond:
+            print(replayed.beyond)
         if replayed.foreign and verdict.postings:
             print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
     elif replayed.lost:

@@ -236,8 +236,8 @@ class _Replay:
             number = int(line["round"])
             if number != state.round:
                 raise UnlikeError(f"round {state.round}: has no line in {METRICS}")
-            if self._through is not None and number >= self._through:
-                self.found.notes.append(f"rounds from {number} on are not whole in the book, and were not played again")
+            if number >= self._through:
+                self.found.notes.append(f"rounds from {number} on are not in the book, and were not played again")
                 return
             there = posted.pop(number, [])
             if "failed" in line:
