@@ -343,10 +343,10 @@ RECEIPT = receipt()
         (receipt(round=5, other=1, count=21), ""),  # rounds that posted nothing but their closes
         (receipt(round=4, book="c"), "is of another book, 'c'; that of round 3 was of 'b'"),
         (receipt(round=4, count=19), "says 19 transactions; that of round 3 said 20"),
-        (receipt(round=4, other=1), "has another head for 20 transactions than that of round 3"),
-        (receipt(count=21), "differs from that of round 3, which was the last of its round"),
-        (receipt(round=2, count=21), "differs from that of round 3"),
-        (receipt(balance=6), "has another head for 20 transactions than that of round 3"),
+        (receipt(round=4, other=1), "the book 'b' has two heads: 20 transactions in round 3 with "),
+        (receipt(count=21), "the book 'b' has two heads: 20 transactions in round 3 with "),
+        (receipt(round=2, count=21), "the book 'b' has two heads: 20 transactions in round 3 with "),
+        (receipt(balance=6), "the book 'b' has two heads: 20 transactions in round 3 with "),
     ],
 )
 def test_receipts_that_contradict_those_that_are_kept(tmp_path: Path, told: Receipt, said: str) -> None:

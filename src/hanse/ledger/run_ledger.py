@@ -216,7 +216,7 @@ def verify_run(
     for name, until in due_lines.items() if verdict.ok else ():
         for line in json_lines(folder / name, ("round",), until=until):
             if line["round"] not in written:
-                return replace(verdict, wrong=f"round {line['round']}: {name} has it, and the book has no close of it")
+                return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
     return verdict
 
 
