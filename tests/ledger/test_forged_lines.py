@@ -438,6 +438,28 @@ def test_a_head_of_zeros_in_the_metrics_is_found(run: Path, round: int) -> None:
 # ---- files of rounds
 
 
+@pytest.mark.parametrize("at", [-1, 9])
+def test_a_seat_that_comes_late_is_found(run: Path, at: int) -> None:
+    """Lines of a round are hashed where they stand; one behind a later round's would be read by reports alone."""
+    file = run / "clients.jsonl"
+    lines = file.read_text().splitlines()
+    before = json.loads(lines[at])["round"]
+    assert before > 0
+    lines[at] += f"\n{lines[0]}"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(hanse.UserError, match=f"round 0 comes after round {before}"):
+        wrong_of(run)
+
+
+def test_two_lines_of_one_round_are_found(run: Path) -> None:
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    lines.insert(1, json.dumps(json.loads(lines[1]) | {"train/loss": 0.0}))
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(hanse.UserError, match="metrics.jsonl: is damaged: round 1 has 2 lines"):
+        wrong_of(run)
+
+
 def lost(run: Path) -> None:
     (run / "rounds" / "00002.npz").unlink()
 

@@ -91,8 +91,8 @@ class Receipt:
     """
 
     statement: str
-    index: int
-    of: int
+    index: _Count
+    of: _Count
     path: str
     record: str
     proof: str

@@ -154,6 +154,5 @@ class Head:
         return Head(form[1], int(form[2]), root, int(form[4]), tuple(form[5].splitlines(keepends=True)))
 
 
-_NOTE = re.compile(
-    rf"{ORIGIN}([^\n]+)\n(0|[1-9][0-9]{{0,18}})\n([^\n]{{44}})\nround (0|[1-9][0-9]{{0,18}})\n\n((?:{DASH}[^\s+]+ [^\s]+\n)*)"
-)
+_COUNT = "(0|[1-9][0-9]{0,18})"
+_NOTE = re.compile(rf"{ORIGIN}([^\n]+)\n{_COUNT}\n([^\n]{{44}})\nround {_COUNT}\n\n((?:{DASH}[^\s+]+ [^\s]+\n)*)")

@@ -168,11 +168,11 @@ def latest_claim(folder: Path) -> Claim | None:
                 if length > NOTES:
                     continue
                 notes = _NOTES.read(json.loads(file.read(length))["__metadata__"]["notes"])
+            head = root_of([bytes.fromhex(peak) for peak in notes["book"]["peaks"]]).hex()
         except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
             continue
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
-        head = root_of([bytes.fromhex(peak) for peak in book["peaks"]]).hex()
         lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
         return Claim(notes["round"], book["count"], head, pending, lines, finished)
     return None
