@@ -56,6 +56,8 @@ def test_names_of_accounts() -> None:
         "client/-1",
         "client/01",
         "client/1.0",
+        "client/" + "9" * 19,  # no receipt could name it
+        "escrow/" + "9" * 5000,
         "pool/",
         "pool/ a",
         "pool/a  b",

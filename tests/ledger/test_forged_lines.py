@@ -343,10 +343,10 @@ RECEIPT = receipt()
         (receipt(round=5, other=1, count=21), ""),  # rounds that posted nothing but their closes
         (receipt(round=4, book="c"), "is of another book, 'c'; that of round 3 was of 'b'"),
         (receipt(round=4, count=19), "says 19 transactions; that of round 3 said 20"),
-        (receipt(round=4, other=1), "has another head for 20 transactions than that of round 3"),
-        (receipt(count=21), "differs from that of round 3, which was the last of its round"),
-        (receipt(round=2, count=21), "differs from that of round 3"),
-        (receipt(balance=6), "has another head for 20 transactions than that of round 3"),
+        (receipt(round=4, other=1), "the book 'b' has two heads: 20 transactions in round 3 with "),
+        (receipt(count=21), "the book 'b' has two heads: 20 transactions in round 3 with "),
+        (receipt(round=2, count=21), "the book 'b' has two heads: 20 transactions in round 3 with "),
+        (receipt(balance=6), "the book 'b' has two heads: 20 transactions in round 3 with "),
     ],
 )
 def test_receipts_that_contradict_those_that_are_kept(tmp_path: Path, told: Receipt, said: str) -> None:
@@ -436,6 +436,28 @@ def test_a_head_of_zeros_in_the_metrics_is_found(run: Path, round: int) -> None:
 
 
 # ---- files of rounds
+
+
+@pytest.mark.parametrize("at", [-1, 9])
+def test_a_seat_that_comes_late_is_found(run: Path, at: int) -> None:
+    """Lines of a round are hashed where they stand; one behind a later round's would be read by reports alone."""
+    file = run / "clients.jsonl"
+    lines = file.read_text().splitlines()
+    before = json.loads(lines[at])["round"]
+    assert before > 0
+    lines[at] += f"\n{lines[0]}"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(hanse.UserError, match=f"round 0 comes after round {before}"):
+        wrong_of(run)
+
+
+def test_two_lines_of_one_round_are_found(run: Path) -> None:
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    lines.insert(1, json.dumps(json.loads(lines[1]) | {"train/loss": 0.0}))
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(hanse.UserError, match="metrics.jsonl: is damaged: round 1 has 2 lines"):
+        wrong_of(run)
 
 
 def lost(run: Path) -> None:

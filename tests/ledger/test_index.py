@@ -68,6 +68,7 @@ EDITS = {
     "memo": ("UPDATE transactions SET memo = 'x' WHERE number = 3", "transaction 3 (round 0, step 'grant/2')"),
     "round": ("UPDATE transactions SET round = 1 WHERE number = 3", "transaction 3 (round 0"),
     "number": ("UPDATE transactions SET number = -3 WHERE number = 3", "transaction 1 (round 0"),
+    "floor": ("UPDATE books SET floor = -7", "the floor is 0 units, and -7 by the index"),
     "balance": ("UPDATE accounts SET balance = balance + 1 WHERE name = 'client/2'", "account 'client/2': holds "),
     "name": ("UPDATE accounts SET name = 'client/9' WHERE name = 'client/2'", "transaction 3 (round 0"),
     "an account more": (

@@ -15,14 +15,14 @@ from ledger_cases import closed, history, line_of, pay, play
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
-from hanse.base.merkle import Tree
+from hanse.base.merkle import Tree, as_text
 from hanse.cli import app
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, Transaction, client, escrow
-from hanse.ledger.closing import NOTHING, Facts, shortened, statements
+from hanse.ledger.closing import NOTHING, Facts, closing_line, shortened, statements
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import load_key, public_of
-from hanse.ledger.receipts import Receipt, read_receipts, write_receipts
+from hanse.ledger.receipts import Receipt, read_receipts, split_view, write_receipts
 from hanse.ledger.store import Ledger
 
 TOLD = closed(history(7, 4, seed=6))
@@ -105,7 +105,7 @@ def test_an_issuer_goes_on_where_the_log_had_ended(tmp_path: Path) -> None:
     assert found == told_by(tmp_path / "whole again")
 
 
-@pytest.mark.parametrize("clients", [1, 2, 40, 1000])
+@pytest.mark.parametrize("clients", [1, 2, 40, 4096])
 def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> None:
     """With 2^20 - 1 lines before the close, the worst that a million can be, and a thousand postings."""
     peaks = tuple(bytes([n]) * 32 for n in range(20))
@@ -284,10 +284,87 @@ def mutated(draw: random.Random, receipt: Receipt) -> bytes:
     fields = asdict(receipt)
     name = draw.choice(sorted(fields))
     if isinstance(fields[name], int):  # nothing of what it says: both must agree, whatever they say
-        return json.dumps(fields | {name: fields[name] + draw.choice([-1, 1, 2, 64])}).encode()
+        return written(fields | {name: fields[name] + draw.choice([-1, 1, 2, 64])})
     at = draw.randrange(max(1, len(fields[name])))
     fields[name] = fields[name][:at] + draw.choice("A0b+/=\n ") + fields[name][at + 1 :]
-    return json.dumps(fields).encode()
+    return written(fields)
+
+
+def written(fields: object) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+SAID = '{"round":0,"client":1,"balance":5,"escrow":0,"postings":[]}'
+
+
+def signed_anyway(tmp_path: Path, *statements: str) -> list[Receipt]:
+    """Receipts with proofs and signatures, of whatever an operator says."""
+    ledger = Ledger.open(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", book="run", key=KEY)
+    tree, record = Tree([one.encode() for one in statements]), as_text(bytes(32))
+    ledger.post(0, [closing_line(bytes(32), tree.root())])
+    head = ledger.signed_head()
+    assert head is not None
+    paths = [as_text(*tree.inclusion(i)) for i in range(len(tree))]
+    return [Receipt(s, i, len(tree), paths[i], record, "", head.note()) for i, s in enumerate(statements)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda line: line[:-1] + b',"balance":9}',  # a field too much
+        lambda line: b'{"statement":"x",' + line[1:],  # one that comes twice: the last counts here, the first elsewhere
+        lambda line: b" " + line,
+        lambda line: line.replace(b'"index":0', b'"index":0.0'),
+        lambda line: line.replace(b'"index":0', b'"index":false'),
+        lambda line: line.replace(b'"of":1', b'"of":NaN'),
+        lambda line: line.replace(b'"of":1', b'"of":' + b"1" * 3000),
+        lambda line: line.replace(b'"of"', b'"\\ud800":1,"of"'),
+        lambda line: line.replace(b"\\n1\\n", "\\n\u0661\\n".encode()),  # an Arabic 1
+        lambda line: line[:-2] + line[line.index("\u2014".encode()) :],  # two signatures
+    ],
+)
+def test_a_receipt_is_written_in_one_way(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    [true] = signed_anyway(tmp_path, SAID)
+    verify, line = verifier(), true.as_json().encode()
+    assert agrees(verify, line)
+    changed = change(line)
+    assert changed != line
+    with pytest.raises(ValueError):  # noqa: PT011 (many reasons)
+        Receipt.read(changed)
+    assert agrees(verify, changed) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"balance":5', '"balance":7,"balance":5'),
+        ('"balance":5', '"balance":5.0'),
+        ('"balance":5', '"balance":' + "9" * 20),
+        ('"client":1', '"client":-1'),
+        ('"escrow"', ' "escrow"'),
+        ("[]", '[],"note":"and you owe 9"'),
+        ("[]", '[],"value":1'),
+        ("[]", '[],"value":null'),
+    ],
+)
+def test_a_statement_is_written_in_one_way(tmp_path: Path, old: str, new: str) -> None:
+    """Also if the operator has signed another."""
+    [odd] = signed_anyway(tmp_path, SAID.replace(old, new))
+    with pytest.raises(ValueError):  # noqa: PT011 (many reasons)
+        Receipt.read(odd.as_json().encode())
+    assert agrees(verifier(), odd.as_json().encode()) is None
+
+
+def test_two_statements_for_one_client_under_one_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    mine, other = signed_anyway(tmp_path, SAID, SAID.replace('"balance":5', '"balance":50'))
+    assert mine.wrong("run", public_of(KEY)) is other.wrong("run", public_of(KEY)) is None
+    assert split_view([mine, replace(other, statement=SAID.replace('"client":1', '"client":2'))]) == ""
+    (tmp_path / "operator.pub").write_text(public_of(KEY).hex())
+    for name, one in (("a", mine), ("b", other)):
+        (tmp_path / name).write_text(one.as_json() + "\n")
+    code, said = command(tmp_path / "a", tmp_path / "b", "--operator", tmp_path / "operator.pub")
+    assert (code, "client 1 was told two things of round 0: " in said) == (1, True)
 
 
 def command(*args: object) -> tuple[int, str]:
@@ -335,7 +412,7 @@ def test_two_books_that_one_operator_has_shown(tmp_path: Path, monkeypatch: pyte
     assert "The heads are not signed" in command(mine)[1]
     code, said = command(mine, theirs)
     assert code == 1
-    assert "the operator has shown more than one book: client 2 was told of round 3 that" in said
+    assert "the operator has shown more than one book: client 1 and client 2 were told of two: the book 'run'" in said
 
 
 def test_keys_are_read(tmp_path: Path) -> None:

@@ -178,8 +178,9 @@ def test_reading_only(file: Path) -> None:
             assert reader.balance(client(9)) == 100 * TOKEN
     with pytest.raises(DamagedError, match="is of the book 'run', not of 'other'"):
         Ledger.open(file, book="other", read_only=True).head()
-    with pytest.raises(UserError, match="must be a line of text"):
-        Ledger.open(file, book="")
+    for name in ("", "a\nb", "x" * 101):
+        with pytest.raises(UserError, match="must be a line of text"):
+            Ledger.open(file, book=name)
     with pytest.raises(FileNotFoundError):
         Ledger.open(file.parent / "no" / "book.jsonl")
 

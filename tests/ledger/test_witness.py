@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from forging import receipt
 from ledger_cases import closed, history, play
 
 from hanse.base.errors import UserError
 from hanse.core.entry import Transaction
 from hanse.ledger.note import cosigned_at, public_of
+from hanse.ledger.receipts import write_receipts
 from hanse.ledger.record import Head
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import (
@@ -85,7 +87,7 @@ def another_of_the_same_size(tmp_path: Path) -> tuple[Prover, str]:
         (n, [t if i else Transaction(t.step, t.kind, t.postings, "x") for i, t in enumerate(new[:-1])])
         for n, new in TOLD
     ]
-    return book(tmp_path / "same.jsonl", 5, closed(forged)), "is shown with two heads of "
+    return book(tmp_path / "same.jsonl", 5, closed(forged)), "has two heads: "
 
 
 def another_that_is_longer(tmp_path: Path) -> tuple[Prover, str]:
@@ -109,6 +111,57 @@ def test_another_book_raises_the_alarm(tmp_path: Path, other) -> None:  # type: 
     assert heads[0] == seen
     go_on = book(tmp_path / "more.jsonl", 6)  # what goes on from what was seen is still cosigned
     see(witness, go_on, seen.count)
+
+
+@pytest.mark.parametrize(("more", "round"), [(0, 9), (1, 4), (1, 3)])
+def test_a_round_has_one_head_and_rounds_do_not_go_back(tmp_path: Path, more: int, round: int) -> None:
+    """The log is the same or goes on, as the proof shows, and the operator has signed another round."""
+    witness, true = Witness(tmp_path / "home"), book(tmp_path / "true.jsonl", 5)
+    see(witness, true, 0)
+    longer = book(tmp_path / "longer.jsonl", 5 + more)
+    seen, head = true.head(), longer.head()
+    assert seen is not None
+    assert head is not None
+    other = replace(head, round=round).signed(KEY)
+    with pytest.raises(SplitViewError, match="has two heads"):
+        witness.see(other.note(), seen.count, longer.proof(seen.count), PUBLIC, now=0)
+    with pytest.raises(SplitViewError, match="has two heads"):
+        witness.compare(other)
+
+
+def test_a_witness_that_has_lost_its_heads_still_has_its_receipts(tmp_path: Path) -> None:
+    home, true = tmp_path / "home", book(tmp_path / "true.jsonl", 5)
+    witness = Witness(home)
+    see(witness, true, 0)
+    head = true.head()
+    assert head is not None
+    told = replace(receipt(book=head.book), head=head.note())
+    write_receipts(home / "run" / "client-1" / "receipts", [told])
+    for file in (home / "heads").iterdir():
+        file.unlink()
+    with pytest.raises(SplitViewError, match="was rolled back"):
+        see(witness, book(tmp_path / "back.jsonl", 3), 0)
+    later = book(tmp_path / "later.jsonl", 6)
+    with pytest.raises(UnprovenError, match=f"goes on from that of {head.count}"):
+        see(witness, later, 0)
+    see(witness, true, 0)
+    see(witness, later, head.count)
+    [kept] = (home / "heads").iterdir()
+    assert len(kept.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("damage", [b"garbage\n", b"[]\n", b"{}\n", b'{"head": 3}\n', b"\xff\xfe\n"])
+def test_damaged_heads_are_one_line(tmp_path: Path, damage: bytes) -> None:
+    witness, true = Witness(tmp_path / "home"), book(tmp_path / "true.jsonl", 5)
+    see(witness, true, 0)
+    head = true.head()
+    assert head is not None
+    [kept] = (tmp_path / "home" / "heads").iterdir()
+    with kept.open("ab") as file:
+        file.write(damage)
+    for asked in (lambda: see(witness, true, head.count), lambda: witness.compare(head)):
+        with pytest.raises(UserError, match="line 2 is damaged"):
+            asked()
 
 
 def test_what_is_no_head_of_the_operator_is_refused_without_alarm(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forging import history_of, rewritten
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
+from hanse.core.entry import MINT, Transaction
 from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
@@ -169,6 +171,33 @@ def test_no_part_is_off_by_a_coin(weights: list[float], total: int) -> None:
 def test_how_sure_the_order_is_is_said(totals: list[float], sampling: list[float], said: str) -> None:
     sums = Standings(np.arange(3), np.array(totals), np.array(sampling), np.full((3, 0), np.nan))
     assert sums.how_sure().startswith(said)
+
+
+@pytest.mark.parametrize(
+    "budget", ["9e999999", "1.0000000000000000000000000000001", "1_000", "\uff11\uff10", " 10 ", "0.001"]
+)
+def test_a_budget_is_taken_as_it_is_written_or_refused(valued: Path, budget: str) -> None:
+    """Python reads more as a decimal number, rounds what is long, and raises another error where it overflows."""
+    with pytest.raises(UserError, match="--budget"):
+        invoice(valued, budget, "EUR")
+
+
+@pytest.mark.parametrize("receiver", ["pool/x", "client/77", "client/999999999999999999"])
+def test_a_grant_to_nobody_makes_no_invoice(valued: Path, tmp_path: Path, receiver: str) -> None:
+    """Every hash of these books is right."""
+    shutil.copytree(valued, tmp_path / "run")
+    forged = Transaction("grant/x", "grant", ((MINT, -5), (receiver, 5)))
+    rewritten(tmp_path / "run", [*history_of(tmp_path / "run"), (2, forged)])
+    for by in ("earned", "balance", "value"):
+        with pytest.raises(UserError, match="'grant/x': is not a grant of"):
+            invoice(tmp_path / "run", "10", "EUR", by)
+
+
+def test_a_run_without_a_book_says_so(tmp_path: Path) -> None:
+    hanse.run(
+        hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1}), out=tmp_path
+    )
+    assert any("has no book" in sentence for sentence in invoice(tmp_path, "10", "EUR").said)
 
 
 def test_a_changed_record_is_said(valued: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forging import restamped
+from forging import history_of, restamped, rewritten
 from typer.testing import CliRunner
 
 import hanse
@@ -23,11 +23,14 @@ from hanse.data.committed import CommittedSet
 from hanse.data.samples import Samples
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
+from hanse.reports.contributions import lost_files
+from hanse.reports.invoice import invoice
 from hanse.rounds import round as rounds
 from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import EngineSection
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file
 from hanse.runs.recompute import FLOOR, _floor, _here, recompute
+from hanse.runs.run_record import load_run
 
 MARKET = {"partition": "cluster", "client_test": 0.25, "client_validation": 0.1, "validation": 0.0}
 ROLES = {"profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}}
@@ -215,10 +218,10 @@ def test_another_validation_set_is_named(copy: Path) -> None:
 
     count = len(Commitment.read(copy).samples)
     said = "is not the one that was committed to"
-    assert wrong(one) == f"{file}: sample 7 {said}"
-    assert wrong(label) == f"{file}: sample 4 {said}"
+    assert wrong(one) == f"{file}: sample 8 of {count} {said}"
+    assert wrong(label) == f"{file}: sample 5 of {count} {said}"
     assert wrong(missing) == f"{file}: has {count - 1} samples; {count} were committed to"
-    assert wrong(reordered) == f"{file}: sample 2 {said}; it is that of place 5"
+    assert wrong(reordered) == f"{file}: sample 3 of {count} {said}; it is number 6"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +229,7 @@ def test_another_validation_set_is_named(copy: Path) -> None:
     [
         (lambda kept: kept.pop("salts"), "has no array 'salts' of the right type"),
         (lambda kept: kept.update(salts=kept["salts"][:, :8]), "its arrays do not belong together"),
+        (lambda kept: kept.update({n: kept[n][:0] for n in ("x", "y", "salts")}), "its arrays do not belong together"),
         (lambda kept: kept.update(erased=np.array([10**6]), kept=np.zeros((1, 32), np.uint8)), "erased: has a place"),
     ],
 )
@@ -280,6 +284,85 @@ def test_an_array_that_was_changed_with_its_books_is_named(copy: Path) -> None:
     found = recompute(copy, given(copy)).unlike
     assert found is not None
     assert found.startswith("round 1: 'value'[0] is ")
+
+
+def edited(folder: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change a line file, and write the books anew."""
+    lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    change(lines)
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rewritten(folder, history_of(folder))
+
+
+def test_a_forged_round_is_named_whatever_checkpoint_is_there(copy: Path) -> None:
+    """What is played again goes by the book; an operator who takes the last checkpoints away hides no round."""
+    early = copy / "checkpoints" / "00001.safetensors"
+    kept = early.read_bytes()
+    edited(copy, "clients.jsonl", lambda lines: lines[-1].update(value=9.0))
+    for file in (copy / "checkpoints").iterdir():
+        file.unlink()
+    for checkpoint in (b"", kept):
+        early.write_bytes(checkpoint)
+        found = recompute(copy, given(copy)).unlike
+        assert found is not None
+        assert found.startswith("round 2: the value of client 4 is ")
+
+
+def test_rounds_that_are_not_in_the_book_are_said(tmp_path: Path) -> None:
+    """As behind the last checkpoint of a run that was killed; nothing else tells such rounds from made-up ones."""
+    run = tmp_path / "run"
+    hanse.run(experiment("path", rounds=2), out=run)
+    assert load_run(run).beyond == ""
+    for name in ("metrics.jsonl", "clients.jsonl"):
+        lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        more = [line | {"round": 2} for line in lines if line["round"] == 1]
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in [*lines, *more]))
+    shutil.copy(run / "rounds" / "00001.npz", run / "rounds" / "00002.npz")
+    said = "Round 2 is not in the book: nothing proves what the records say of it."
+    found = recompute(run, given(run))
+    assert (found.unlike, found.rounds) == (None, 2)
+    assert found.notes == ["rounds from 2 on are not in the book, and were not played again"]
+    assert lost_files(load_run(run)) == [said]
+    with pytest.raises(UserError, match=said):
+        invoice(run, "10", "EUR")
+    result = CliRunner().invoke(app, ["ledger", "verify", str(run)])
+    assert (result.exit_code, said in result.output) == (0, True)
+
+
+def test_what_no_round_makes_is_named(copy: Path) -> None:
+    changed(copy / "rounds" / "00001.npz", lambda kept: kept.update(value_error=np.zeros(5)))
+    restamped(copy)
+    assert (
+        recompute(copy, given(copy)).unlike == "round 1: 'value_error' was recorded, and the round makes no such array"
+    )
+
+
+def test_a_figure_that_no_round_makes_is_named(copy: Path) -> None:
+    edited(copy, "metrics.jsonl", lambda lines: lines[1].update({"value/rank": 0.9}))
+    said = "round 1: value/rank was recorded, and the round makes no such figure"
+    assert recompute(copy, given(copy)).unlike == said
+
+
+def test_a_round_that_is_said_to_have_failed_pays_and_values_nobody(copy: Path) -> None:
+    edited(copy, "metrics.jsonl", lambda lines: lines[2].update(failed="a part raised"))
+    said = "round 2: failed when it was played, and "
+    assert recompute(copy, given(copy)).unlike == f"{said}the ledger has a payment of it"
+    rewritten(copy, [(r, t) for r, t in history_of(copy) if r != 2])
+    assert recompute(copy, given(copy)).unlike == f"{said}clients.jsonl has an update of it"
+
+
+def test_another_byte_order_is_the_same_set_and_odd_notes_on_the_machine_are_no_traceback(copy: Path) -> None:
+    changed(validation_file(copy), lambda kept: kept.update(x=kept["x"].astype(">f4")))
+    assert recompute(copy, given(copy)).unlike is None
+    (copy / "environment.json").write_text('{"packages": [], "processor": 1}')
+    assert recompute(copy, given(copy)).floor == FLOOR
+
+
+@pytest.mark.parametrize("places", [[-1], [0, 99]])
+def test_what_is_not_there_cannot_be_erased(places: list[int]) -> None:
+    held = CommittedSet.of(Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)))
+    with pytest.raises(UserError, match="must be from 0 to 3"):
+        held.without(places)
 
 
 def test_on_another_processor_numbers_may_differ_by_the_noise_floor(

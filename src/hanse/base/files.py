@@ -11,18 +11,20 @@ folders that only their user can enter.
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import tomllib
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TypeGuard
+from typing import IO, Any, BinaryIO, TextIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,6 +215,12 @@ def json_lines(
             yield line
 
 
+def cut_torn(file: IO[bytes]) -> None:
+    """Take away what a crash left of the last line of a file that is open for reading and writing."""
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
+
+
 def is_count(value: object, key: str) -> TypeGuard[int]:
     """Say whether a line's value can be a number of a round or, for the ``key`` "client", of a client.
 
@@ -348,6 +356,23 @@ def write_whole(
     """Write ``data`` (a text is encoded as UTF-8) into a file, with the options and errors of :func:`whole_file`."""
     with whole_file(path, durable=durable, private=private, replace=replace) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def write_csv(out: TextIO, rows: Iterable[Sequence[object]]) -> None:
+    """Write rows as CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front.
+
+    Args:
+        out: a text file to write into.
+        rows: the header first.
+    """
+    writer = csv.writer(out, lineterminator="\n")
+    for row in rows:
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell for cell in row])
+
+
+def _is_formula(text: str) -> bool:
+    """Say whether a spreadsheet would take a text for a formula."""
+    return text.lstrip()[:1] in ("=", "+", "-", "@") and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text) is None
 
 
 def private_folder(path: Path) -> Path:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 from rich.table import Table as RichTable
 
+from hanse.base import files
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
@@ -63,7 +64,8 @@ def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) 
     if as_json:
         print(json.dumps(held, indent=1))
     elif as_csv:
-        _csv(["account", "units", "tokens"], [[name, units, tokens(units)] for name, units in held.items()])
+        header = ["account", "units", "tokens"]
+        files.write_csv(sys.stdout, [header, *([name, units, tokens(units)] for name, units in held.items())])
     else:
         rows = [[name, tokens(units)] for name, units in held.items()]
         _table(*_with_names(["account", "tokens"], rows, folder))
@@ -190,6 +192,7 @@ def _tell(
     if as_json:
         said = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
         said |= {"markets": replayed.markets, "auctions": replayed.auctions, "by_value": replayed.by_value}
+        said |= {"beyond": replayed.beyond}
         print(json.dumps({**said, "witnessed": None if newest is None else newest.round}, indent=1))
     elif verdict.ok:
         counts = [
@@ -203,6 +206,8 @@ def _tell(
         print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
         if apart:  # it is made of them, and may be away
             print(f"But {apart}", file=sys.stderr)
+        if replayed.beyond:
+            print(replayed.beyond)
         if replayed.foreign and verdict.postings:
             print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
     elif replayed.lost:
@@ -340,12 +345,3 @@ def _points_aligned(amounts: list[str]) -> list[str]:
     parts = [amount.partition(".") for amount in amounts]
     before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
     return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]
-
-
-def _csv(header: list[str], rows: list[list[str | int]]) -> None:
-    """Print rows as CSV."""
-    import csv
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)

@@ -62,7 +62,7 @@ def pool(name: str) -> str:
 
 
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
-_ACCOUNT = re.compile(r"mint|(client|escrow)/(0|[1-9][0-9]*)|pool/\S+( \S+)*")
+_ACCOUNT = re.compile(r"mint|(client|escrow)/(0|[1-9][0-9]{0,17})|pool/\S+( \S+)*")
 
 
 def is_account(name: object) -> bool:

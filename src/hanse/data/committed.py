@@ -71,7 +71,16 @@ class CommittedSet:
         return Tree(self.commitments).root()
 
     def without(self, places: Collection[int]) -> CommittedSet:
-        """Return the set in which these samples and their salts are erased: what stays are their commitments."""
+        """Return the set in which these samples and their salts are erased: what stays are their commitments.
+
+        Args:
+            places: of the samples, counted from 0.
+
+        Raises:
+            UserError: there is no such sample.
+        """
+        if odd := [place for place in places if not 0 <= place < len(self.samples)]:
+            raise UserError(f"places: {odd[0]}: must be from 0 to {len(self.samples) - 1}")
         gone = np.array(sorted({*self.erased.tolist(), *places}), np.int64)
         before = self.commitments
         kept = np.frombuffer(b"".join(before[i] for i in gone.tolist()), np.uint8).reshape(-1, SALT)
@@ -86,8 +95,8 @@ class CommittedSet:
             return f"has {len(mine)} samples; {len(commitments)} were committed to"
         for place, (found, due) in enumerate(zip(mine, commitments, strict=True)):
             if found != due:
-                there = f"; it is that of place {commitments.index(found)}" if found in commitments else ""
-                return f"sample {place} is not the one that was committed to{there}"
+                there = f"; it is number {commitments.index(found) + 1}" if found in commitments else ""
+                return f"sample {place + 1} of {len(mine)} is not the one that was committed to{there}"
         return ""
 
     def write(self, file: Path) -> None:
@@ -112,9 +121,10 @@ class CommittedSet:
         odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]
         if odd:
             raise UserError(f"{file}: has no array '{odd[0]}' of the right type; it must have {', '.join(_KINDS)}")
-        x, y, salts, erased, kept = (np.atleast_1d(arrays[name]) for name in _KINDS)
+        whole = (np.atleast_1d(arrays[name]) for name in _KINDS)
+        x, y, salts, erased, kept = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in whole)
         n, k = len(x), len(erased)
-        if len(y) != n or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
+        if n == 0 or len(y) != n or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
             raise UserError(
                 f"{file}: its arrays do not belong together: {n} samples, {len(y)} labels, {len(salts)} salts"
             )

@@ -69,7 +69,7 @@ from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
-from hanse.ledger.receipts import Receipt, book_of, contradiction, write_receipts
+from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
 
 # the question after training in which a market lets a client see how good its update is
 BEST = "own model"
@@ -456,7 +456,7 @@ class Node:
         # a run by another name may not tell another story of the same book
         books, home = {receipt.book for receipt in told}, self.folder.parent.parent
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
-        same = [path for path in others if book_of(path) in books]
+        same = [path for path in others if (kept := newest(path)) is not None and kept.book in books]
         said = (f"that of round {r.round} {r.wrong(r.book, operator)}" for r in told if r.wrong(r.book, operator))
         against = (contradiction(path, told) for path in (file, *same))
         if why := next(filter(None, (*said, *against)), ""):

@@ -148,7 +148,7 @@ class Records:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._at = folder, {METRICS: 0, SEATS: 0}
+        self._folder, self._at, self._last = folder, {METRICS: 0, SEATS: 0}, {METRICS: -1, SEATS: -1}
 
     def of(self, round: int) -> Facts:
         """Return the facts of a round; rounds are asked for in order. One without a line has :data:`NOTHING`.
@@ -157,7 +157,9 @@ class Records:
             UserError: a line is damaged.
         """
         metrics = self._lines(METRICS, round)
-        return Facts.of(metrics[-1] if metrics else {}, self._lines(SEATS, round))
+        if len(metrics) > 1:
+            raise UserError(f"{self._folder / METRICS}: is damaged: round {round} has {len(metrics)} lines")
+        return Facts.of(metrics[0] if metrics else {}, self._lines(SEATS, round))
 
     def _lines(self, name: str, round: int) -> list[dict[str, Any]]:
         """Return a file's lines of a round, and stay behind them."""
@@ -167,8 +169,11 @@ class Records:
                 lines.seek(self._at[name])
                 while (line := lines.readline(LONGEST)).endswith(b"\n"):
                     fields = json.loads(line)
+                    if fields["round"] < self._last[name]:
+                        raise ValueError(f"round {fields['round']} comes after round {self._last[name]}")
                     if fields["round"] > round:
                         break
+                    self._last[name] = fields["round"]
                     self._at[name] += len(line)
                     if fields["round"] == round:
                         found.append(fields)

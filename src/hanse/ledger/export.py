@@ -6,11 +6,12 @@ log itself.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from datetime import date, timedelta
+from itertools import chain
 from typing import TextIO
 
+from hanse.base import files
 from hanse.core.entry import MINT, leaf, tokens
 from hanse.ledger.record import Record
 from hanse.ledger.store import Ledger
@@ -39,12 +40,13 @@ def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
         records: which transactions, such as ``ledger.history()``.
         out: a text file to write into.
     """
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["number", "round", "step", "kind", "account", "units", "tokens", "memo"])
-    for record in records:
-        t = record.transaction
-        for account, units in t.postings:
-            writer.writerow([record.number, record.round, t.step, t.kind, account, units, tokens(units), t.memo])
+    rows = (
+        [r.number, r.round, r.transaction.step, r.transaction.kind, name, units, tokens(units), r.transaction.memo]
+        for r in records
+        for name, units in r.transaction.postings
+    )
+    header = ["number", "round", "step", "kind", "account", "units", "tokens", "memo"]
+    files.write_csv(out, chain([header], rows))
 
 
 def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:

@@ -286,9 +286,12 @@ def _write(connection: Connection, book: int, records: Sequence[Record]) -> None
 
 def _difference(connection: Connection, ledger: Ledger) -> str:
     """Return the first thing in which the index of a book differs from the log, or ""."""
-    book = connection.execute(select(books.c.id).where(books.c.name == ledger.book)).scalar()
-    if book is None:
+    found_book = connection.execute(select(books.c.id, books.c.floor).where(books.c.name == ledger.book)).first()
+    if found_book is None:
         return ""
+    book, floor = found_book
+    if floor != ledger.floor:
+        return f"the floor is {ledger.floor} units, and {floor!a} by the index"
     held: dict[str, int] = {}
     number, theirs = 0, _indexed(connection, int(book))
     for record in ledger.history():

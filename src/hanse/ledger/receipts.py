@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -26,6 +27,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
+from hanse.base.files import cut_torn
 from hanse.base.merkle import hashes_of, root_from
 from hanse.core.declared import Declared
 from hanse.core.entry import Transaction, client, escrow, leaf
@@ -89,8 +91,8 @@ class Receipt:
     """
 
     statement: str
-    index: int
-    of: int
+    index: _Count
+    of: _Count
     path: str
     record: str
     proof: str
@@ -106,13 +108,20 @@ class Receipt:
         if len(line) > LONGEST:
             raise ValueError(f"{len(line)} bytes: a receipt has at most {LONGEST}")
         found = _RECEIPT.read(line.decode())
-        _ = found.said, found.note
+        if found.as_json().encode() != line.rstrip(b"\n"):
+            raise ValueError("is not written as a receipt is: other programs may read it otherwise")
+        if len(found.note.signatures) > 1:
+            raise ValueError("its head has more than one signature")
+        _ = found.said
         return found
 
     @cached_property
     def said(self) -> Statement:
-        """What the statement says."""
-        return _STATEMENT.read(self.statement)
+        """What the statement says. Raises ValueError if it is none, or not written as a statement is."""
+        said = _STATEMENT.read(self.statement)
+        if json.dumps(said, separators=(",", ":")) != self.statement:
+            raise ValueError("its statement is not written as a statement is: other programs may read it otherwise")
+        return said
 
     @cached_property
     def note(self) -> Head:
@@ -222,18 +231,9 @@ def write_receipts(folder: Path, receipts: Iterable[Receipt]) -> None:
         path = folder / f"client-{number}.jsonl"
         there = _last(path, len(mine))
         new = [receipt for receipt in mine if receipt not in there]
-        _cut(path)
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(r.as_json() + "\n" for r in new)
-
-
-def _cut(path: Path) -> None:
-    """Take away what a crash left of a last line; its receipt is sent again. Another one would be glued to it."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
+        with path.open("a+b") as file:
+            cut_torn(file)  # its receipt is sent again; another one would be glued to it
+            file.writelines(f"{r.as_json()}\n".encode() for r in new)
 
 
 def _last(path: Path, count: int | None) -> list[Receipt]:
@@ -247,17 +247,16 @@ def _last(path: Path, count: int | None) -> list[Receipt]:
     return found
 
 
-def book_of(path: Path) -> str:
-    """Return the book of the last whole receipt in a file; "" if there is none."""
+def newest(path: Path) -> Receipt | None:
+    """Return the last whole receipt in a file; None if there is none."""
     kept = _last(path, 2)  # the very last may be what a crash left
-    return kept[-1].book if kept else ""
+    return kept[-1] if kept else None
 
 
 def contradiction(path: Path, told: Iterable[Receipt]) -> str:
-    """Return why receipts cannot be of one growing book with those in a file; "" if they can.
+    """Return why receipts cannot follow those in a file, of one growing book; "" if they can.
 
-    In such a book the number of transactions and the rounds never go back, and each number has one head. Receipts that
-    are in the file already are passed over: they are sent again if an answer was lost.
+    Receipts that are in the file already are passed over: they are sent again if an answer was lost.
 
     Args:
         path: the client's file, as :func:`write_receipts` makes it.
@@ -265,47 +264,33 @@ def contradiction(path: Path, told: Iterable[Receipt]) -> str:
     """
     told = list(told)
     kept = _last(path, len(told) + 1)
-    for receipt in told:
-        if receipt in kept:
-            continue
-        if kept and (why := _unlike(kept[-1], receipt)) and receipt not in _last(path, None):
-            return why
-        kept.append(receipt)
-    return ""
-
-
-def _unlike(before: Receipt, after: Receipt) -> str:
-    """Return why ``after`` cannot be a later receipt of the same book; "" if it can."""
-    here, there = f"the receipt of round {after.round}", f"that of round {before.round}"
-    if after.book != before.book:
-        return f"{here} is of another book, '{after.book}'; {there} was of '{before.book}'"
-    if after.count < before.count:
-        return f"{here} says {after.count} transactions; {there} said {before.count}"
-    if after.count == before.count and after.root != before.root:
-        return f"{here} has another head for {after.count} transactions than {there}: {after.root}, not {before.root}"
-    if after.round <= before.round:
-        return f"{here} differs from {there}, which was the last of its round: {after.count} transactions"
-    return ""
+    if kept and any(receipt.count <= kept[-1].count for receipt in told):
+        kept = _last(path, None)
+    for receipt in told if kept else ():
+        here, there = f"the receipt of round {receipt.round}", f"that of round {kept[-1].round}"
+        if receipt.book != kept[-1].book:
+            return f"{here} is of another book, '{receipt.book}'; {there} was of '{kept[-1].book}'"
+        if receipt.count < kept[-1].count and receipt not in kept:
+            return f"{here} says {receipt.count} transactions; {there} said {kept[-1].count}"
+    return split_view([*kept, *told])
 
 
 def split_view(receipts: Iterable[Receipt]) -> str:
     """Return why receipts, of any clients, cannot all be of growing books of their names; "" if they can.
 
-    In such a book each number of transactions has one head, each round one close, and later rounds have more.
+    Their heads contradict each other (:meth:`Head.contradicts`), or a client was told two things under one head.
 
     Args:
         receipts: whose proofs hold, in any order.
     """
-    last: Receipt | None = None
-    for receipt in sorted(receipts, key=lambda r: (r.book, r.count, r.round)):
-        if last is not None and last.book == receipt.book:
-            said = f"client {receipt.client} was told of round {receipt.round} that {receipt.count} transactions"
-            other = f"client {last.client} of round {last.round} that {last.count} have {last.root}"
-            if (receipt.count == last.count) != (receipt.round == last.round) or receipt.round < last.round:
-                return f"{said} have {receipt.root}, and {other}"
-            if receipt.count == last.count and receipt.root != last.root:
-                return f"{said} have {receipt.root}, and {other}"
-        last = receipt
+    ordered = sorted(receipts, key=lambda r: (r.book, r.count, r.round, r.client))
+    for one, other in pairwise(ordered):  # what holds of neighbours holds of all
+        if why := one.note.contradicts(other.note):
+            return f"client {one.client} and client {other.client} were told of two: {why}"
+        if (one.note.text, one.client) == (other.note.text, other.client) and one.statement != other.statement:
+            return (
+                f"client {one.client} was told two things of round {one.round}: {one.statement}, and {other.statement}"
+            )
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hanse.base.merkle import as_text, hashes_of
 from hanse.core.book import LedgerError
-from hanse.core.entry import Transaction
+from hanse.core.entry import Transaction, leaf
 from hanse.ledger.note import DASH, is_signed, sign
 
 if TYPE_CHECKING:
@@ -44,15 +44,20 @@ def read_line(line: bytes) -> Record:
     """Return the record on a line of the log. Only its form is checked.
 
     Raises:
-        LedgerError: it is not a line of a log.
+        LedgerError: it is not a line of a log, or not written as :func:`hanse.core.entry.leaf` writes it: of a field
+            that comes twice, other programs may read the first.
     """
     try:
         fields = json.loads(line)
         postings = tuple((account, units) for account, units in fields["postings"])
         transaction = Transaction(fields["step"], fields["kind"], postings, fields["memo"])
-        return Record(fields["number"], fields["round"], transaction)
+        record = Record(fields["number"], fields["round"], transaction)
+        written = leaf(record.number, record.round, transaction)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise LedgerError("is not a transaction") from None
+    if written != line:
+        raise LedgerError("is not written as the log writes a transaction")
+    return record
 
 
 def as_dict(record: Record) -> dict[str, Any]:
@@ -118,6 +123,22 @@ class Head:
         """Say whether the operator with this key (32 bytes) has signed the head."""
         return any(is_signed(self.text, line, self.origin, public) for line in self.signatures)
 
+    def contradicts(self, other: Head) -> str:
+        """Return why this head and another cannot both be of one log; "" if they can, or if they are of two books.
+
+        A log only grows, and each round is posted once: a number of transactions has one root, a round one head, and a
+        later round more transactions.
+        """
+        first, last = sorted((self, other), key=lambda head: (head.count, head.round))
+        if first.book != last.book or first.text == last.text:
+            return ""
+        if first.count < last.count and first.round < last.round:
+            return ""
+        said = (
+            f"{head.count} transactions in round {head.round} with the root {head.root.hex()}" for head in (self, other)
+        )
+        return f"the book '{self.book}' has two heads: {', and '.join(said)}"
+
     @staticmethod
     def read(note: str) -> Head:
         """Return the head in a note, its signatures unchecked. Raises ValueError if it has not the form that
@@ -133,6 +154,5 @@ class Head:
         return Head(form[1], int(form[2]), root, int(form[4]), tuple(form[5].splitlines(keepends=True)))
 
 
-_NOTE = re.compile(
-    rf"{ORIGIN}([^\n]+)\n(0|[1-9]\d{{0,18}})\n([^\n]{{44}})\nround (0|[1-9]\d{{0,18}})\n\n((?:{DASH}[^\s+]+ [^\s]+\n)*)"
-)
+_COUNT = "(0|[1-9][0-9]{0,18})"
+_NOTE = re.compile(rf"{ORIGIN}([^\n]+)\n{_COUNT}\n([^\n]{{44}})\nround {_COUNT}\n\n((?:{DASH}[^\s+]+ [^\s]+\n)*)")

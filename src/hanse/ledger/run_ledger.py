@@ -24,8 +24,8 @@ from hanse.base.files import json_lines, opened, read_json, read_toml, run_folde
 from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared
-from hanse.core.entry import LOG, TOKEN, UNMOVING, Transaction
-from hanse.ledger.closing import METRICS, Closes, Records
+from hanse.core.entry import CLOSE, LOG, TOKEN, UNMOVING, Transaction
+from hanse.ledger.closing import METRICS, SEATS, Closes, Records
 from hanse.ledger.receipts import Receipt
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import Verdict, verify
@@ -168,11 +168,11 @@ def latest_claim(folder: Path) -> Claim | None:
                 if length > NOTES:
                     continue
                 notes = _NOTES.read(json.loads(file.read(length))["__metadata__"]["notes"])
+            head = root_of([bytes.fromhex(peak) for peak in notes["book"]["peaks"]]).hex()
         except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
             continue
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
-        head = root_of([bytes.fromhex(peak) for peak in book["peaks"]]).hex()
         lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
         return Claim(notes["round"], book["count"], head, pending, lines, finished)
     return None
@@ -211,9 +211,12 @@ def verify_run(
     verdict = verify(ledger.file, ledger.book, ledger.floor, receipts, said, claim.lacking, public, closes)
     due = claim.count - verdict.transactions
     written = closes.seen | {round for round, _ in claim.pending[-due:] if due > 0}
-    for line in () if not verdict.ok else json_lines(folder / METRICS, ("round",), until=claim.lines):
-        if line["round"] not in written:
-            return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
+    # behind the checkpoint of a run that goes on, lines are written before the book
+    due_lines = {METRICS: None, SEATS: None} if claim.finished else {METRICS: claim.lines}
+    for name, until in due_lines.items() if verdict.ok else ():
+        for line in json_lines(folder / name, ("round",), until=until):
+            if line["round"] not in written:
+                return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
     return verdict
 
 
@@ -223,14 +226,22 @@ def is_settled(folder: Path, ledger: Ledger) -> bool:
     return claim is not None and claim.finished and ledger.count() >= claim.count
 
 
-def rounds_written(folder: Path, ledger: Ledger) -> int | None:
-    """Return the first round that may be incomplete in the ledger. All rounds before it are there.
+def rounds_written(folder: Path, ledger: Ledger) -> int:
+    """Return the first round of the records of which the book has no close; all rounds before it are there.
 
-    Rounds behind the last checkpoint may be missing or left in part by a run that was killed, and so may transactions
-    that the checkpoint counts but the ledger lacks. Without a checkpoint the answer is 0 for an empty ledger and None,
-    which means unknown, for any other.
+    Rounds behind the last checkpoint have lines in the records before they are in the book. A run that was killed may
+    leave them so.
     """
-    claim, count = latest_claim(folder), ledger.count()
-    if claim is None or claim.round is None:
-        return None if count else 0
-    return min([claim.round, *(round_ for round_, _ in claim.lacking(count))])
+    closed = {record.round for record in ledger.history() if record.transaction.kind == CLOSE}
+    rounds = [int(line["round"]) for line in json_lines(folder / METRICS, ("round",))]
+    return next((number for number in rounds if number not in closed), max(rounds, default=-1) + 1)
+
+
+def beyond_the_book(folder: Path, ledger: Ledger) -> str:
+    """Return a sentence on the rounds that a run's records have and its book does not; "" if there are none."""
+    first = rounds_written(folder, ledger)
+    last = max((int(line["round"]) for line in json_lines(folder / METRICS, ("round",))), default=-1)
+    if first > last:
+        return ""
+    which = f"Round {first} is" if first == last else f"Rounds {first} to {last} are"
+    return f"{which} not in the book: nothing proves what the records say of {'it' if first == last else 'them'}."

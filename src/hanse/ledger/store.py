@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from hanse.ledger.receipts import Receipt
 
+LONGEST_NAME = 100  # characters of a book's name, which stands twice in each head and receipt
+
 
 class Ledger:
     """One book, usually the book of one run. Use :meth:`open` to get one.
@@ -105,7 +107,8 @@ class Ledger:
             public: whose signature heads must have, 32 bytes; default: the public half of ``key``.
 
         Raises:
-            UserError: ``book`` is not a line of text; or a key cannot be called so (it has a space or a plus).
+            UserError: ``book`` is not a line of 1 to 100 characters; or a key cannot be called so (it has a space or a
+                plus).
             OSError: it cannot be created.
 
         Examples:
@@ -119,8 +122,8 @@ class Ledger:
             5
         """
         file = Path(file)
-        if not book or not book.isprintable():
-            raise UserError(f"book: {book!r}: must be a line of text, not empty")
+        if not 0 < len(book) <= LONGEST_NAME or not book.isprintable():
+            raise UserError(f"book: {book[:200]!r}: must be a line of text of 1 to {LONGEST_NAME} characters")
         if not read_only and not file.exists():
             for new in (heads_of(file), file):  # the log last: one without heads is taken for damage
                 new.touch()

@@ -17,17 +17,19 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
-from hanse.base.files import LONGEST, json_lines, private_folder, write_whole
+from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.core.book import Tally
 from hanse.core.entry import leaf
 from hanse.ledger.log import Walk
 from hanse.ledger.note import cosign, cosigned_at, fingerprint, load_key, public_of
+from hanse.ledger.receipts import newest
 from hanse.ledger.record import Head
 from hanse.ledger.store import Ledger
 
@@ -119,9 +121,12 @@ class Witness:
         path = self._seen(head)
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            last = _last(file)
-            if last is not None and (why := _against(last, head, since, proof)):
-                raise self._alarm(last, head, why)
+            cut_torn(file)
+            last, told = _last(path), None
+            if last is None:  # new here, or its file is lost: receipts have heads, too
+                told = self._told(head)
+            if (before := last or told) is not None and (why := _against(before, head, since, proof)):
+                raise self._alarm(before, head, why)
             line = cosign(head.text, self.name, self._key, now)
             if last is None or head.count > last.count:
                 file.write(json.dumps({"head": note, "cosignature": line}).encode() + b"\n")
@@ -136,14 +141,16 @@ class Witness:
             head: the head, which the operator has signed.
 
         Raises:
-            SplitViewError: another head of as many transactions, or of the same round, was seen. It is in
-                ``alarm.jsonl``.
+            SplitViewError: it contradicts one that was seen (:meth:`Head.contradicts`). It is in ``alarm.jsonl``.
         """
-        for fields in json_lines(self._seen(head)):
-            seen = Head.read(fields["head"])
-            if (seen.count == head.count or seen.round == head.round) and seen.text != head.text:
-                shown, told = (f"{one.count} transactions in round {one.round}" for one in (seen, head))
-                raise self._alarm(seen, head, f"the book '{head.book}' has two heads: {shown} shown, {told} told")
+        for seen in _heads(self._seen(head)):
+            if why := seen.contradicts(head):
+                raise self._alarm(seen, head, why)
+
+    def _told(self, head: Head) -> Head | None:
+        """Return the newest head of a log that a receipt in the participant's folder has; None if none has one."""
+        kept = (newest(path) for path in self.folder.glob("*/client-*/receipts/*.jsonl"))
+        return max((r.note for r in kept if r is not None and r.book == head.book), key=lambda h: h.count, default=None)
 
     def _seen(self, head: Head) -> Path:
         """Return the file with the heads of a log that were seen."""
@@ -258,9 +265,8 @@ def _against(last: Head, head: Head, since: int, proof: str) -> str:
     book = f"the book '{head.book}'"
     if head.count < last.count:
         return f"{book} was rolled back: {last.count} transactions were seen, and {head.count} are shown"
-    if head.count == last.count:
-        same = head.root == last.root
-        return "" if same else f"{book} is shown with two heads of {head.count} transactions"
+    if head.count == last.count or last.contradicts(head):
+        return last.contradicts(head)
     if since != last.count:
         raise UnprovenError(last.count)
     try:
@@ -272,14 +278,18 @@ def _against(last: Head, head: Head, since: int, proof: str) -> str:
     return f"{book} of {head.count} transactions is not shown to begin with the {last.count} that were seen"
 
 
-def _last(file: BinaryIO) -> Head | None:
-    """Return the last head in a file; what a crash left of a line is cut off."""
-    file.seek(0)
-    last, end = None, 0
-    while (line := file.readline(LONGEST)).endswith(b"\n"):
-        last, end = line, end + len(line)
-    file.truncate(end)
-    return None if last is None else Head.read(json.loads(last)["head"])
+def _heads(path: Path) -> Iterator[Head]:
+    """Yield the heads in a file. Raises UserError if one is damaged."""
+    for number, fields in enumerate(json_lines(path), 1):
+        try:
+            yield Head.read(fields["head"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path}: line {number} is damaged; bring back a backup of it") from None
+
+
+def _last(path: Path) -> Head | None:
+    """Return the last head in a file; None if there is none. Raises UserError if one is damaged."""
+    return next(iter(deque(_heads(path), 1)), None)
 
 
 def _witness_key(path: Path) -> Ed25519PrivateKey:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hanse.base.files import write_csv
 
 LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
 
@@ -251,9 +252,7 @@ def slug(text: str) -> str:
 def to_csv(chart: Chart) -> str:
     """Return the numbers of a chart with ten digits, under a header; what is not known is empty."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for row in _rows(chart):
-        writer.writerow([_harmless(value) if isinstance(value, str) else _cell(value, 10) for value in row])
+    write_csv(out, ([value if isinstance(value, str) else _cell(value, 10) for value in row] for row in _rows(chart)))
     return out.getvalue()
 
 
@@ -306,8 +305,3 @@ def _cell(value: Any, digits: int) -> Any:
     if not np.isfinite(value):
         return ""
     return f"{value:.0f}" if 10**digits <= abs(float(value)) < 1e15 else f"{value:.{digits}g}"
-
-
-def _harmless(text: str) -> str:
-    """A spreadsheet would run what begins like a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -159,7 +159,8 @@ def how_sure(errors: Errors, before: str) -> str:
 
 
 def lost_files(run: RunRecord) -> list[str]:
-    """Return a sentence for each round's file that is missing or was changed, the first few by name.
+    """Return a sentence for each round's file that is missing or was changed, the first few by name, and one for rounds
+    that the run's book does not have.
 
     Args:
         run: the run.
@@ -169,7 +170,8 @@ def lost_files(run: RunRecord) -> list[str]:
         for round, why in list(run.lost.items())[:_MOST_LOST]
     ]
     more = len(run.lost) - len(told)
-    return [*told, f"The same holds for {more} more rounds."] if more > 0 else told
+    told += [f"The same holds for {more} more rounds."] if more > 0 else []
+    return [*told, run.beyond] if run.beyond else told
 
 
 def fall(run: RunRecord) -> Floats | None:

@@ -7,12 +7,12 @@ remainder (:mod:`hanse.ledger.split`), so that they sum to the total exactly.
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -21,13 +21,14 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import run_folder
+from hanse.base.files import run_folder, write_csv
 from hanse.core.entry import client as account_of
 from hanse.core.entry import escrow
-from hanse.ledger.run_ledger import movements, reading, wrong_in
+from hanse.ledger.run_ledger import movements, open_ledger, reading, verify_run
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup
+from hanse.runs.replay import replay_books
 from hanse.runs.run_record import RunRecord, load_run
 
 BY = ("value", "earned", "balance")
@@ -116,8 +117,10 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     if by is not None and by not in BY:
         raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
     run = load_run(run_folder(folder))
-    if (folder / "ledger.json").exists() and (wrong := wrong_in(folder)):
+    if (folder / "ledger.json").exists() and (wrong := _wrong(folder)):
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
+    if run.beyond:
+        raise UserError(f"{folder}: no invoice of rounds without a book: {run.beyond}")
     found = None if by in ("earned", "balance") else contribution(SeedGroup(run.mechanism, (run,)))
     if by == "value" and found is None:
         raise UserError("--by value: this run valued no updates; allowed: balance, earned")
@@ -130,20 +133,31 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
     between[found.sums.clients] = found.sums.between()
     words = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
+    if not (folder / "ledger.json").exists():
+        words += ["This run has no book, so nothing shows whether its values were changed."]
     said = [*words, found.sums.how_sure(), *without_values(run), *lost_files(run)]
     return _made(run, "value", currency, total, weights, between, said)
 
 
+def _wrong(folder: Path) -> str | None:
+    """Return what ``hanse ledger verify`` finds wrong with a run's books; a round's lost file is said elsewhere."""
+    with open_ledger(folder) as ledger:
+        if wrong := verify_run(folder, ledger).wrong:
+            return wrong
+        replayed = replay_books(folder, ledger)
+    return None if replayed.lost else replayed.wrong
+
+
 def _coins(budget: str, currency: str, digits: int) -> int:
     """Return a budget in the smallest coin. Raises UserError."""
-    try:
-        exact = Decimal(budget).scaleb(digits)
-    except InvalidOperation:
-        raise UserError(f"--budget '{budget}': must be a decimal number, such as 10000 or 99.50") from None
-    if not exact.is_finite() or exact != exact.to_integral_value() or not 0 < exact <= MOST:
+    form = re.fullmatch(r"0*([0-9]{1,16})(?:\.([0-9]{1,16}))?", budget)
+    if form is None:
+        raise UserError(f"--budget '{budget}': must be a decimal number, such as 10000 or 99.50")
+    coins = Decimal(f"{form[1]}.{form[2] or 0}").scaleb(digits)
+    if coins != int(coins) or not 0 < coins <= MOST:
         most = Decimal(MOST).scaleb(-digits)
         raise UserError(f"--budget {budget}: must be above 0, at most {most:f}, with {digits} decimals of {currency}")
-    return int(exact)
+    return int(coins)
 
 
 def _held(folder: Path, run: RunRecord, *, earned: bool) -> tuple[np.ndarray, list[str]]:
@@ -152,12 +166,13 @@ def _held(folder: Path, run: RunRecord, *, earned: bool) -> tuple[np.ndarray, li
         raise UserError(f"{folder}: this run valued no updates and has no books: there is nothing to split by")
     with reading(folder) as ledger:
         balances = ledger.balances()
+        mine = {account_of(c): c for c in range(run.num_clients)}
         units = [balances.get(account_of(c), 0) + balances.get(escrow(c), 0) for c in range(run.num_clients)]
         if earned:
             for _, transaction in movements(ledger):
-                if transaction.kind == "grant":
-                    to, given = transaction.postings[-1]
-                    units[int(to.partition("/")[2])] -= given
+                for account, given in transaction.postings if transaction.kind == "grant" else ():
+                    if account in mine:
+                        units[mine[account]] -= given
     what = "what the others paid each participant, on balance" if earned else "what each participant holds at the end"
     weights = np.maximum(np.array(units, np.float64), 0.0)
     return weights, [f"Split by {what}, by the books, which hold; less than nothing counts as nothing."]
@@ -193,20 +208,13 @@ def _made(
 def as_csv(made: Invoice) -> str:
     """Return the invoice as CSV: a header, and a line for each participant."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["client", "name", "share", "amount", "low", "high", "currency", "by"])
+    rows: list[list[object]] = [["client", "name", "share", "amount", "low", "high", "currency", "by"]]
     for line in made.lines:
         low, high = ("", "") if line.between is None else map(made.money, line.between)
-        name = _no_formula(line.name)
-        writer.writerow(
-            [line.client, name, repr(line.share), made.money(line.amount), low, high, made.currency, made.by]
-        )
+        share, amount = repr(line.share), made.money(line.amount)
+        rows.append([line.client, line.name, share, amount, low, high, made.currency, made.by])
+    write_csv(out, rows)
     return out.getvalue()
-
-
-def _no_formula(name: str) -> str:
-    """Return a name that a spreadsheet does not take for a formula: participants name themselves."""
-    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
 def as_page(made: Invoice) -> str:

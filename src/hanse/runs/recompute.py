@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from hanse.base.errors import UserError, first_line
-from hanse.base.files import json_lines, read_arrays, read_json, read_toml
+from hanse.base.files import json_lines, read_arrays, read_json, read_toml, table
 from hanse.core.book import Book
 from hanse.core.entry import UNMOVING, Transaction
 from hanse.data.committed import CommittedSet
@@ -53,6 +53,7 @@ from hanse.runs.testing import Figures
 
 FLOOR = 1e-4  # of the largest number of its kind in a round: what another processor may make otherwise
 HEAD = "ledger/head"
+TEST_ARRAYS, TEST_METRICS = "test", ("test/", "client/test_")  # how the names of what tests find begin
 HASHES = ("made_hash", "table_hash")  # arrays that another processor cannot make
 
 
@@ -123,7 +124,7 @@ def _here(experiment: Experiment) -> tuple[Experiment, bool]:
 def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
     """Return by how much numbers may differ here from those of the machine of the run, with a note on why."""
     then = read_json(folder / "environment.json")
-    packages = then.get("packages", {}) if isinstance(then, dict) else {}
+    packages = table(then if isinstance(then, dict) else {}, "packages")
     said: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
     if on_card:
         said["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -236,11 +237,12 @@ class _Replay:
             number = int(line["round"])
             if number != state.round:
                 raise UnlikeError(f"round {state.round}: has no line in {METRICS}")
-            if self._through is not None and number >= self._through:
-                self.found.notes.append(f"rounds from {number} on are not whole in the book, and were not played again")
+            if number >= self._through:
+                self.found.notes.append(f"rounds from {number} on are not in the book, and were not played again")
                 return
             there = posted.pop(number, [])
             if "failed" in line:
+                self._nothing_of(number, seats.get(number, []), there)
                 self.found.notes.append(f"round {number} failed when it was played, and is passed over")
                 state = replace(state, round=number + 1, book=_closed(state.book, number, there))
                 continue
@@ -251,6 +253,13 @@ class _Replay:
             self._ended(state, end)
         for number in posted:
             raise UnlikeError(f"round {number}: the ledger has transactions, and no such round was played")
+
+    def _nothing_of(self, number: int, seats: Sequence[Mapping[str, Any]], posted: Sequence[Transaction]) -> None:
+        """Raise UnlikeError if a round that is said to have failed, and so to be undone, left anything."""
+        if any(one.kind not in UNMOVING for one in posted):
+            raise UnlikeError(f"round {number}: failed when it was played, and the ledger has a payment of it")
+        if any(seat.get("refused") is None for seat in seats):
+            raise UnlikeError(f"round {number}: failed when it was played, and {SEATS} has an update of it")
 
     def _posted(self) -> dict[int, list[Transaction]]:
         """Return the ledger's transactions by round."""
@@ -325,6 +334,8 @@ class _Replay:
 
     def _same_arrays(self, made: Mapping[str, Any], recorded: Mapping[str, Any], played: Played) -> None:
         """Compare the arrays of the round, those of its test apart."""
+        if more := sorted(name for name in recorded if name not in made and not name.startswith(TEST_ARRAYS)):
+            raise UnlikeError(f"'{more[0]}' was recorded, and the round makes no such array")
         for name, mine in made.items():
             if name in HASHES and not self.exact:
                 continue
@@ -349,6 +360,9 @@ class _Replay:
         """Compare what parts recorded in the round's line of the metrics; figures of values are as large as the
         ``largest`` of them.
         """
+        own = (*CLOCK, *TEST_METRICS, HASH)
+        if more := sorted(name for name in recorded if name not in made and not name.startswith(own)):
+            raise UnlikeError(f"{more[0]} was recorded, and the round makes no such figure")
         for name, mine in made.items():
             if name.startswith(CLOCK) or name == HASH or (name == HEAD and not self.exact):
                 continue

@@ -28,7 +28,7 @@ from hanse.core.telling import read_about
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
 from hanse.games.market_evidence import size_caps
-from hanse.ledger.run_ledger import is_settled, movements, rounds_written
+from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, rounds_written
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.pifl import TokenManager
@@ -305,6 +305,7 @@ class Replayed:
         lost: whether what is wrong is that a round's file is lost, so that nothing was computed anew.
         foreign: whether the payment rule is one of which no amount can be computed anew.
         by_value: how many rounds of payment by value were; None: the run has none.
+        beyond: a sentence on rounds that the records have and the book does not; "": there are none.
     """
 
     markets: int = 0
@@ -313,6 +314,7 @@ class Replayed:
     lost: bool = False
     foreign: bool = False
     by_value: int | None = None
+    beyond: str = ""
 
 
 def replay_books(folder: Path, ledger: Ledger) -> Replayed:
@@ -338,5 +340,10 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
     foreign = not isinstance(parts.get("settle"), IPFL | TokenManager)
     by_value, otherwise = replay_by_value(folder, movements(ledger), through)
     return Replayed(
-        markets, auctions, differs or otherwise or None, foreign=foreign and by_value is None, by_value=by_value
+        markets,
+        auctions,
+        differs or otherwise or None,
+        foreign=foreign and by_value is None,
+        by_value=by_value,
+        beyond=beyond_the_book(folder, ledger),
     )

@@ -35,6 +35,7 @@ from hanse.base.files import (
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import Reading, main_of, readings_of
+from hanse.ledger.run_ledger import beyond_the_book, reading
 from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts
@@ -240,6 +241,19 @@ class RunRecord:
         :func:`lost_rounds`.
         """
         return lost_rounds(self.path)
+
+    @cached_property
+    def beyond(self) -> str:
+        """A sentence on rounds that the run's book does not have; "" if there are none, no book, or one that does not
+        hold.
+        """
+        if not (self.path / "ledger.json").exists():
+            return ""
+        try:
+            with reading(self.path) as ledger:
+                return beyond_the_book(self.path, ledger)
+        except UserError:
+            return ""
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round.
