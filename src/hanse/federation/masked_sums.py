@@ -57,6 +57,7 @@ class Group:
         shares: what each said in "shares", by who dealt them.
         masked: ``[P + 6]``, each member's update under masks.
         samples: how many samples each said.
+        signatures: what each signed with its update.
         openings: what each said in "open".
         refused: why a client is not in the sum.
         failed: why there is no sum; "" while there may be one.
@@ -68,6 +69,7 @@ class Group:
     shares: dict[int, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     masked: dict[int, masks.Words] = field(default_factory=dict)
     samples: dict[int, float] = field(default_factory=dict)
+    signatures: dict[int, str] = field(default_factory=dict)
     openings: dict[int, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     failed: str = ""
@@ -262,11 +264,12 @@ class _Round:
             group = self._of(client)
             group.masked[client] = said.words.numpy().view(np.uint64)
             group.samples[client] = float(said.values["samples"])  # type: ignore[arg-type]
+            group.signatures[client] = str(said.values["signature"])
 
     def _open(self) -> None:
         """Say whose updates came, and ask for the shares that open their sum."""
         values = {
-            c: {"survivors": sorted(group.masked)}
+            c: {"survivors": sorted(group.masked), "signatures": {str(i): s for i, s in group.signatures.items()}}
             for group in self.groups if group.enough(group.masked) for c in group.masked
         }  # fmt: skip
         for client, said in self._step("open", values).items():
