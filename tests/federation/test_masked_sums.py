@@ -15,11 +15,13 @@ import torch
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import ClientInfo, Mask, Masked, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Ask, ClientInfo, Mask, Masked, Mixture, Reply, Request, Roster, Score, Test, Train, Trained
+from hanse.data.samples import Samples
 from hanse.federation import masks
 from hanse.federation.codec import WireError, pack, unpack
 from hanse.federation.masked_sums import MaskedSums
 from hanse.federation.masker import Masker, Trusted, digest
+from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.secure_sums import Secured, SecureSums, in_words
 from hanse.ledger.witness import Witness
 
@@ -289,6 +291,23 @@ def relayed(name: str, change: Callable[[int, dict[str, Any]], dict[str, Any]]) 
         return replace(request, tasks=(replace(task, values=change(client, dict(task.values))),))
 
     return relay
+
+
+def test_a_member_answers_no_question_about_models_on_its_samples(tmp_path: Path) -> None:
+    samples = Samples(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]))
+    job = Assignment("mine", 0, 4, 0, {"name": "logistic"}, {"lr": 0.1})
+    node = Node(ClientData(samples, samples, num_classes=2), job, tmp_path, trusted=Trusted(frozenset()))
+    models = torch.zeros(2, node.problem.layout.size)
+    told = {"tiers": 2, "price": 1, "balance": 9, "paid": [0.0, 0.0]}
+    for task in (
+        Train(0, 0, models[0]),
+        Score("s", models),
+        Ask("bid", told, models),  # which tier it bids for is the one that fits its samples
+        Test("t", models[0], mixture=Mixture(models, "train")),  # the loss shows the weights, and these the losses
+    ):
+        with pytest.raises(WireError, match="answers no questions about models on its samples"):
+            node.answer(0, pack(Request(0, (task,))))
+    assert unpack(node.answer(0, pack(Request(0, (Test("t", models[0]),))))).refused is None
 
 
 def test_a_server_cannot_stand_between_two_members(tmp_path: Path) -> None:

@@ -290,7 +290,9 @@ class _Round:
                     "round %d: client %d, whose update is in a sum: %s", self.round, client, group.refused[client]
                 )
             task, reply = self._train(client), self.rest[client]
-            mean = replace(mean_of(words, task.start.cpu(), group.masked), seat=task.seat, num_samples=group.samples[client])
+            mean = replace(
+                mean_of(words, task.start.cpu(), group.masked), seat=task.seat, num_samples=group.samples[client]
+            )
             beside = iter(reply.results[1:])
             results = tuple(mean if isinstance(one, Train) else next(beside) for one in self.asked[client].tasks)
             found.append(replace(reply, results=results, bytes_down=down, bytes_up=up))

@@ -31,6 +31,7 @@ from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
 from hanse.core.port import (
+    Ask,
     Federation,
     Mask,
     OnModels,
@@ -399,7 +400,9 @@ class Node:
     def masker(self) -> Masker:
         """Answers the steps of masked sums."""
         alike = dataclasses.replace(self.job, client=0).to_json()
-        return Masker(self.folder.parent, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client)
+        return Masker(
+            self.folder.parent, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client
+        )
 
     def _masked(self, round: int, request: Request, task: Mask) -> Reply:
         """Answer a step of masking; beside "sum" there may be questions.
@@ -557,9 +560,13 @@ class Node:
 
 
 def _refuse_in_the_clear(request: Request) -> None:
-    """Raise WireError if a request would have an update, or figures from which one can be made, leave in the clear."""
+    """Raise WireError if a request would have an update, or figures from which one can be made, leave in the clear.
+
+    A bid goes by how models score on its samples, and so does how a mixture is weighed that is tested.
+    """
     for task in request.tasks:
-        if isinstance(task, Train | OnModels):
+        scoring = task.models if isinstance(task, Ask) else task.mixture if isinstance(task, Test) else None
+        if isinstance(task, Train | OnModels) or scoring is not None:
             raise WireError(
                 f"{type(task).__name__}: updates of this participant leave it in masked sums alone, and it answers no "
                 "questions about models on its samples"
