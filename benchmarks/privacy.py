@@ -1,9 +1,11 @@
 """What privacy costs: accuracy, values, a membership attack and time beside epsilon.
 
 ``python benchmarks/privacy.py digits --seeds 5`` prints a line for each unit of privacy and each epsilon: the accuracy
-at the end, the rank correlation of the clients' path values with those of the same run without noise, how often a
-value's 95 % interval leaves out 0, and the AUC of a server that tells a
-client's own samples from its test samples by their loss under the model that the client sent last.
+at the end; the rank correlation of the clients' path values, and of what ``by_value`` paid them, with those of the same
+run without noise, and of the values with the clients' numbers of samples; what payments differ by, in tokens; how often
+a value's 95 % interval leaves out 0; and the AUC of a server that tells a client's own samples from its test samples by
+their loss under the model that the client sent last. ``--equal`` gives all clients the same number of samples.
+``time`` compares a round with clipping and noise with one without, and DP-SGD with Opacus's own loop.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,14 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 import hanse
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
 from hanse.federation.privacy import Private, clipped
 from hanse.games import path
+from hanse.learning.job import Problem, SeatJob
+from hanse.learning.loop import LoopEngine
+from hanse.learning.private_loop import dp_sgd
+from hanse.learning.sequential import SequentialEngine
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
@@ -60,13 +69,16 @@ def attacked(run: Any, rows: dict[int, torch.Tensor], data: Any) -> float:
     return float(np.mean(found))
 
 
-def play(name: str, unit: str, epsilon: float, seed: int) -> dict[str, Any]:
+def play(name: str, unit: str, epsilon: float, seed: int, equal: bool = False) -> dict[str, Any]:
     private = None if epsilon == np.inf else {"clip": CLIP[unit], "epsilon": epsilon, "delta": DELTA, "unit": unit}
     given = SETTINGS[name]
+    data = {"clients": CLIENTS, "validation": 0.15, "client_test": 0.3, "seed": seed, **given["data"]}
+    if equal:
+        data["partition"] = {"name": "iid", "samples_per_client": 60}
     experiment = hanse.Experiment(
-        data={"clients": CLIENTS, "validation": 0.15, "client_test": 0.3, "seed": seed, **given["data"]},
+        data=data,
         model=given["model"],
-        mechanism={"name": "fedavg", "clients_per_round": CLIENTS, "value": "path"},
+        mechanism={"name": "fedavg", "clients_per_round": CLIENTS, "value": "path", "settle": "by_value"},
         # few large batches: each step of DP-SGD adds noise once
         train={"lr": 0.5, "batch_size": 100_000, "epochs": 1} if unit == "sample" else {"lr": 0.1},
         federation={"private": private} if private else {},
@@ -76,15 +88,18 @@ def play(name: str, unit: str, epsilon: float, seed: int) -> dict[str, Any]:
     last, begun = Last(), time.perf_counter()
     run = hanse.run(experiment, observers=[last])
     seconds = time.perf_counter() - begun
-    worth = np.zeros(CLIENTS)
+    worth, samples = np.zeros(CLIENTS), np.zeros(CLIENTS)
     for line in run.clients:
         worth[line["client"]] += line.get("value") or 0.0
+        samples[line["client"]] = line.get("samples") or samples[line["client"]]
+    paid = np.array([run.book.balances.get(f"client/{c}", 0) for c in range(CLIENTS)]) / 1e6
     lines = [line for line in run.clients if line.get("value") is not None]
     errors = [np.hypot(line.get("value_error") or 0, line.get("value_draw_error") or 0) for line in lines]
     told = sum(abs(line["value"]) > 1.96 * error for line, error in zip(lines, errors, strict=True))
     accuracy = run.metrics[-1]["test/accuracy"]
     auc = attacked(run, last.rows, build(experiment).data)
-    return {"accuracy": accuracy, "worth": worth, "auc": auc, "seconds": seconds, "told": told / max(1, len(lines))}
+    return {"accuracy": accuracy, "worth": worth, "auc": auc, "seconds": seconds, "told": told / max(1, len(lines)),
+            "paid": paid - paid.mean(), "samples": samples}  # fmt: skip
 
 
 def covers(noise: float) -> tuple[int, int]:
@@ -125,28 +140,111 @@ def covers(noise: float) -> tuple[int, int]:
     return inside, seats
 
 
+def by_round(source: str, hidden: int, number: int = 9) -> tuple[float, float]:
+    """The processor's seconds of a round without an account and with one: medians over rounds of both in turn."""
+    private = {"private": {"clip": 1.0, "noise": 1.0, "epsilon": 1e5, "delta": 1e-5}}
+    given: dict[str, Any] = {
+        "data": {"source": source, "clients": CLIENTS, "validation": 0.15},
+        "model": {"name": "mlp", "hidden": [hidden]},
+        "mechanism": {"name": "fedavg", "clients_per_round": CLIENTS},
+        "eval": {"every": 100},
+        "train": {"lr": 0.1, "epochs": 5},
+    }
+    worlds = [settle_engine(build(hanse.Experiment(**given, **more))).setup for more in ({}, {"federation": private})]
+    states, taken = [first_state(world) for world in worlds], [[], []]  # type: ignore[var-annotated]
+    for _ in range(number):
+        for k, world in enumerate(worlds):
+            begun = time.process_time()
+            states[k] = play_round(world, states[k]).state
+            taken[k].append(time.process_time() - begun)
+    return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
+
+
+def by_opacus(batch: int, epochs: int = 5) -> tuple[float, float]:
+    """The processor's seconds of an epoch of DP-SGD on digits by hanse and by Opacus's own loop: medians of 7."""
+    from opacus import PrivacyEngine
+
+    data = build(hanse.Experiment(data={"source": "digits", "clients": 1}, mechanism="fedavg")).data
+    pool, [index] = data.pool([0])
+    mine = pool.take(index)
+
+    def model() -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+        )
+
+    module = model()
+    problem = Problem(module, Layout.of(module))
+    engine = LoopEngine(SequentialEngine(problem, threads=1), dp_sgd(problem, 1.0, 1.0, fresh=True))
+    recipe = Recipe(epochs=epochs, batch_size=batch, lr=0.1)
+    job = SeatJob(torch.arange(len(mine)), torch.zeros(problem.layout.size), (0, 0, 0, 0))
+
+    def theirs() -> None:
+        net = model()
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(mine.x, mine.y), batch_size=batch)
+        net, optimizer, batches = PrivacyEngine().make_private(
+            module=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), data_loader=loader,
+            noise_multiplier=1.0, max_grad_norm=1.0,
+        )  # fmt: skip
+        for _ in range(epochs):
+            for x, y in batches:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(x), y).backward()
+                optimizer.step()
+
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(7):
+        for k, one in enumerate((lambda: engine.train(mine, [job], recipe, 0.1), theirs)):
+            begun = time.process_time()
+            one()
+            taken[k].append((time.process_time() - begun) / epochs)
+    return statistics.median(taken[0]), statistics.median(taken[1])
+
+
 CLIP = {"client": 0.3, "sample": 1.0}
 
 
 def main() -> None:
     given = argparse.ArgumentParser()
-    given.add_argument("data", choices=[*SETTINGS, "covers"])
+    given.add_argument("data", choices=[*SETTINGS, "covers", "time"])
     given.add_argument("--seeds", type=int, default=5)
     given.add_argument("--units", default="client,sample")
+    given.add_argument("--equal", action="store_true")
     words = given.parse_args()
     if words.data == "covers":
         for noise in (0.02, 0.2, 1.0):
             print("noise {}: {} of {} values".format(noise, *covers(noise)), flush=True)
         return
+    if words.data == "time":
+        warnings.filterwarnings("ignore")
+        for source, hidden in (("digits", 64), ("fashion_mnist", 64), ("fashion_mnist", 200)):
+            plain_s, private_s = by_round(source, hidden)
+            print(
+                f"{source}, {hidden} hidden: a round {plain_s:.3f} s, with clip and noise {private_s:.3f} s", flush=True
+            )
+        for batch in (16, 64, 256):
+            print("DP-SGD, batch {}: {:.3f} s an epoch, Opacus {:.3f} s".format(batch, *by_opacus(batch)), flush=True)
+        return
     for unit in words.units.split(","):
-        plain = [play(words.data, unit, np.inf, seed) for seed in range(words.seeds)]
+        plain = [play(words.data, unit, np.inf, seed, words.equal) for seed in range(words.seeds)]
         for epsilon in (1.0, 2.0, 8.0, np.inf):
-            rows = plain if epsilon == np.inf else [play(words.data, unit, epsilon, s) for s in range(words.seeds)]
-            agree = [spearmanr(one["worth"], two["worth"])[0] for one, two in zip(rows, plain, strict=True)]
+            rows = (
+                plain
+                if epsilon == np.inf
+                else [play(words.data, unit, epsilon, s, words.equal) for s in range(words.seeds)]
+            )
+            pairs = list(zip(rows, plain, strict=True))
+            agree, pays = (
+                np.mean([spearmanr(one[what], two[what])[0] for one, two in pairs]) for what in ("worth", "paid")
+            )
+            by_size = np.mean([spearmanr(one["worth"], one["samples"])[0] for one in rows])
+            off = np.mean([np.abs(one["paid"] - two["paid"]).mean() for one, two in pairs])
+            spread = np.mean([np.abs(two["paid"]).mean() for two in plain])
             means = [statistics.mean(row[key] for row in rows) for key in ("accuracy", "auc", "told", "seconds")]
             print(
                 f"{words.data} {unit} epsilon {epsilon:g}: accuracy {means[0]:.3f}, values' rank correlation "
-                f"{np.mean(agree):+.2f}, AUC {means[1]:.3f}, values told from 0 {means[2]:.2f}, {means[3]:.1f} s",
+                f"{agree:+.2f}, with samples {by_size:+.2f}, payouts' {pays:+.2f}, off by {off:.2f} of {spread:.2f} "
+                f"tokens, AUC {means[1]:.3f}, values told from 0 {means[2]:.2f}, {means[3]:.1f} s",
                 flush=True,
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -15,11 +16,13 @@ import torch
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import ClientInfo, Mask, Masked, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Ask, ClientInfo, Mask, Masked, Mixture, Reply, Request, Roster, Score, Test, Train, Trained
+from hanse.data.samples import Samples
 from hanse.federation import masks
 from hanse.federation.codec import WireError, pack, unpack
 from hanse.federation.masked_sums import MaskedSums
 from hanse.federation.masker import Masker, Trusted, digest
+from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.secure_sums import Secured, SecureSums, in_words
 from hanse.ledger.witness import Witness
 
@@ -47,6 +50,7 @@ class Nodes:
     twist: Callable[[int, Masked], Masked] = lambda client, said: said
     relay: Callable[[int, Request], Request] = lambda client, request: request
     seen: list[Reply] = field(default_factory=list)
+    said_to: dict[tuple[int, str], Mask] = field(default_factory=dict)
     trained: list[int] = field(default_factory=list)
 
     def present(self, round: int) -> Roster:
@@ -57,6 +61,7 @@ class Nodes:
         for request in requests:
             client, task = request.client, unpack(pack(self.relay(request.client, request))).tasks[0]
             name = task.name
+            self.said_to[client, name] = task
             if client in self.lost and STEPS.index(name) >= STEPS.index(self.lost[client]):
                 continue
             try:
@@ -76,11 +81,11 @@ class Nodes:
         if task.name != "sum":
             return {"keys": masker.keys, "shares": masker.shares, "open": masker.open}[task.name](round, task)
         if not masker.before_sum(round, task):
-            return masker.sum(round, None, 0)
+            return masker.sum(round, task, None, 0)
         self.trained.append(masker.client)
         trained = update(masker.client, round).results[0]
         assert isinstance(trained, Trained)
-        return masker.sum(round, in_words(trained, START), trained.num_samples)
+        return masker.sum(round, task, in_words(trained, START), trained.num_samples)
 
 
 def nodes(folder: Path, clients: int, job: str = "job", **more: Any) -> Nodes:
@@ -212,6 +217,71 @@ def test_no_lie_about_who_has_answered_opens_a_sum_of_fewer_than_three(size: int
     assert min(map(len, sums)) >= 3
 
 
+class Crowd(SecureSums):
+    """One group of all."""
+
+    def groups(self, seed: int, clients: Any, round: int) -> list[Any]:
+        return [np.sort(clients)]
+
+
+def test_a_server_that_hands_each_member_shares_of_others_opens_nothing(tmp_path: Path) -> None:
+    """Member 0 of 8 masks with 3, 4, 6 and 7 alone, whom five others leave out, and all name 0.
+
+    A linear program over all that a server may say found this; nobody gives both secrets of a member.
+    """
+    dealers = dict.fromkeys(range(8), range(8)) | {0: [0, 3, 4, 6, 7], 2: [0, 1, 2, 3, 4, 6, 7]}
+    told = [[0, 3, 4, 6, 7], [0, 1, 2, 3, 5], [0, 1, 2, 6, 7], [0, 1, 2, 3, 5],
+            [0, 1, 2, 4, 5], [0, 1, 2, 4, 5], [0, 1, 2, 5, 6], [0, 1, 2, 5, 7]]  # fmt: skip
+
+    def some(client: int, values: dict[str, Any]) -> dict[str, Any]:
+        return {what: {i: one for i, one in of.items() if int(i) in dealers[client]} for what, of in values.items()}
+
+    here = nodes(tmp_path, 8, relay=relayed("sum", some), lost=dict.fromkeys(range(8), "open"))
+    MaskedSums(here, Crowd(3), SEED, P).exchange(0, asked(8), None, None)
+    assert len(here.trained) == 8
+    opened = list[Masked]()
+    for client, survivors in enumerate(told):
+        with suppress(WireError):  # member 0 was given the shares of those that it is told of
+            opened.append(here.maskers[client].open(0, opening(here, survivors)))
+    with pytest.raises(WireError, match="has not signed that it was given shares of the same members"):
+        here.maskers[1].open(0, opening(here, told[1]))
+    for what, member in (("seeds", "0"), ("keys", "3"), ("keys", "4"), ("keys", "6"), ("keys", "7")):
+        assert sum(member in one.values[what] for one in opened) < Crowd(3).least(8)
+
+
+def test_what_was_trained_for_one_group_is_not_summed_by_another_that_trains_nothing(tmp_path: Path) -> None:
+    """The server begins the round again, for another model, while a member trains."""
+    here = nodes(tmp_path, 3, lost=dict.fromkeys(range(3), "open"))
+    again = list[bool]()
+    train = here.answer
+
+    def slow(masker: Masker, round: int, task: Mask) -> Masked:
+        if task.name == "sum" and masker.client == 0 and not again:
+            assert masker.before_sum(round, task)
+            again.append(True)
+            other = nodes(tmp_path, 3, lost={0: "sum"})  # the same folders, by other processes
+            played(other, 3, start=START + 1)
+            sum_asked = other.said_to[0, "sum"]
+            assert masker.before_sum(round, sum_asked)
+            words = in_words(update(0).results[0], START)  # type: ignore[arg-type]
+            return masker.sum(round, task, words, 1.0)
+        return train(masker, round, task)
+
+    here.answer = slow  # type: ignore[method-assign]
+    played(here, 3)
+    assert "was begun again for another model" in str([r.refused for r in here.seen if r.refused])
+
+
+def test_a_node_masks_as_one_client_of_a_run(tmp_path: Path) -> None:
+    here = nodes(tmp_path, 6)
+    assert len(rows(played(here, 3))) == 3
+    here.maskers[3] = replace(here.maskers[0], client=3)  # the same node under another number, for a second sum
+    requests = [Request(c, (Train(c, 0, START),)) for c in (3, 4, 5)]
+    got = refusals(list(MaskedSums(here, SecureSums(3), SEED, P).exchange(0, requests, None, None)))
+    assert got[3] == "client 3: this node is client 0 of the run"
+    assert len(got) == 3
+
+
 def relayed(name: str, change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Callable[[int, Request], Request]:
     """A server that changes what it says to a client in one step."""
 
@@ -222,6 +292,23 @@ def relayed(name: str, change: Callable[[int, dict[str, Any]], dict[str, Any]]) 
         return replace(request, tasks=(replace(task, values=change(client, dict(task.values))),))
 
     return relay
+
+
+def test_a_member_answers_no_question_about_models_on_its_samples(tmp_path: Path) -> None:
+    samples = Samples(torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]))
+    job = Assignment("mine", 0, 4, 0, {"name": "logistic"}, {"lr": 0.1})
+    node = Node(ClientData(samples, samples, num_classes=2), job, tmp_path, trusted=Trusted(frozenset()))
+    models = torch.zeros(2, node.problem.layout.size)
+    told = {"tiers": 2, "price": 1, "balance": 9, "paid": [0.0, 0.0]}
+    for task in (
+        Train(0, 0, models[0]),
+        Score("s", models),
+        Ask("bid", told, models),  # which tier it bids for is the one that fits its samples
+        Test("t", models[0], mixture=Mixture(models, "train")),  # the loss shows the weights, and these the losses
+    ):
+        with pytest.raises(WireError, match="answers no questions about models on its samples"):
+            node.answer(0, pack(Request(0, (task,))))
+    assert unpack(node.answer(0, pack(Request(0, (Test("t", models[0]),))))).refused is None
 
 
 def test_a_server_cannot_stand_between_two_members(tmp_path: Path) -> None:
@@ -264,14 +351,21 @@ def test_a_server_that_gives_one_member_something_else_to_train_gets_no_sum(what
     assert "the training differs from what the members of the group have signed" in refusals(played(here, 3))[1]
 
 
+def opening(here: Nodes, survivors: Sequence[int]) -> Mask:
+    """The question of the last step, with what these members signed in "sum"."""
+    sums = {r.client: one for r in here.seen for one in r.results if isinstance(one, Masked) and one.name == "sum"}
+    signed = {str(c): sums[c].values["signature"] for c in survivors if c in sums}
+    return Mask("open", {"survivors": list(survivors), "signatures": signed})
+
+
 def test_a_share_is_given_for_one_secret_of_each_member_and_once(tmp_path: Path) -> None:
     here = nodes(tmp_path, 4)
     assert len(rows(played(here, 4))) == 4
     ask = here.maskers[0].open
-    assert ask(0, Mask("open", {"survivors": [0, 1, 2, 3]})).values["keys"] == {}  # the same again is no harm
+    assert ask(0, opening(here, [0, 1, 2, 3])).values["keys"] == {}  # the same again is no harm
     for survivors in ([0, 1, 2], [0, 2, 3]):
         with pytest.raises(WireError, match="out of order"):
-            ask(0, Mask("open", {"survivors": survivors}))
+            ask(0, opening(here, survivors))
 
 
 @pytest.mark.parametrize(
@@ -288,11 +382,11 @@ def test_what_a_member_opens(survivors: list[int], why: str, tmp_path: Path) -> 
     here = nodes(tmp_path, 4, lost=dict.fromkeys(range(4), "open"))
     played(here, 4)
     if not why:
-        said = here.maskers[0].open(0, Mask("open", {"survivors": survivors})).values
+        said = here.maskers[0].open(0, opening(here, survivors)).values
         assert (set(said["seeds"]), set(said["keys"])) == ({"0", "1", "2"}, {"3"})
         return
     with pytest.raises(WireError, match=why):
-        here.maskers[0].open(0, Mask("open", {"survivors": survivors}))
+        here.maskers[0].open(0, opening(here, survivors))
 
 
 @pytest.mark.parametrize("name", ["shares", "sum", "open"])
@@ -388,6 +482,17 @@ def test_a_member_whose_group_must_stay_the_same_takes_no_other(tmp_path: Path) 
     assert grouped([0, 1, 2], 4) == ""
 
 
+def test_a_sum_that_must_stay_the_same_lacks_nobody(tmp_path: Path) -> None:
+    """Sums of four of five, another one missing each time, would tell each member's mean update."""
+    here = nodes(tmp_path, 4, lost={3: "sum"})
+    for c, masker in here.maskers.items():
+        here.maskers[c] = replace(masker, trusted=replace(masker.trusted, same=True))  # type: ignore[type-var]
+    got = refusals(played(here, 4))
+    assert "a sum of [0, 1, 2]: this participant's must stay that of 4 members" in got[0]
+    here.lost = {}
+    assert len(rows(played(here, 4, round=1))) == 4
+
+
 def twisted(client: int, name: str, change: Callable[[Masked], Masked]) -> Callable[[int, Masked], Masked]:
     """A member that says something else than it should in one step."""
     return lambda c, said: change(said) if (c, said.name) == (client, name) else said
@@ -411,7 +516,7 @@ def test_a_mask_that_does_not_cancel_is_found(tmp_path: Path) -> None:
 
 
 def test_samples_that_differ_from_those_in_the_sum_are_found(tmp_path: Path) -> None:
-    change = twisted(1, "sum", lambda said: replace(said, values={"samples": 1000.0}))
+    change = twisted(1, "sum", lambda said: replace(said, values={**said.values, "samples": 1000.0}))
     got = refusals(played(nodes(tmp_path, 4, twist=change), 4))
     assert "is of 4 members and 10 samples: 4 and 1008 were said" in got[0]
 
@@ -473,7 +578,7 @@ def test_a_sum_beyond_what_members_may_send_is_refused(place: int, word: int, tm
         one.before_sum(round, task)
         words = in_words(update(1).results[0], START)  # type: ignore[arg-type]
         words[place] = word
-        return one.sum(round, words, 2.0)
+        return one.sum(round, task, words, 2.0)
 
     here.answer = answer  # type: ignore[method-assign]
     why = refusals(played(here, 3))
@@ -524,15 +629,15 @@ def test_of_two_openings_at_once_one_is_answered(tmp_path: Path) -> None:
     played(here, 4)
     masker, told = here.maskers[0], [[0, 1, 2], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]]
 
-    def opening(survivors: list[int]) -> bool:
+    def opens(survivors: list[int]) -> bool:
         try:
-            masker.open(0, Mask("open", {"survivors": survivors}))
+            masker.open(0, opening(here, survivors))
         except WireError:
             return False
         return True
 
     with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(opening, told)) == 1
+        assert sum(pool.map(opens, told)) == 1
 
 
 def mutated(value: Any, rng: np.random.Generator) -> Any:

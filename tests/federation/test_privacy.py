@@ -237,6 +237,27 @@ def test_repeated_rounds_and_other_settings_cancel_no_noise_and_cost(tmp_path: P
         assert abs(found) < 5 / np.sqrt(len(base))
 
 
+def test_what_a_client_says_of_the_clip_costs_each_time_that_it_is_drawn_anew(tmp_path: Path) -> None:
+    """The update has the same bytes, since its noise does not follow from ``bits``; the mean of the bits would tell."""
+    told = [asked(node(tmp_path, GIVEN | {"quantile": 0.5, "bits": bits})) for bits in (4.0, 4.0, 5.0)]
+    rows = [reply.results[0] for reply in told]
+    assert torch.equal(rows[0].row, rows[2].row)  # type: ignore[union-attr]
+    assert rows[0].metrics["within"] != rows[2].metrics["within"]  # type: ignore[union-attr]
+    assert counts(tmp_path) == 4  # two answers, each with a bit
+
+
+def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp_path: Path) -> None:
+    assert asked(node(tmp_path, GIVEN)).refused is None
+    own = Privacy(clip=1.0, noise=2.0, epsilon=3.0, delta=1e-5)
+    told = [asked(node(tmp_path, GIVEN, own), n).refused for n in range(1, 4)]
+    assert [one is None for one in told] == [True, False, False]
+    assert "of 3 at delta 1e-05" in str(told[1])
+    account = AccountFile(tmp_path / "privacy.json").read()
+    assert account is not None
+    assert account.epsilon == 8.0
+    assert asked(node(tmp_path, GIVEN), 4).refused is None
+
+
 def test_no_server_turns_an_account_off_or_raises_its_budget(tmp_path: Path) -> None:
     assert asked(node(tmp_path, GIVEN)).refused is None
     with pytest.raises(UserError, match="under its privacy account"):

@@ -104,7 +104,7 @@ def test_what_else_one_client_says_of_its_training_is_not_seen() -> None:
     results = [r.results[0] for r in seen(sent)]
     assert [one.steps for one in results] == [1, 1, 1]
     assert [one.loss for one in results] == pytest.approx([0.1] * 3, abs=1e-6)
-    assert all(not one.metrics for one in results)
+    assert all(one.metrics == {"sum": 0.0} for one in results)
     assert [one.num_samples for one in results] == [10, 10, 10]
 
 

@@ -28,12 +28,14 @@ pytest.importorskip("dp_accounting")
 POOL = Samples(torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3)
 
 
-def trained(clip: float, noise: float, recipe: Recipe, *, fresh: bool = False, pool: Samples = POOL) -> torch.Tensor:
-    """The row after one seat's training, from zeros."""
+def trained(
+    clip: float, noise: float, recipe: Recipe, *, fresh: bool = False, pool: Samples = POOL, start: float = 0.0
+) -> torch.Tensor:
+    """The row after one seat's training."""
     module = nn.Linear(5, 3)
     problem = Problem(module, Layout.of(module))
     engine = LoopEngine(SequentialEngine(problem, threads=1), dp_sgd(problem, clip, noise, fresh=fresh))
-    job = SeatJob(torch.arange(len(pool.y)), torch.zeros(18), (3, 0, 0, 0))
+    job = SeatJob(torch.arange(len(pool.y)), torch.full((18,), start), (3, 0, 0, 0))
     return engine.train(pool, [job], recipe, recipe.lr).rows[0]
 
 
@@ -91,6 +93,16 @@ def test_no_more_steps_are_taken_than_a_request_is_charged_for() -> None:
         taken = int(engine.train(POOL, [job], recipe, 0.1).steps[0])
         assert taken <= rule.release(12, recipe, work).steps
         assert rule.release(12, recipe, work).rate == 0.25
+
+
+def test_no_model_tells_by_an_overflow_whether_a_sample_is_there() -> None:
+    """With these weights the loss of the one sample that is not zero is NaN, and the update was refused, uncharged."""
+    there = torch.zeros(12, 5)
+    there[4] = 100.0
+    for x in (there, torch.zeros(12, 5)):
+        pool = Samples(x, POOL.y)
+        row = trained(1.0, 1.0, Recipe(steps=2, batch_size=12, lr=0.1), pool=pool, start=1e37)
+        assert bool(row.isfinite().all())
 
 
 def test_batch_norm_is_refused_with_the_reason_of_opacus() -> None:

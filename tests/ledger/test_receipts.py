@@ -67,7 +67,7 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
         facts = Facts.of({"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}])
         ledger.close_round(2, facts)
         (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
-        seats = [{"round": 2, "client": 3, "value": 0.25}]
+        seats = [{"round": 2, "client": 3, "value": 0.25, "fit/epsilon": 1.5}]
         (tmp_path / "clients.jsonl").write_text("".join(json.dumps(seat) + "\n" for seat in seats))
         with pytest.raises(ValueError, match="round 2: its close is not what follows from the book and the records"):
             list(Issuer(ledger, tmp_path).new())
@@ -81,7 +81,7 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
     lines = (("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4))
     said = (receipt.book, receipt.round, receipt.client, receipt.balance, receipt.escrow, receipt.postings)
     assert said == ("run", 2, 3, 5, 4, lines)
-    assert receipt.said["value"] == 0.25
+    assert (receipt.said["value"], receipt.said["epsilon"]) == (0.25, 1.5)  # the operator has signed both
     assert receipt.wrong("run", public_of(KEY)) is None
     assert "is not signed by the operator's key" in (receipt.wrong("run", public_of(OTHER)) or "")
 
@@ -111,7 +111,8 @@ def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> No
     peaks = tuple(bytes([n]) * 32 for n in range(20))
     balances = {client(c): 10**15 for c in range(clients)} | {"escrow/0": 10**15}
     moved = {c: [(f"market/{j}", client(c), 10**12 + j) for j in range(1000)] for c in range(clients)}
-    facts = Facts(bytes(32), dict.fromkeys(range(clients), -0.12345678901234567))
+    many = dict.fromkeys(range(clients), -0.12345678901234567)
+    facts = Facts(bytes(32), many, many)
     from hanse.ledger.closing import Closed, closing_line
     from hanse.ledger.issuer import receipts_of
     from hanse.ledger.record import Head

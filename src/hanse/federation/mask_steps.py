@@ -4,8 +4,8 @@
 * "shares": :class:`AskedShares` has the keys of all; a member answers with :class:`Shares` of its two secrets.
 * "sum": :class:`AskedSum` has the shares that were dealt to a member; it trains, and answers with :class:`Summed` and
   its update under masks.
-* "open": :class:`AskedOpening` says whose update is in the sum; a member answers with :class:`Opening`, its share of
-  one secret of each member.
+* "open": :class:`AskedOpening` says whose update is in the sum, and has the word of each of these that it was given
+  shares of the same members; a member answers with :class:`Opening`, its share of one secret of each member.
 
 Client ids are texts here, since they are keys of mappings. Both sides hold what comes against these types.
 """
@@ -35,6 +35,7 @@ Clients = Annotated[list[Count] | tuple[Count, ...], Field(min_length=3, max_len
 Sealed = Annotated[str, Field(pattern=f"^[0-9a-f]{{{SEALED}}}$")]
 Share = Annotated[str, Field(pattern="^[0-9a-f]{132}$")]
 Prints = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
 class AskedKeys(TypedDict):
@@ -56,7 +57,7 @@ class Keys(TypedDict):
     sealing: Digest
     masking: Digest
     seed: Digest
-    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+    signature: Signature
 
 
 class AskedShares(TypedDict):
@@ -77,15 +78,17 @@ class AskedSum(Shares):
 
 
 class Summed(TypedDict):
-    """How many samples the update was made of."""
+    """How many samples the update was made of, and the member's signature under :func:`masked_with`."""
 
     samples: Samples
+    signature: Signature
 
 
 class AskedOpening(TypedDict):
-    """The members whose update is in the sum."""
+    """The members whose update is in the sum, and what each of them signed in "sum", by id."""
 
     survivors: Clients
+    signatures: Annotated[dict[Id, Signature], Field(max_length=MOST)]
 
 
 class Opening(TypedDict):
@@ -124,6 +127,19 @@ def statement(context: str, client: int, said: Mapping[str, str]) -> bytes:
     """
     fields = [context, str(client), said["sealing"], said["masking"], said["seed"]]
     return ("hanse masks 1\n" + "\n".join(fields) + "\n").encode()
+
+
+def masked_with(context: str, keys: Mapping[str, str]) -> bytes:
+    """Return the bytes that a member signs in "sum": with whom, and by which of their keys, its update is masked.
+
+    A server that hands members shares of different ones could else have the masks of one member opened by others who
+    were told that these dropped out, and see its update alone.
+
+    Args:
+        context: as in :func:`statement`.
+        keys: the ``masking`` keys of those whose shares it was given, and its own, by id.
+    """
+    return ("hanse masks 1 sum\n" + "\n".join([context, *(f"{c} {keys[c]}" for c in sorted(keys))]) + "\n").encode()
 
 
 def context_of(run: str, job: str, round: int, asked: Mapping[str, Any]) -> str:

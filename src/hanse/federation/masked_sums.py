@@ -57,6 +57,7 @@ class Group:
         shares: what each said in "shares", by who dealt them.
         masked: ``[P + 6]``, each member's update under masks.
         samples: how many samples each said.
+        signatures: what each signed with its update.
         openings: what each said in "open".
         refused: why a client is not in the sum.
         failed: why there is no sum; "" while there may be one.
@@ -68,6 +69,7 @@ class Group:
     shares: dict[int, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     masked: dict[int, masks.Words] = field(default_factory=dict)
     samples: dict[int, float] = field(default_factory=dict)
+    signatures: dict[int, str] = field(default_factory=dict)
     openings: dict[int, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     failed: str = ""
@@ -262,11 +264,12 @@ class _Round:
             group = self._of(client)
             group.masked[client] = said.words.numpy().view(np.uint64)
             group.samples[client] = float(said.values["samples"])  # type: ignore[arg-type]
+            group.signatures[client] = str(said.values["signature"])
 
     def _open(self) -> None:
         """Say whose updates came, and ask for the shares that open their sum."""
         values = {
-            c: {"survivors": sorted(group.masked)}
+            c: {"survivors": sorted(group.masked), "signatures": {str(i): s for i, s in group.signatures.items()}}
             for group in self.groups if group.enough(group.masked) for c in group.masked
         }  # fmt: skip
         for client, said in self._step("open", values).items():
@@ -287,7 +290,9 @@ class _Round:
                     "round %d: client %d, whose update is in a sum: %s", self.round, client, group.refused[client]
                 )
             task, reply = self._train(client), self.rest[client]
-            mean = replace(mean_of(words, task.start.cpu()), seat=task.seat, num_samples=group.samples[client])
+            mean = replace(
+                mean_of(words, task.start.cpu(), group.masked), seat=task.seat, num_samples=group.samples[client]
+            )
             beside = iter(reply.results[1:])
             results = tuple(mean if isinstance(one, Train) else next(beside) for one in self.asked[client].tasks)
             found.append(replace(reply, results=results, bytes_down=down, bytes_up=up))

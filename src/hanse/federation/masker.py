@@ -8,7 +8,8 @@ bringing messages:
   give one of them another model to train.
 * A round's update goes out once. If the round is asked for again, the very same words go out under new masks, and only
   for the same group, the same model and the same sum: two sums of one update would give that of somebody else.
-* For each member it gives a share of the seed or of the key, never of both, and only for a sum of enough members.
+* For each member it gives a share of the seed or of the key, never of both, and only for a sum of enough members that
+  were all given shares of the same ones.
 
 What it has done is in ``masking.json`` and ``masked.npz`` of the participant's folder, since each message may meet a
 fresh process. Two messages at once wait for each other.
@@ -38,7 +39,7 @@ from hanse.core.declared import UnsoundError
 from hanse.core.port import Mask, Masked, Train
 from hanse.federation import masks
 from hanse.federation.codec import WireError, pack
-from hanse.federation.mask_steps import ASKED, context_of, statement
+from hanse.federation.mask_steps import ASKED, context_of, masked_with, statement
 from hanse.federation.private import private_arrays
 from hanse.federation.secure_sums import SecureSums
 from hanse.ledger.witness import Witness, read_witnesses
@@ -57,8 +58,8 @@ class Trusted:
     Attributes:
         keys: the public keys of other members, 32 bytes each, as these gave them: their ``witness.pub``.
         least: the least members of a sum, from 3.
-        same: whether its group must stay the same in all rounds of a run (``regroup = false`` of the experiment): sums
-            over groups that change tell mean updates.
+        same: whether its sums must be of the very same members in all rounds of a run (``regroup = false`` of the
+            experiment), so that none may drop out: sums over groups that change tell mean updates.
 
     Examples:
         Two other members, whose keys came by telephone, and no sum of fewer than four:
@@ -116,6 +117,7 @@ class State:
         opened: the survivors of the sum of that round that this node has helped to open; empty for none.
         group: the keys of all members that it has been in a group with, where groups must stay the same.
         size: how many its first group had.
+        client: the node's id in this run; -1 before it has masked.
     """
 
     step: str = ""
@@ -136,12 +138,16 @@ class State:
     opened: list[int] = field(default_factory=list)
     group: list[str] = field(default_factory=list)
     size: int = 0
+    client: int = -1
 
 
 def digest(train: Train) -> str:
     """Return the hash of what is trained, without what differs between members: the seat and its history."""
-    alike = dataclasses.replace(train, seat=0, before=0, last=None)
-    return hashlib.sha256(pack(alike).header.encode()).hexdigest()
+    message = pack(dataclasses.replace(train, seat=0, before=0, last=None))
+    hasher = hashlib.sha256(message.header.encode())
+    for _, array in sorted(message.arrays.items()):  # the header's own hashes of them are too short to be signed
+        hasher.update(array.tobytes())
+    return hasher.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ class Masker:
     """What one participant does in the steps of masking, in one run.
 
     Attributes:
-        folder: where its state lies, for this run and client alone.
+        folder: where its state lies, for this run alone.
         witness: holds the key by which other members know it.
         trusted: whom its updates may be summed with; None: nobody.
         run: the run's name.
@@ -241,17 +247,24 @@ class Masker:
             state.step, state.shares = "ready", state.shares | taken
             return state.sent != round
 
-    def sum(self, round: int, words: Tensor | None, samples: float) -> Masked:
+    def sum(self, round: int, task: Mask, words: Tensor | None, samples: float) -> Masked:
         """Answer "sum": the words of the update under masks.
 
         Args:
             round: the round.
+            task: as :meth:`before_sum` took it in; what was trained.
             words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them; None: those that
                 went out the last time.
             samples: what is said of the samples; not read if ``words`` is None.
+
+        Raises:
+            WireError: meanwhile the round was begun again for something else, or the words of last time are not here.
         """
         with self._changing(durable=True) as state:
             self._next(state, "ready", round)
+            trained = {"clients": state.clients, "least": state.least, "task": task.train and digest(task.train)}
+            if context_of(self.run, self.job, round, trained) != state.context:
+                raise WireError(f"round {round}: was begun again for another model while this update was trained")
             if words is None:
                 with np.load(self.folder / WORDS, allow_pickle=False) as file:
                     if int(file["round"]) != round:
@@ -272,17 +285,19 @@ class Masker:
             for other in others:
                 peer = bytes.fromhex(state.keys[str(other)]["masking"])
                 masked = masked + masks.between(own, peer, self.client, other, size)
-            said = {"samples": state.sent_samples}
-        return Masked("sum", said, torch.from_numpy(masked.view(np.int64)))
+            signature = self.witness.sign(masked_with(state.context, _masking(state)))
+            samples = state.sent_samples
+        return Masked("sum", {"samples": samples, "signature": signature.hex()}, torch.from_numpy(masked.view(np.int64)))
 
     def open(self, round: int, task: Mask) -> Masked:
         """Answer "open": for each member a share of the seed, if its update is in the sum, or else of the mask key.
 
         Raises:
-            WireError: the sum is of too few or of others than the group, or this node has helped to open another one
-                of the same updates.
+            WireError: the sum is of too few or of others than the group, one of them was given shares of others than
+                this node, or this node has helped to open another sum of the same updates.
         """
-        survivors = sorted(self._read(task)["survivors"])
+        asked = self._read(task)
+        survivors = sorted(asked["survivors"])
         with self._changing(durable=True) as state:
             if not (state.step == "open" and state.survivors == survivors and state.round == round):
                 self._next(state, "sum", round)
@@ -291,6 +306,9 @@ class Masker:
                 raise WireError(f"a sum of {survivors}: must be of this member and others of its group, each once")
             if len(survivors) < max(state.least, self._trusted().least):
                 raise WireError(f"a sum of {len(survivors)}: it takes at least {state.least}")
+            if self._trusted().same and len(survivors) < state.size:
+                raise WireError(f"a sum of {survivors}: this participant's must stay that of {state.size} members")
+            self._masked_alike(state, survivors, asked["signatures"])
             if state.opened and state.opened != survivors:
                 raise WireError("another sum of these updates was opened already; the two could be taken apart")
             state.step, state.survivors, state.opened = "open", survivors, survivors
@@ -353,6 +371,14 @@ class Masker:
             if len({said[what] for said in keys.values()}) < len(keys):
                 raise WireError(f"two members of the group have the same {what} key")
 
+    def _masked_alike(self, state: State, survivors: list[int], signatures: Mapping[str, str]) -> None:
+        """Raise WireError unless all whose updates are in a sum have signed that they masked with the same members."""
+        said = masked_with(state.context, _masking(state))
+        for c in map(str, survivors):
+            identity = bytes.fromhex(state.keys[c]["identity"])
+            if not masks.is_signed(said, bytes.fromhex(signatures.get(c, "")), identity):
+                raise WireError(f"client {c} has not signed that it was given shares of the same members as this one")
+
     def _sealing(self, state: State, dealer: int, holder: int) -> bytes:
         """Return the key that seals what one member deals to another; this node is one of the two."""
         peer = state.keys[str(holder if dealer == self.client else dealer)]["sealing"]
@@ -387,5 +413,13 @@ class Masker:
                 state = State(**json.loads(path.read_text())) if path.exists() else State()
             except (ValueError, TypeError):
                 raise WireError(f"{path}: is damaged; nothing is masked in this run any more") from None
+            if state.client not in (-1, self.client):
+                raise WireError(f"client {self.client}: this node is client {state.client} of the run")
+            state.client = self.client
             yield state
             write_whole(path, json.dumps(dataclasses.asdict(state)), durable=durable, private=True)
+
+
+def _masking(state: State) -> dict[str, str]:
+    """Return the masking keys of those with whom the update is masked, this node's own among them, by id."""
+    return {c: state.keys[c]["masking"] for c in state.shares}

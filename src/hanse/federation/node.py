@@ -31,6 +31,7 @@ from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
 from hanse.core.port import (
+    Ask,
     Federation,
     Mask,
     OnModels,
@@ -172,6 +173,7 @@ class ClientData:
         )
 
 
+NOT_SUMMED = "it has no update that can be summed; its own log says why"
 MOST_CLIENTS = 1_000_000  # a node keeps a number for each
 
 
@@ -398,7 +400,9 @@ class Node:
     def masker(self) -> Masker:
         """Answers the steps of masked sums."""
         alike = dataclasses.replace(self.job, client=0).to_json()
-        return Masker(self.folder, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client)
+        return Masker(
+            self.folder.parent, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client
+        )
 
     def _masked(self, round: int, request: Request, task: Mask) -> Reply:
         """Answer a step of masking; beside "sum" there may be questions.
@@ -418,17 +422,16 @@ class Node:
         assert task.train is not None  # before_sum looks
         asked = dataclasses.replace(request, tasks=(task.train, *others) if fresh else others)
         replies = self.federation.exchange(round, [asked], None, None)
-        if not replies or replies[0].refused is not None:
-            return (
-                dataclasses.replace(replies[0], arrival=None) if replies else Reply(self.job.client, refused="silent")
-            )
+        if not replies:
+            return Reply(self.job.client, refused="silent")
         reply = dataclasses.replace(replies[0], bytes_down=0, bytes_up=0, arrival=None)
-        if not fresh:
-            return dataclasses.replace(reply, results=(masker.sum(round, None, 0), *reply.results))
-        found = summand(asked, reply, self.problem.layout.size, None)
-        if isinstance(found, str):
-            return Reply(self.job.client, refused=found)
-        words = masker.sum(round, in_words(found.trained, found.start), found.trained.num_samples)
+        if not fresh and reply.refused is None:
+            return dataclasses.replace(reply, results=(masker.sum(round, task, None, 0), *reply.results))
+        found = summand(asked, reply, self.problem.layout.size, None) if reply.refused is None else reply.refused
+        if isinstance(found, str):  # a reason may be made of samples, unless it comes from the account
+            logging.getLogger(__name__).warning("round %d: nothing of this node is summed: %s", round, found)
+            return Reply(self.job.client, refused=found if isinstance(self.federation, Private) else NOT_SUMMED)
+        words = masker.sum(round, task, in_words(found.trained, found.start), found.trained.num_samples)
         return dataclasses.replace(reply, results=(words, *reply.results[1:]))
 
     def keep_receipts(self, lines: str, operator: bytes) -> None:
@@ -557,9 +560,13 @@ class Node:
 
 
 def _refuse_in_the_clear(request: Request) -> None:
-    """Raise WireError if a request would have an update, or figures from which one can be made, leave in the clear."""
+    """Raise WireError if a request would have an update, or figures from which one can be made, leave in the clear.
+
+    A bid goes by how models score on its samples, and so does how a mixture is weighed that is tested.
+    """
     for task in request.tasks:
-        if isinstance(task, Train | OnModels):
+        scoring = task.models if isinstance(task, Ask) else task.mixture if isinstance(task, Test) else None
+        if isinstance(task, Train | OnModels) or scoring is not None:
             raise WireError(
                 f"{type(task).__name__}: updates of this participant leave it in masked sums alone, and it answers no "
                 "questions about models on its samples"

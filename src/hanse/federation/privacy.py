@@ -30,6 +30,7 @@ from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.federation.account import Account, AccountFile, Release, Unit, library, noise_for
 from hanse.federation.behaviour import secret_stream
+from hanse.federation.codec import pack
 from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
 
@@ -201,6 +202,8 @@ class InState:
 class InFile:
     """A participant's account in its own folder, over all runs.
 
+    What it holds stays as it was opened. Who answers keeps within that and within ``rule``, whichever is less.
+
     Attributes:
         file: where it lies.
         rule: opens it, if it is not there yet.
@@ -210,21 +213,25 @@ class InFile:
     rule: Privacy
 
     def of(self, client: int) -> Account:
-        """Return the account."""
-        return self.file.read() or self.rule.opened()
+        """Return the account, with the lesser of its budget and the rule's."""
+        return self._within(self.file.read() or self.rule.opened())
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer on the disk, if it fits into the budget; the same bytes again cost nothing."""
+        """Charge an answer on the disk, if it fits into the budget; the same answer again costs nothing."""
         sent = digest()
         with self.file.held():
-            now = self.of(client)
-            if sent in now.sent:
-                return now
-            if not now.affords(releases):
-                return None
-            now = now.charged(releases, sent)
-            self.file.write(now)
-        return now
+            now = self.file.read() or self.rule.opened()
+            if sent not in now.sent:
+                if not self._within(now).affords(releases):
+                    return None
+                now = now.charged(releases, sent)
+                self.file.write(now)
+        return self._within(now)
+
+    def _within(self, account: Account) -> Account:
+        """Return an account with the lesser of its budget and the rule's."""
+        epsilon, delta = min(account.epsilon, self.rule.epsilon), min(account.delta, self.rule.delta)
+        return replace(account, epsilon=epsilon, delta=delta)
 
 
 @dataclass(frozen=True)
@@ -362,13 +369,9 @@ def _saying(result: port.Result, spent: float) -> port.Result:
 
 
 def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
-    """Return the hash of what leaves: equal for equal bytes in one round."""
-    hasher = hashlib.blake2b(f"{round} {client}".encode(), digest_size=16)
-    for result in results:
-        for value in vars(result).values():
-            if isinstance(value, Tensor):
-                hasher.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return hasher.hexdigest()
+    """Return the hash of all that leaves, numbers beside the tensors too: equal for equal answers in one round."""
+    said = pack(port.Reply(client, tuple(results))).header
+    return hashlib.blake2b(f"{round} {said}".encode(), digest_size=16).hexdigest()
 
 
 def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] | None) -> Privacy | None:

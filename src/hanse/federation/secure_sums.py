@@ -11,7 +11,7 @@ so that a mechanism is given exactly what a server would have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -140,7 +140,7 @@ class Secured:
         if wrong is not None:
             return {c: replace(one.reply, results=(), refused=wrong) for c, one in group.items()}
         start = members[0].start
-        mean = mean_of(torch.stack([in_words(one.trained, start) for one in members]).sum(0), start)
+        mean = mean_of(torch.stack([in_words(one.trained, start) for one in members]).sum(0), start, group)
         return {c: one.showing(mean) for c, one in group.items()}
 
 
@@ -226,17 +226,20 @@ def in_words(trained: Trained, start: Tensor) -> Tensor:
     return torch.cat([change, torch.tensor(counts, dtype=torch.int64, device=change.device)])
 
 
-def mean_of(words: Tensor, start: Tensor) -> Trained:
+def mean_of(words: Tensor, start: Tensor, members: Iterable[int]) -> Trained:
     """Return the mean of a group's updates by samples, from the sum of their words.
 
     Without samples the mean is the model that they started from. The loss is the mean by samples, None if one has none;
-    steps are the whole number below the mean.
+    steps are the whole number below the mean. So that each sum that was opened is in the record, ``fit/sum`` names it
+    by its first member.
 
     Args:
         words: ``[P + 5]`` int64, the sum of what :func:`in_words` returns for each.
         start: ``[P]``, the model that they started from.
+        members: the clients whose updates are in the sum.
     """
-    samples, steps, loss, told, members = words[-COUNTS:].tolist()
+    named = {"sum": float(min(members))}
+    samples, steps, loss, told, count = words[-COUNTS:].tolist()
     change = words[:-COUNTS].double() / (STEPS * max(samples, 1))
-    mean = loss / (LOSS_STEPS * samples) if samples and told == members else None
-    return Trained(0, (start.double() + change).to(start.dtype), 0, mean, steps // members)
+    mean = loss / (LOSS_STEPS * samples) if samples and told == count else None
+    return Trained(0, (start.double() + change).to(start.dtype), 0, mean, steps // count, metrics=named)

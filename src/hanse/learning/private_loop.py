@@ -62,6 +62,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
             optimizer.zero_grad()
             if len(taken):
                 torch.autograd.backward(_mean_loss(problem, private(batch.x), batch.y))
+                _only_finite([p for p in private.parameters() if p.requires_grad])
             else:  # nobody was drawn: the step is noise alone
                 for parameter in private.parameters():
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
@@ -70,6 +71,19 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
         return {"steps": steps}
 
     return Loop(fit)
+
+
+def _only_finite(parameters: list[Any]) -> None:
+    """Set the gradient of each sample to zero that is not finite.
+
+    No clip shortens it: one sample would make the whole update NaN, and a server that chose the model for that would
+    see whether the sample is there.
+    """
+    each = [p.grad_sample for p in parameters]
+    finite = torch.stack([g.flatten(1).sum(1) for g in each]).sum(0).isfinite()  # a sum has what is not finite in it
+    if not bool(finite.all()):
+        for parameter, g in zip(parameters, each, strict=True):
+            parameter.grad_sample = torch.where(finite.view(-1, *[1] * (g.dim() - 1)), g, 0.0)
 
 
 def _mean_loss(problem: Problem, output: Tensor, y: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 A close moves nothing. Its memo has two hashes. One is that of the round's record: its line of ``metrics.jsonl`` without
 clock, memory and bytes sent, which has the hash of the round's file in ``rounds/``, and its lines of ``clients.jsonl``,
 which have the values. The other is the root of a Merkle tree over the participants' statements, in the order of their
-numbers: what each holds after the round, what the round moved of it, and what its updates were worth. A receipt
+numbers: what each holds after the round, what the round moved of it, what its updates were worth, and what it says that
+it has spent of its privacy budget. A receipt
 (:mod:`hanse.ledger.receipts`) leads from a statement to a head of the log.
 
 The loop closes a round by :func:`close`, with which :class:`Closes` compares a log that is read.
@@ -26,6 +27,7 @@ from hanse.core.entry import CLOSE, Transaction, client, escrow
 from hanse.ledger.record import Record
 
 METRICS, SEATS = "metrics.jsonl", "clients.jsonl"  # in a run directory: a line a round, and a line a seat
+SPENT = "fit/epsilon"  # of a seat: what its client says that it has spent of its privacy budget
 CLOCK = ("time/", "memory/", "bytes/")  # metrics that differ from run to run, or where an answer was lost on its way
 RECEIPT = 2000  # bytes that a receipt may have
 FRAME = 900  # of these, what it needs beside proofs and postings
@@ -41,10 +43,12 @@ class Facts:
     Attributes:
         record: its hash, 32 bytes.
         values: what the updates of each client were worth, summed over its seats; clients without a value are left out.
+        spent: the epsilon that each client says it has spent; clients that say none are left out.
     """
 
     record: bytes
     values: Mapping[int, float]
+    spent: Mapping[int, float] = field(default_factory=dict)
 
     @staticmethod
     def of(metrics: Mapping[str, Any], seats: Sequence[Mapping[str, Any]]) -> Facts:
@@ -62,10 +66,13 @@ class Facts:
         plain = {name: value for name, value in metrics.items() if not name.startswith(CLOCK)}
         said = json.dumps([plain, list(seats)], separators=(",", ":"))
         values: dict[int, float] = {}
+        spent: dict[int, float] = {}
         for seat in seats:
             if seat.get("value") is not None:
                 values[seat["client"]] = values.get(seat["client"], 0.0) + seat["value"]
-        return Facts(hashlib.sha256(said.encode()).digest(), values)
+            if seat.get(SPENT) is not None:
+                spent[seat["client"]] = max(spent.get(seat["client"], 0.0), seat[SPENT])
+        return Facts(hashlib.sha256(said.encode()).digest(), values, spent)
 
 
 NOTHING = Facts.of({}, [])  # of a round that has no record, such as the last settlement
@@ -116,6 +123,8 @@ def statements(
         }
         if c in facts.values:
             said["value"] = facts.values[c]
+        if c in facts.spent:
+            said["epsilon"] = facts.spent[c]
         found[c] = json.dumps(said, separators=(",", ":")).encode()
     return found
 

@@ -51,7 +51,8 @@ class Statement(TypedDict):
     """What a round's close says of a client: what it holds after the round, in units, and what the round moved of it.
 
     Postings are (step, account, units) in the book's order, or their number and hash if there are many. ``value`` is
-    what its updates were worth; it is left out if there is no value.
+    what its updates were worth; it is left out if there is no value. ``epsilon`` is what the client said that it has
+    spent of its privacy budget; it is left out if it said nothing.
     """
 
     round: _Count
@@ -60,6 +61,7 @@ class Statement(TypedDict):
     escrow: _Whole
     postings: list[tuple[str, str, _Whole]] | _Short
     value: NotRequired[float]
+    epsilon: NotRequired[float]
 
 
 _STATEMENT = Declared[Statement](Statement)
