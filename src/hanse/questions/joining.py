@@ -23,11 +23,11 @@ from hanse.data.build import with_own
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
+from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
 from hanse.learning.models import Factory
 from hanse.questions.evaluations import progress as shown
 from hanse.questions.showing import Picture, Shown, frame
-from hanse.questions.worths import HALF_WIDTH
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.runs import experiment as running
@@ -425,7 +425,7 @@ def _gain(client: str, label: str, fit: Fit, reading: Reading | None) -> Gain:
     else:
         ours, alone, between = fit.last_loss, fit.alone_loss, None
         if ours is not None and alone is not None and fit.loss_error is not None:
-            half = HALF_WIDTH * fit.loss_error
+            half = SURE * fit.loss_error
             between = ours - alone - half, ours - alone + half
     joined, by_itself = (np.nan if one is None else float(one) for one in (ours, alone))
     less = reading.less_is_better if reading is not None else fit.last is None
