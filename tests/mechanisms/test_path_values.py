@@ -448,7 +448,9 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
     assert mine.gained == pytest.approx(fell)
     assert mine.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
     assert mine.part.startswith(f"Of the {fell:.3g} by which the validation loss went down in this federation, ")
-    assert mine.part.endswith(f"{mine.value:.3g} ± {1.96 * mine.error:.2g} came through your updates.")
+    assert mine.error is not None
+    low, high = (mine.value + side * 1.96 * mine.error for side in (-1, 1))
+    assert mine.part.endswith(f"{mine.value:.2f} (95 % interval {low:.2f} to {high:.2f}) came through your updates.")
     [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
     *bands, whole = chart.marks.lines
     assert len(bands) == 8  # seven clients, and the others together

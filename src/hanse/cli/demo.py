@@ -372,6 +372,7 @@ def _gain(market: Run, alone: Run) -> str:
     half = float(stdtrit(len(more) - 1, 0.975)) * float(more.std(ddof=1)) / math.sqrt(len(more))
     mean = float(more.mean())
     return (
-        f"The {len(buying)} who buy get on average {rounded(mean, half, sign=True)} points of accuracy on their own test "
-        f"data (95 % interval {between(mean, half, sign=True)}); sellers are paid, and nobody deals with the attacker."
+        f"The {len(buying)} who buy get on average {rounded(mean, half, sign=True)} points of accuracy on their own "
+        f"test data (95 % interval {between(mean, half, sign=True)}); sellers are paid, and nobody deals with the "
+        "attacker."
     )

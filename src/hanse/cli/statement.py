@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
     from hanse.reports.statement_fit import Fit
+    from hanse.reports.statement_verdict import Answer
 
 
 def statement(
@@ -154,10 +155,15 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> 
     table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
     for found in made:
         ours, theirs = _figures(found.fit)
-        table.add_row(found.label, found.verdict.headline, ours, theirs, _worth(found))
+        table.add_row(found.label, _IN_A_WORD[found.verdict.answer], ours, theirs, _worth(found))
     say(table, wrap=True)
     say("In brackets: 95 % intervals.")
     say(f"wrote {len(made)} pages in {folder / 'statements'}")
+
+
+_IN_A_WORD: dict[Answer, str] = {
+    "yes": "yes", "no": "no", "mixed": "in part", "even": "not clear", "unknown": "not known"
+}  # fmt: skip
 
 
 def _worth(found: Statement) -> str:

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.coalitions import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
-from hanse.games.jackknife import jackknife_errors
+from hanse.games.jackknife import SURE, jackknife_errors
 from hanse.games.least_core import LeastCore, least_core
 from hanse.games.mixture_kernel import (
     kernel_interactions,

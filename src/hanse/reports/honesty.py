@@ -144,7 +144,8 @@ def _chart(
     caption = "Each bar is the mean over the clients of one kind, for each seed by itself."
     many = len(seeds) > 1
     if estimated:
-        caption += " Whiskers at a seed: 95 % intervals, for the sampling of coalitions and the draw of the validation samples."
+        both = "the sampling of coalitions and the draw of the validation samples"
+        caption += f" Whiskers at a seed: 95 % intervals, for {both}."
     caption += " Whiskers at the mean: 95 % intervals over the seeds." if many else " With one seed it may be chance."
     base = next(iter(means))
     for name, values in means.items():

@@ -25,12 +25,12 @@ from hanse.reports.chart import Chart, numbers, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import (
+    EXACT,
     SURE,
     Contribution,
     contribution,
     contribution_charts,
     estimate_charts,
-    how_sure,
     lost_files,
     without_values,
 )
@@ -207,10 +207,9 @@ def _value(groups: Sequence[SeedGroup]) -> list[str]:
         best, worst = int(several[0]), int(several[-1])
         comma = "," if group.seeds_text else ""
         told.append(f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.")
-        if not sure and np.isfinite(found.errors[[best, worst]]).any():
-            sure = how_sure(found.last, "In brackets")
-    if sure:
-        told[-1] += f" {sure}"
+        sure = sure or (f" {EXACT}." if found.last.exact else "")
+    if told:
+        told[-1] += sure
     return told
 
 
@@ -274,7 +273,7 @@ def _sure(value: float, error: float, unit: str = "") -> str:
     half = SURE * error
     if not np.isfinite(half) or half == 0:
         return f"{value:.3g}{unit}"
-    return f"{rounded(value, half)}{unit} ({between(value, half)})"
+    return f"{rounded(value, half)}{unit}, 95 % interval {between(value, half)}"
 
 
 def _refused(groups: Sequence[SeedGroup]) -> list[str]:

@@ -48,6 +48,7 @@ def render(statement: Statement) -> str:
         policy=POLICY,
         version=version("hanse"),
         exact=EXACT,
+        unsure=statement.contributed.interval is not None,
         value_chart=_value_chart(statement),
         accuracy_chart=_accuracy_chart(statement),
         balance_chart=_balance_chart(statement),
