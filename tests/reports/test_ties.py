@@ -181,7 +181,7 @@ def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_pa
     assert "may be first; client 4 has the lowest value (-3.0, 95 % interval -3.4 to -2.6)" in told
     assert "has the highest value" not in told
     apart = group(sampled_run(tmp_path / "b", [5.0, 4.0, 3.0], [0.1] * 3))
-    assert "any two of these sums differ" in contribution_charts([apart])[0].caption
+    assert "any two of these clients can be told apart" in contribution_charts([apart])[0].caption
     assert "client 0 has the highest value" in summary([apart])[1]
     alike = group(sampled_run(tmp_path / "c", [-5.0, 4.0, 3.0, 2.0, 1.0], [9.0] * 5))
     assert "; client 0 is last (-5, 95 % interval -23 to 13), but so may be any of the 4 others" in summary([alike])[1]

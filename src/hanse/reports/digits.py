@@ -18,8 +18,6 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
         >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
         ('0.7', '-9', '0.703', '1234')
     """
-    if value == 0 and not error:
-        return "0"
     last = math.log10(error) if error and math.isfinite(error) else math.log10(abs(value) or 1.0) // 1 + 1 - most
     places = max(0, -math.floor(last))
     told = f"{value:{'+' if sign else ''}.{places}f}"

@@ -107,7 +107,7 @@ class Contributed:
         way, side = ("went down", 1.0) if self.gained >= 0 else ("went up", -1.0)
         through = "what was new in your updates" if self.novel else "your updates"
         sure = f" (95 % interval {between(side * self.value, half)})" if half else ""
-        came = f"{rounded(side * self.value + 0.0, half)}{sure} came through {through}"  # -0 + 0 is 0
+        came = f"{rounded(side * self.value, half) if self.value else 0}{sure} came through {through}"
         if abs(self.besides) > 0.01 * abs(self.gained):
             came += f" and {side * self.besides:.2g} through no client's"
         return f"Of the {abs(self.gained):.3g} by which {self.fallen} {way} in this federation, {came}."
