@@ -128,7 +128,7 @@ class Run(PlainRun, Shown):
         Raises:
             UserError: a run has no directory, or there is no run alone.
         """
-        from hanse.questions.joining import ALONE, Joining, gains_of
+        from hanse.questions.joining import ALONE, Joining, gains_of, settings_of
         from hanse.reports.statement_alone import HERE
 
         path = self._path("joining")
@@ -138,7 +138,8 @@ class Run(PlainRun, Shown):
         by_itself = load_run(found)
         if by_itself.mechanism != ALONE:
             raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
-        return Joining(tuple(gains_of(self.record, by_itself, self.record.mechanism)), self.record.main)
+        gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
+        return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
 
     def compare(self, *others: PlainRun) -> Comparison:
         """Return this run beside others: what was learned and what it cost, and the curves.

@@ -219,6 +219,8 @@ def _counted(counts: Sequence[Answer], seeds: int, *, money: bool) -> str:
     if many["even"] == len(known):
         return f"Joining made no clear difference to any{whole}{together}."
     ways = {"yes": "paid for", "no": "did not pay for", "mixed": "brought both gain and loss to"}
+    if many["no"] == len(known):
+        return f"Joining paid for none{whole}{together}."
     told = [f"{way} {many[answer]}" for answer, way in ways.items() if many[answer]]
     told[0] += whole
     if len(told) == 1 and not many["even"]:
