@@ -34,6 +34,7 @@ from hanse.questions.showing import Picture, Shown, frame
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.runs import experiment as running
+from hanse.runs.chance import NEAR_ALL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import Told
 from hanse.runs.run_record import RunRecord, load_run
@@ -135,6 +136,9 @@ class Joining(Shown):
             for name, (up, down, open_) in counts.items()
         ]
         over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
+        alone = float(np.nanmean([gain.alone for gain in self.gains]))
+        if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
+            each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
         each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
         return [first, *each, *self.played]
 

@@ -30,6 +30,7 @@ from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_fit import Fit, fits_at_end
 from hanse.reports.statement_verdict import Answer, answer_of, sign_of
 from hanse.reports.vega import to_svg, to_vegalite
+from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
 
 APART = ("local", "centralised")  # mechanisms that nobody joins: they are there to be compared with
@@ -409,6 +410,8 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
         return f"Compare with training alone ({by_python(run) or f'hanse statement {folder} --all --train-alone'})."
     if joined.mostly_lost and not joined.money and run.mechanism != "ditto":
         return "Try a personal mechanism (--set mechanism=ditto)."
+    if found is not None and nothing_left(run.metrics):
+        return "Take harder data or a finer metric: the first test was almost all right, so values are mostly noise."
     if found is not None and (names := harmful(found)):
         return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
     if len(group.runs) == 1 and not elsewhere:
