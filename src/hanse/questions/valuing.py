@@ -391,8 +391,8 @@ def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
     """Say so where all coalitions but the empty one are worth almost 1, as an accuracy without room is."""
     if min(worths) < NEAR_ALL or max(worths) > 1:
         return ()
-    return ("All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain, and differences "
-            "between values are mostly noise: take minus a loss, or harder samples.",)  # fmt: skip
+    return ("All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain, and "
+            "differences between values are mostly noise: take minus a loss, or harder samples.",)  # fmt: skip
 
 
 def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:
