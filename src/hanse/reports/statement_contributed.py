@@ -105,7 +105,7 @@ class Contributed:
             return ""
         half = SURE * (self.error or 0.0)
         way, side = ("went down", 1.0) if self.gained >= 0 else ("went up", -1.0)
-        through = "what was new in your updates" if self.novel else "your updates"
+        through = "what was new in its updates" if self.novel else "its updates"
         sure = f" (95 % interval {between(side * self.value, half)})" if half else ""
         came = f"{rounded(side * self.value, half) if self.value else 0}{sure} came through {through}"
         if abs(self.besides) > 0.01 * abs(self.gained):

@@ -40,7 +40,14 @@ def render(statement: Statement) -> str:
     environment = Environment(
         loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"tokens": tokens, "about": about, "signed": _signed, "percent": _percent, "number": _number}
+    environment.filters |= {
+        "tokens": tokens,
+        "about": about,
+        "gain": _gain,
+        "signed": _signed,
+        "percent": _percent,
+        "number": _number,
+    }
     environment.filters |= {"sure": _sure, "reach": _reach}
     environment.filters["picture"] = lambda chart: Markup(small_svg(chart))
     return environment.get_template(_TEMPLATE).render(
@@ -57,6 +64,10 @@ def render(statement: Statement) -> str:
 
 def _signed(units: int) -> str:
     return ("+" if units > 0 else "") + tokens(units)
+
+
+def _gain(units: int) -> str:
+    return ("+" if units > 0 else "") + about(units)
 
 
 def _percent(share: float | None) -> str:

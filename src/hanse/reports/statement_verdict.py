@@ -52,7 +52,7 @@ _UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not 
 _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
-    "mixed": "It depends on what a token is worth to you",
+    "mixed": "It depends on what a token is worth to it",
     "even": "Joining made no difference that could be measured",
     "unknown": "Whether joining paid is not known",
 }
@@ -101,8 +101,10 @@ def answer_of(model: int | None, economy: int | None) -> Answer:
 
 
 def about(units: int) -> str:
-    """Return tokens with two digits behind the point at most: the books have them all."""
-    return tokens(round(units, -4)) if abs(units) >= TOKEN else tokens(units)
+    """Return tokens with two digits behind the point, below a tenth of one with two digits: the books have them all."""
+    if abs(units) >= TOKEN // 10:
+        return tokens(round(units, -4))
+    return tokens(int(float(f"{units:.2g}")))
 
 
 def sign_of(fit: Fit) -> int | None:
