@@ -385,7 +385,7 @@ def test_a_round_in_which_nothing_moves_is_worth_nothing_and_says_so(tmp_path: P
     assert column(run, "gradients").tolist() == [3.0] * 3
     mine = contributed(load_run(tmp_path / "run"), 1)
     assert mine.part == (
-        "Of the 0 by which the validation loss went down in this federation, 0 came through your updates."
+        "Of the 0 by which the validation loss went down in this federation, 0 came through its updates."
     )
 
 
@@ -453,7 +453,9 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
     assert mine.gained == pytest.approx(fell)
     assert mine.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
     assert mine.part.startswith(f"Of the {fell:.3g} by which the validation loss went down in this federation, ")
-    assert mine.part.endswith(f"{mine.value:.3g} ± {1.96 * mine.error:.2g} came through your updates.")
+    assert mine.error is not None
+    low, high = (mine.value + side * 1.96 * mine.error for side in (-1, 1))
+    assert mine.part.endswith(f"{mine.value:.2f} (95 % interval {low:.2f} to {high:.2f}) came through its updates.")
     [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
     *bands, whole = chart.marks.lines
     assert len(bands) == 8  # seven clients, and the others together
@@ -472,8 +474,8 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
     ("mechanism", "said"),
     [
         ({"name": "fedavg", "weigh": "fedavgm"}, "by which the validation loss went .* through no client's"),
-        ({"name": "local"}, "by which the validation losses of all models together went .* through your updates"),
-        ({"name": "fedavg", "value": {"name": "path", "novel": True}}, "came through what was new in your updates and"),
+        ({"name": "local"}, "by which the validation losses of all models together went .* through its updates"),
+        ({"name": "fedavg", "value": {"name": "path", "novel": True}}, "came through what was new in its updates and"),
     ],
 )
 def test_a_statement_and_the_chart_say_what_came_through_nobody_and_of_how_many_models(
@@ -600,8 +602,8 @@ def test_novel_values_do_not_say_that_they_share_out_the_gain() -> None:
     assert told is not None
     assert other is not None
     assert (told.share_out, other.share_out) == (False, True)
-    assert "sum to less" in told.sentence
-    assert "sum to what the round gained" in other.sentence
+    assert "add up to less" in told.sentence
+    assert "add up to the whole improvement" in other.sentence
 
 
 # ---- the increment game, by the estimators

@@ -98,6 +98,7 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
         assert (gain.joined, gain.alone) == (fit.last, fit.alone_accuracy)
         assert (gain.low, gain.high) == fit.difference_interval
         assert gain.gain == pytest.approx(gain.joined - gain.alone)
+    assert "eval.metrics = ['accuracy'] compares them row by row" in str(joining)
     page = played.statement("Hope")
     assert page.headline.startswith("Hope: ")
     assert "iframe" in page._repr_html_()
@@ -146,6 +147,14 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     assert found.clients == ("Bremen", "Kiel", "Visby")
     kept = load_run(tmp_path / "runs" / "1-fedavg")
     assert kept.mechanism == "fedavg"
+    again = hanse.load(kept.path).joining(hanse.load(tmp_path / "runs" / "local"))
+    assert [(g.gain, g.low, g.high) for g in again.gains] == [(g.gain, g.low, g.high) for g in found.gains]
+    assert again.sentences()[-1] == found.sentences()[-1]
+    assert "Played with model logistic, 10 rounds, lr 0.1, 1 epoch a round, and 30 % of each client's" in str(found)
+    verdicts = [statement(kept.path, client, alone=tmp_path / "runs" / "local").verdict.answer for client in range(3)]
+    assert verdicts == [{1: "yes", -1: "no", 0: "even"}[found.sign(gain)] for gain in found.gains]
+    first = answers_of(kept.path, tmp_path / "runs" / "local").joining
+    assert (verdicts, first.partition(".")[0]) == (["no"] * 3, "Joining paid for none of 3 clients")
     table = found.to_pandas()
     assert (table["low"] <= table["gain"]).all()
     assert (table["gain"] <= table["high"]).all()
@@ -177,6 +186,7 @@ def test_settings_alone_and_splits_are_heeded() -> None:
     still = hanse.who_gains(shops(), alone={"lr": 1e-9}, **few)
     assert still.gains[0].joined == first.gains[0].joined
     assert [gain.alone for gain in still.gains] != [gain.alone for gain in first.gains]
+    assert "Alone clients trained with lr 1e-09." in str(still)
 
 
 @pytest.mark.parametrize(

@@ -516,3 +516,17 @@ def test_of_equal_values_none_is_called_the_highest_alone() -> None:
     assert found.sentences()[0] == "Aarhus and Faro have the highest value (0.3), Delft the lowest (0.1)."
     alike = Worths(np.array([0.3, 0.3]), np.zeros(2), ("Aarhus", "Faro"))
     assert alike.sentences()[0] == "Aarhus and Faro have the highest value (0.3)."
+
+
+def test_what_values_mean_without_a_start_and_near_the_top_is_said() -> None:
+    updates = {"Hope": np.array([1.0]), "Kiel": np.array([3.0])}
+    accuracy = {1.0: 0.8, 2.0: 0.9, 3.0: 0.7}.__getitem__
+    told = str(hanse.value(updates, lambda model: accuracy(float(model[0])), method="exact"))
+    assert "No start was given, so no update at all counts as 0: the values share out the whole 0.9" in told
+    told = str(hanse.value(updates, lambda model: accuracy(float(model[0])), method="exact", start=0.5))
+    assert "No start" not in told
+    assert "almost 1" not in told
+    told = str(hanse.value(updates, lambda model: -float(model[0]), method="exact"))
+    assert "counts as 0, which is better than all together: give start=" in told
+    told = str(hanse.value(updates, lambda model: 0.98 + float(model[0]) / 1000, method="exact", start=0.1))
+    assert "All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain" in told

@@ -193,8 +193,8 @@ def test_a_statement_begins_with_at_most_sixty_words(tmp_path: Path) -> None:
         assert len(said.split()) <= WORDS
     low, high = (100 * end for end in difference(0.9, wilson(0.9, 400), 0.7, wilson(0.7, 400)))
     assert found[0].short == {
-        "Its model": f"accuracy on its own test data 90 %, alone 70 %. The difference is between +{low:.0f} and "
-        f"+{high:.0f} points (95 %).",
+        "Its model": "accuracy on its own test data 90 %, alone 70 %. Difference +20 points (95 % interval "
+        f"+{low:.0f} to +{high:.0f}).",
         "Its contribution": "31 % of what all gave; number 1 of 6, perhaps 1 to 3.",
         "What next": "stay in.",
     }

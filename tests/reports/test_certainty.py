@@ -116,7 +116,11 @@ def test_nobody_is_ranked_by_one_update(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "answer", "said"),
-    [(0.01, "even", "may be chance"), (0.0005, "no", "standard error of at most 0.0005"), (None, "even", "not known")],
+    [
+        (0.01, "even", "may be chance"),
+        (0.0005, "no", "That is a difference of +0.0030 (95 % interval +0.0020 to +0.0040)."),
+        (None, "even", "not known"),
+    ],
 )
 def test_a_loss_decides_only_beyond_its_error(error: float | None, answer: str, said: str) -> None:
     fit = Fit((0,), (None,), (0.1207,), 300, "local", None, 0.1177, 5, loss_error=error)

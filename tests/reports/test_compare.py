@@ -141,7 +141,7 @@ def test_summary_names_values_and_refusals(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.6, refused=1)], seats)
     told = summary(group_runs(load_runs([path])))
     assert told[1:] == [
-        "In greedyfed client 4 has the highest value (75 % of the total value), client 1 the lowest (25.0 %).",
+        "In greedyfed client 4 has the highest value (75 % of the total value), client 1 the lowest (25 %).",
         "Updates refused: greedyfed 1 of 5, most often because: late.",
     ]
 

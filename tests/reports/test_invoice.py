@@ -82,6 +82,13 @@ def test_by_the_books_it_is_what_was_earned_or_is_held(valued: Path) -> None:
     earned = [max(0, units - 100_000_000) for units in held]
     assert [line.amount for line in invoice(valued, "99.50", "EUR", "earned").lines] == split(9950, earned)
     assert all(line.between is None for line in invoice(valued, "1", "EUR", "earned").lines)
+    rate = 99.5 / (sum(earned) / 1e6)
+    assert invoice(valued, "99.50", "EUR", "earned").said[-1] == (
+        f"One token of a participant's statement is {rate:.4g} EUR here."
+    )
+    assert invoice(valued, "99.50", "EUR").said[-1] == (
+        "The tokens in participants' statements are counted apart and are not in these amounts."
+    )
 
 
 def test_the_smallest_coin_is_that_of_the_currency(valued: Path) -> None:

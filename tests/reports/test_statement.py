@@ -27,7 +27,7 @@ from hanse.reports.statement_fit import Fit
 from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import Money, money_of
 from hanse.reports.statement_page import POLICY, STYLE, render
-from hanse.reports.statement_verdict import verdict_of
+from hanse.reports.statement_verdict import about, verdict_of
 from hanse.rounds.arrivals import STILL
 from hanse.runs.run_record import load_run
 
@@ -495,3 +495,17 @@ def test_rounds_that_do_not_ascend_are_damage(auction: Path, tmp_path: Path) -> 
         (run / "metrics.jsonl").write_text("".join(wrong))
         with pytest.raises(UserError, match=r"metrics\.jsonl: is damaged: its rounds must ascend"):
             load_run(run)
+
+
+def test_a_participant_reads_what_it_put_up_and_got_back_in_few_digits(auction: Path) -> None:
+    found = statement(auction, 0)
+    page, money = render(found), found.money
+    assert money is not None
+    assert '<th scope="col">put up</th><th scope="col">got back</th><th scope="col">net</th>' in page
+    for figure in money.figures:
+        net = figure.received - figure.paid
+        cells = [about(units) if units else "" for units in (figure.paid, figure.received)]
+        cells.append(("+" if net > 0 else "") + about(net))
+        assert f"{figure.what}</th>" + "".join(f"<td>{cell}</td>" for cell in cells) in page
+    assert "Tokens count inside this federation only and are no money." in page
+    assert [about(units) for units in (4_312, -98_765, 312_456_789, 0)] == ["0.0043", "-0.099", "312.46", "0"]

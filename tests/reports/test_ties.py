@@ -174,14 +174,17 @@ def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_pa
     )
     assert "2 of 5 clients stand apart from everybody else" in ranking.caption
     [told] = [line for line in summary([found]) if "value" in line]
-    assert "client 0 is ahead (value 5 ± 0.2; all clients together 12.7), but 1 or 2 may be first;" in told
-    assert "may be first; client 4 has the lowest value (-3 ± 0.2)" in told
+    assert (
+        "client 0 is ahead (value 5.0, 95 % interval 4.6 to 5.4; all clients together 12.7), but 1 or 2 may be first;"
+        in told
+    )
+    assert "may be first; client 4 has the lowest value (-3.0, 95 % interval -3.4 to -2.6)" in told
     assert "has the highest value" not in told
     apart = group(sampled_run(tmp_path / "b", [5.0, 4.0, 3.0], [0.1] * 3))
-    assert "any two of these sums differ" in contribution_charts([apart])[0].caption
+    assert "any two of these clients can be told apart" in contribution_charts([apart])[0].caption
     assert "client 0 has the highest value" in summary([apart])[1]
     alike = group(sampled_run(tmp_path / "c", [-5.0, 4.0, 3.0, 2.0, 1.0], [9.0] * 5))
-    assert "; client 0 is last (-5 ± 9), but so may be any of the 4 others" in summary([alike])[1]
+    assert "; client 0 is last (-5, 95 % interval -23 to 13), but so may be any of the 4 others" in summary([alike])[1]
 
 
 # ---- shares
@@ -225,7 +228,7 @@ def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     assert contributed(load_run(path), 2).share_interval == (0.0, 0.0)
     low, high = (f"{100 * end:.1f} %" for end in mine.share_interval or ())
     page = render(replace(before, contributed=mine))
-    assert f"75.0 % of what all clients gave ({low} to {high})" in page
+    assert f"75.0 % of what all clients gave (95 % interval {low} to {high})" in page
 
 
 def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> N
         assert mine.sampling is not None
         assert (mine.drawn, mine.interval, mine.share_interval, mine.sure) == (None, None, None, False)
         page = render(statement(path, client))
-        assert "not tried or from noise. How much other validation samples would change it was not recorded" in page
+        assert "How much other validation samples would change it was not recorded, so no interval is given" in page
         assert "95 % interval" not in page
         assert "did more harm than good" not in page
 
@@ -287,7 +290,7 @@ def test_the_error_of_an_interaction_is_that_of_its_mean(tmp_path: Path) -> None
     found = interactions(group(path))
     assert found is not None
     np.testing.assert_allclose(found[3], [[NAN, 0.025], [0.025, NAN]])
-    assert "Of 1 pairs 1 are above 0 and 0 below it" in heat_of(path).caption
+    assert "Of 1 pairs 1 are surely above 0 and 0 surely below it" in heat_of(path).caption
 
 
 def pixels(spec: dict[str, Any]) -> np.ndarray:

@@ -178,7 +178,9 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     assert attackers.values.tolist() == [1.0, 0.0, 0.5, 0.5]
     assert (honest.name, attackers.name) == ("honest (2 clients)", "attackers (1 client)")
     assert honest.errors is not None
-    assert honest.errors[:3] == pytest.approx(0.3 * np.sqrt(2) / 2)  # of a mean of two estimates
-    assert honest.errors[3] == pytest.approx(np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3))
+    assert honest.errors[:3] == pytest.approx(1.96 * 0.3 * np.sqrt(2) / 2)  # of a mean of two estimates
+    assert honest.errors[3] == pytest.approx(
+        4.302653 * np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3)
+    )  # t, 2 degrees of freedom
     # differences -1.5, -4.5, -3.5
-    assert "Attackers against honest clients: -3.17 (-6.96 to +0.628 with 95 % confidence, 3 seeds)" in chart.caption
+    assert "Attackers against honest clients: -3.17 (95 % interval -6.96 to +0.628, 3 seeds)" in chart.caption

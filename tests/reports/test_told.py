@@ -71,7 +71,7 @@ class Toll(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         return Telling(
-            f"You pay {self.tokens:g} tokens at the bridge whenever you train.",
+            f"It pays {self.tokens:g} tokens at the bridge whenever it trains.",
             "Whoever trains crosses a bridge & pays its <toll>.",
             "The bridge",
             (Plot("Tolls at each gate", "toll/gate */tokens", "tokens", "gate *", "East and west.", "bars"),),
@@ -166,7 +166,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     done = CliRunner().invoke(app, ["statement", str(folder), "--client", "4"])
     assert done.exit_code == 0, done.output
     page = (folder / "statements" / "client-4.html").read_text()
-    assert "<p>You pay 2 tokens at the bridge whenever you train.</p>" in page
+    assert "<p>It pays 2 tokens at the bridge whenever it trains.</p>" in page
     assert (
         "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
     )
@@ -175,7 +175,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     if money.lines[1:]:
         assert "tolls at the bridge" in page
     other = statement(folder, 0)  # nobody is told what others do
-    assert other.told == ("You pay 2 tokens at the bridge whenever you train.",)
+    assert other.told == ("It pays 2 tokens at the bridge whenever it trains.",)
     paid = sum(2 * TOKEN for c in load_run(folder).clients if c.client == 0)
     assert other.money is not None
     assert {f.what: f.paid for f in other.money.figures}.get("tolls at the bridge", 0) == paid

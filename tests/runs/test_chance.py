@@ -18,7 +18,7 @@ from hanse.learning.models import build_problem
 from hanse.reports.report import write_report
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
-from hanse.runs.chance import Guess, doubts
+from hanse.runs.chance import Guess, doubts, nothing_left
 from hanse.runs.run_record import load_run
 from hanse.runs.shape import read_said
 
@@ -143,3 +143,18 @@ def test_a_run_that_learns_is_not_doubted(tmp_path: Path) -> None:
     (tmp_path / "run" / "shape.json").unlink()
     with pytest.raises(hanse.UserError, match=r"shape\.json: cannot be read: No such file"):
         _ = load_run(tmp_path / "run").doubts
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ([{"test/accuracy": 0.99}, {"test/accuracy": 1.0}], "The model got 99.0 % right at the first test"),
+        ([{"client/test_accuracy": 0.985}, {"client/test_accuracy": 0.9}], "The model got 98.5 % right"),
+        ([{"test/accuracy": 0.5}, {"test/accuracy": 1.0}], ""),
+        ([{"test/accuracy": 1.0}], ""),
+        ([{"round": 0}, {}], ""),
+    ],
+)
+def test_that_nothing_was_left_to_gain_is_said(figures: list[dict[str, float]], said: str) -> None:
+    assert nothing_left(figures).startswith(said)
+    assert bool(nothing_left(figures)) == bool(said)

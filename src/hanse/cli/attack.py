@@ -240,7 +240,7 @@ def _told(found: Attacked, one: Try) -> str:
     """Return what a deviation earned with the fresh seeds, in words."""
     gain, low, high = (_percent(found, value) for value in one.gain(found.fresh))
     ahead = _ahead(one, found.fresh)
-    said = f"{one.said}: {gain:+.1f} % of {_yardstick(found)} (95 %: {low:+.1f} to {high:+.1f})"
+    said = f"{one.said}: {gain:+.1f} % of {_yardstick(found)} (95 % interval {low:+.1f} to {high:+.1f})"
     if ahead is None:
         return said
     return f"{said}, {abs(ahead):.3f} tokens {'above' if ahead >= 0 else 'below'} the others' mean"

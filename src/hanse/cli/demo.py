@@ -8,6 +8,7 @@ of them again.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
+from scipy.special import stdtrit
 
 from hanse.base.errors import UserError
 from hanse.cli.options import say
@@ -25,6 +27,7 @@ from hanse.federation.profiles import TABLE_5
 from hanse.reports.answers import APART, answers
 from hanse.reports.audit import Audit, audit_run
 from hanse.reports.contributions import SURE, contribution, smaller_budgets
+from hanse.reports.digits import between, rounded
 from hanse.reports.groups import group_runs
 from hanse.reports.market import load_trades, transactions_chart
 from hanse.reports.report import write_report
@@ -201,7 +204,7 @@ def _contributions(place: Path) -> RichTable:
     found = contribution(group_runs([loaded])[0])
     assert found is not None  # GreedyFed values everyone who trains
     table = RichTable(
-        "client", "Shapley value ± standard error", "rounds trained",
+        "client", "Shapley value", "95 % interval", "rounds trained",
         title="Contributions over all rounds: GreedyFed, seed 0", min_width=60,
     )  # fmt: skip
     last = len(found.clients)
@@ -209,7 +212,9 @@ def _contributions(place: Path) -> RichTable:
         if i == last - 3 > 5:
             table.add_section()
         rounds = len(np.unique(loaded.seats.round[loaded.seats.client == found.clients[i]]))
-        table.add_row(found.labels[i], f"{found.totals[i]:+.3f} ± {found.errors[i]:.3f}", str(rounds))
+        total, half = float(found.totals[i]), SURE * float(found.errors[i])
+        told = (rounded(total, half, sign=True), between(total, half, sign=True))
+        table.add_row(found.labels[i], *told, str(rounds))
     return table
 
 
@@ -360,12 +365,14 @@ def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
 
 
 def _gain(market: Run, alone: Run) -> str:
-    """Return a sentence on what those who buy gained: the mean difference over them, and its standard error."""
+    """Return a sentence on what those who buy gained: the mean difference over them with its 95 % interval."""
     together, by_itself = _tested(market), _tested(alone)
     buying = [client for client, role in enumerate(TABLE_5) if role in ("buyer", "trader")]
     more = np.array([100 * (together[client] - by_itself[client]) for client in buying])
-    error = more.std(ddof=1) / np.sqrt(len(more))
+    half = float(stdtrit(len(more) - 1, 0.975)) * float(more.std(ddof=1)) / math.sqrt(len(more))
+    mean = float(more.mean())
     return (
-        f"The {len(buying)} who buy get {more.mean():+.1f} ± {error:.1f} points of accuracy on their own test data "
-        "(mean and its standard error over them); sellers are paid, and nobody deals with the attacker."
+        f"The {len(buying)} who buy get on average {rounded(mean, half, sign=True)} points of accuracy on their own "
+        f"test data (95 % interval {between(mean, half, sign=True)}); sellers are paid, and nobody deals with the "
+        "attacker."
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
     from hanse.reports.statement_fit import Fit
+    from hanse.reports.statement_verdict import Answer
 
 
 def statement(
@@ -153,11 +154,27 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> 
         say(line, wrap=True)
     table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
     for found in made:
-        worth = found.contributed.value
         ours, theirs = _figures(found.fit)
-        table.add_row(found.label, found.verdict.headline, ours, theirs, "-" if worth is None else f"{worth:.3g}")
+        table.add_row(found.label, _IN_A_WORD[found.verdict.answer], ours, theirs, _worth(found))
     say(table, wrap=True)
+    say("In brackets: 95 % intervals.")
     say(f"wrote {len(made)} pages in {folder / 'statements'}")
+
+
+_IN_A_WORD: dict[Answer, str] = {
+    "yes": "yes", "no": "no", "mixed": "in part", "even": "not clear", "unknown": "not known"
+}  # fmt: skip
+
+
+def _worth(found: Statement) -> str:
+    """Return what a client's updates were worth, with the 95 % interval behind it if that is known; "-": not known."""
+    from hanse.reports.digits import between, rounded
+
+    value, ends = found.contributed.value, found.contributed.interval
+    half = 0.0 if ends is None else (ends[1] - ends[0]) / 2
+    if value is None:
+        return "-"
+    return rounded(value, half) + (f" ({between(value, half)})" if half else "")
 
 
 def _figures(fit: Fit) -> tuple[str, str]:

@@ -109,7 +109,7 @@ class Telling:
     """What a part says of itself.
 
     Attributes:
-        participant: a sentence for a participant, such as "You bid for seats ...".
+        participant: a sentence for a participant, such as "It bids for seats ...".
         report: a sentence for the report.
         section: the heading under which its charts stand.
         charts: the charts that it wants.

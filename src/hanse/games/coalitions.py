@@ -92,6 +92,11 @@ class Memo:
         """How many different coalitions were evaluated so far."""
         return len(self._known)
 
+    @property
+    def worths(self) -> dict[Coalition, float]:
+        """The worth of each coalition that was evaluated so far."""
+        return dict(self._known)
+
     def __call__(self, coalition: Coalition) -> float:
         """Return the worth of one coalition; it is evaluated if it is new."""
         return self.many([coalition])[0]

@@ -11,6 +11,9 @@ import numpy as np
 
 from hanse.games.coalitions import Floats
 
+SURE = 1.96
+"""Standard errors to each side of a 95 % interval, here and wherever one is drawn, printed or paid by."""
+
 
 def jackknife_errors(without_block: Floats) -> Floats:
     """Return the standard errors ``[...]`` of values that were computed without one block of samples at a time.
@@ -36,5 +39,5 @@ def interval_errors(without_block: Floats) -> Floats:
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 
     blocks = without_block.shape[-1]
-    wide = float(stdtrit(blocks - 1, 0.975)) / 1.96 if blocks > 1 else 1.0
+    wide = float(stdtrit(blocks - 1, 0.975)) / SURE if blocks > 1 else 1.0
     return wide * jackknife_errors(without_block)

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.coalitions import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
-from hanse.games.jackknife import jackknife_errors
+from hanse.games.jackknife import SURE, jackknife_errors
 from hanse.games.least_core import LeastCore, least_core
 from hanse.games.mixture_kernel import (
     kernel_interactions,
@@ -66,7 +66,6 @@ BUDGET = 10  # coalitions a player by default: errors of 1 to 2 % on real games 
 _OFFSETS = (0.3, 1.0, 3.0)  # the kernel's constant c, beside Gram matrices whose mean diagonal is 1
 _NOISES = (1e-7, 1e-5, 1e-3, 1e-2)  # as a share of the kernel's mean diagonal
 _FIRST = 5  # coalitions a player before it is asked whether they are enough
-_HALF_WIDTH = 1.96  # standard errors in half a 95 % interval
 _POINTS = 200  # the kernel is chosen on at most so many coalitions
 _FOLDS = 5
 _LEAST = 3  # pairs of each size, if the budget allows
@@ -734,7 +733,7 @@ def _combined(parts: Sequence[tuple[Floats, Floats]], unit: float) -> Floats:
     square = np.sum([part for part, _ in parts], axis=0)
     spread = np.sum([part**2 / freedom for part, freedom in parts], axis=0)
     freedom = np.divide(square**2, spread, out=np.full(len(square), 1e6), where=spread > 0)
-    return np.asarray(unit * np.sqrt(square) * stdtrit(np.clip(freedom, 1, 1e6), 0.975) / _HALF_WIDTH)
+    return np.asarray(unit * np.sqrt(square) * stdtrit(np.clip(freedom, 1, 1e6), 0.975) / SURE)
 
 
 def _group(missed: Floats, weight: Floats, *, pooled: bool) -> tuple[Floats, Floats]:
@@ -873,7 +872,7 @@ def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
         """Whether the lowest end of the top's intervals is above the highest end of the others'."""
         order = np.argsort(-values, kind="stable")
         top, others = order[:count], order[count:]
-        low, high = values - _HALF_WIDTH * errors, values + _HALF_WIDTH * errors
+        low, high = values - SURE * errors, values + SURE * errors
         return bool(not len(others) or low[top].min() >= high[others].max())
 
     return settled
@@ -917,7 +916,7 @@ def shares_settled(precision: float) -> Callable[[Floats, Floats], bool]:
 
     def settled(values: Floats, errors: Floats) -> bool:
         """Whether the widest interval is short enough."""
-        return bool(_HALF_WIDTH * errors.max() <= precision * np.maximum(values, 0.0).sum())
+        return bool(SURE * errors.max() <= precision * np.maximum(values, 0.0).sum())
 
     return settled
 

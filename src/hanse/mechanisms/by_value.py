@@ -126,8 +126,8 @@ class ByValue(SettlePart):
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
         return Telling(
-            f"You put up {self.stake:g} tokens a round and get them back with what your update was worth: more if it "
-            f"was worth more than the mean, less if less.{_SURE if self.pays_when == 'sure' else ''}",
+            f"It puts up {self.stake:g} tokens a round and gets them back with what its update was worth: more if that "
+            f"was more than the mean, less if less.{_SURE if self.pays_when == 'sure' else ''}",
             "Those who train pay one another by how far their updates' worth is from the mean.",
             "Payment by value",
             (),

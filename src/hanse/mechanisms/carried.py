@@ -15,9 +15,7 @@ import numpy as np
 
 from hanse.core.part import State
 from hanse.core.table import Floats, Ints
-from hanse.games.jackknife import interval_errors
-
-SURE = 1.96  # standard errors to each side of a 95 % interval
+from hanse.games.jackknife import SURE, interval_errors
 
 
 @dataclass(frozen=True)

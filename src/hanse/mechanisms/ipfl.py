@@ -1124,8 +1124,8 @@ UTILITY = Worth(
 
 
 MARKET_TELLING = Telling(
-    "You pay for every model that is imported for you, at most what your policy agrees to, and are paid for every "
-    "import of yours. Who does not pay its bill gets nothing.",
+    "It pays for every model that is imported for it, at most what its policy agrees to, and is paid for every "
+    "import of its own. Who does not pay its bill gets nothing.",
     "Clients pay one another for the models that they import; who does not pay its bill gets nothing.",
     "The market",
     (

@@ -560,7 +560,7 @@ class TokenManager(SettlePart):
         """Return what bids, payments and tiers are called in reports."""
         cost = f"{self.price:g} token{'s' if self.price != 1 else ''}"
         return Telling(
-            f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
+            f"It bids for seats: a bid holds {cost} of its account until the round is settled, and comes back "
             "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the "
             "more.",
             f"Clients bid {cost} for a seat. Up to {100 * self.eta:g} % of what was paid goes back: the better the "

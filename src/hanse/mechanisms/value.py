@@ -117,21 +117,20 @@ PLACE = Measure(
 
 PATH = Measure(
     "path value",
-    "A path value is how much of what the round gained came along the update's own step, measured on the way that the "
-    "model really went. The values of a round sum to what the round gained, and those of a run to what the run gained, "
-    "but for what came through no client's update.",
+    "A path value is how much of the round's improvement came through the update. All path values add up to the whole "
+    "improvement, but for what came through nobody's update.",
     share_out=True,
 )
 NOVEL = Measure(
     "novel path value",
-    "A novel path value is how much of what the round gained came along what was new in the update's step, in no "
-    "update of the round before. The values sum to less than what was gained.",
+    "A novel path value is how much of the round's improvement came through what was new in the update, in none of the "
+    "round before. The values add up to less than the whole improvement.",
 )
 
 GROUP_PATH = Measure(
     "path value from sums",
-    "A path value is how much of what the round gained came along the update's own step. Here only sums of groups of "
-    "updates are seen, and a member's part of its group's value is estimated over the rounds, in which groups change.",
+    "A path value is how much of the round's improvement came through the update. Here only sums of groups of updates "
+    "are seen, and a member's part of its group's value is estimated over the rounds, in which groups change.",
     share_out=True,
 )
 

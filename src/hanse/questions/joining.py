@@ -18,19 +18,23 @@ import numpy as np
 from torch import nn
 
 from hanse.base.errors import UserError
+from hanse.base.factories import named_choice
+from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
+from hanse.data.choices import OBJECT
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
+from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
 from hanse.learning.models import Factory
 from hanse.questions.evaluations import progress as shown
 from hanse.questions.showing import Picture, Shown, frame
-from hanse.questions.worths import HALF_WIDTH
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.runs import experiment as running
+from hanse.runs.chance import NEAR_ALL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import Told
 from hanse.runs.run_record import RunRecord, load_run
@@ -76,11 +80,13 @@ class Joining(Shown):
         gains: a :class:`Gain` for each mechanism and client.
         reading: the metric: its name and how it is shown.
         splits: over how many splits of the data they are means.
+        played: sentences on the settings that were played, since other settings give other gains.
     """
 
     gains: tuple[Gain, ...]
     reading: Reading
     splits: int = 1
+    played: tuple[str, ...] = ()
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -130,8 +136,11 @@ class Joining(Shown):
             for name, (up, down, open_) in counts.items()
         ]
         over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
+        alone = float(np.nanmean([gain.alone for gain in self.gains]))
+        if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
+            each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
         each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
-        return [first, *each]
+        return [first, *each, *self.played]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return a row for each client: alone, and the gain by each mechanism with its interval."""
@@ -268,6 +277,7 @@ def who_gains(
         dict(alone or {}),
     )
     found: list[list[Gain]] = []
+    told: tuple[str, ...] = ()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
@@ -276,9 +286,10 @@ def who_gains(
                 "data": {"source": read.table(), "client_test": test, "seed": seed + split},
                 "run": {"rounds": rounds, "seed": seed + split},
             }
-            found.append(plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted))
+            gains, told = plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted)
+            found.append(gains)
     reading = main_of([named]) if named is not None else LOSS
-    return Joining(tuple(_mean(gains) for gains in zip(*found, strict=True)), reading, splits)
+    return Joining(tuple(_mean(gains) for gains in zip(*found, strict=True)), reading, splits, told)
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:
@@ -367,6 +378,9 @@ class _Rounds:
         self.told(self.played, self.of, self.label)
 
 
+_Split = tuple[list[Gain], tuple[str, ...]]
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What is played for each split of the data.
@@ -385,9 +399,15 @@ class _Plan:
     mechanisms: Mapping[str, Any]
     alone: Mapping[str, Any]
 
-    def played(self, settings: Mapping[str, Any], folder: Path, counted: _Rounds) -> list[Gain]:
-        """Play every mechanism on one split, each in a directory of its own below ``folder``, and return the gains."""
-        found, data = [], self.source.at(settings["data"]["seed"])
+    def played(self, settings: Mapping[str, Any], folder: Path, counted: _Rounds) -> _Split:
+        """Play every mechanism on one split, each in a directory of its own below ``folder``.
+
+        Returns:
+            The gains, and the sentences on how they were played.
+        """
+        found: list[Gain] = []
+        told: tuple[str, ...] = ()
+        data = self.source.at(settings["data"]["seed"])
         for k, (label, mechanism) in enumerate(self.mechanisms.items()):
             train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
             experiment = Experiment(mechanism=mechanism, **{**self.sections, **settings, "train": train})
@@ -395,8 +415,10 @@ class _Plan:
             counted.label = label
             running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
             if label != ALONE:
-                found += gains_of(load_run(place), load_run(folder / ALONE), label)
-        return found
+                joined, alone = load_run(place), load_run(folder / ALONE)
+                found += gains_of(joined, alone, label)
+                told = settings_of(joined, alone)
+        return found, told
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
@@ -415,6 +437,34 @@ def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
     ]
 
 
+def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
+    """Return sentences on what gains depend on besides the mechanism: model, training, rounds, test rows.
+
+    Args:
+        joined: the run of the federation.
+        alone: the run of the clients alone.
+    """
+    config = {name: table(joined.config, name) for name in ("data", "model", "train", "run")}
+    train, other = config["train"], table(alone.config, "train")
+    unit = "steps" if train.get("steps") else "epochs"
+    passes = f"{train.get(unit)} {unit.removesuffix('s') if train.get(unit) == 1 else unit}"
+    model = named_choice(config["model"].get("name"), "?")
+    kept = config["data"].get("client_test", 0.0)
+    told = [
+        f"Played with {'a model given as an object' if model == OBJECT else f'model {model}'}, "
+        f"{len(joined.metrics)} rounds, lr {train.get('lr')}, {passes} a round, and {100 * kept:.0f} % of each "
+        "client's rows for tests; other settings give other gains."
+    ]
+    apart = [f"{key} {value}" for key, value in other.items() if train.get(key) != value]
+    told += [f"Alone clients trained with {', '.join(apart)}."] if apart else []
+    if not joined.readings and joined.main.percent:
+        told.append(
+            "The intervals are as if both models erred independently, so rather wide; the setting eval.metrics = "
+            f"['{joined.main.key}'] compares them row by row."
+        )
+    return tuple(told)
+
+
 def _gain(client: str, label: str, fit: Fit, reading: Reading | None) -> Gain:
     """Return one client's gain, by the main metric, or else the accuracy, or else the loss."""
     between: tuple[float, float] | None
@@ -425,7 +475,7 @@ def _gain(client: str, label: str, fit: Fit, reading: Reading | None) -> Gain:
     else:
         ours, alone, between = fit.last_loss, fit.alone_loss, None
         if ours is not None and alone is not None and fit.loss_error is not None:
-            half = HALF_WIDTH * fit.loss_error
+            half = SURE * fit.loss_error
             between = ours - alone - half, ours - alone + half
     joined, by_itself = (np.nan if one is None else float(one) for one in (ours, alone))
     less = reading.less_is_better if reading is not None else fit.last is None

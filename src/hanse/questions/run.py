@@ -26,7 +26,7 @@ from hanse.questions.showing import Picture, Shown, frame, number
 from hanse.questions.worths import Worths, listed
 from hanse.runs import experiment as running
 from hanse.runs import reading
-from hanse.runs.chance import Guess
+from hanse.runs.chance import Guess, nothing_left
 from hanse.runs.names import Registered, client_of
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.round_record import figure_of
@@ -128,7 +128,7 @@ class Run(PlainRun, Shown):
         Raises:
             UserError: a run has no directory, or there is no run alone.
         """
-        from hanse.questions.joining import ALONE, Joining, gains_of
+        from hanse.questions.joining import ALONE, Joining, gains_of, settings_of
         from hanse.reports.statement_alone import HERE
 
         path = self._path("joining")
@@ -138,7 +138,8 @@ class Run(PlainRun, Shown):
         by_itself = load_run(found)
         if by_itself.mechanism != ALONE:
             raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
-        return Joining(tuple(gains_of(self.record, by_itself, self.record.mechanism)), self.record.main)
+        gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
+        return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
 
     def compare(self, *others: PlainRun) -> Comparison:
         """Return this run beside others: what was learned and what it cost, and the curves.
@@ -199,7 +200,8 @@ class Run(PlainRun, Shown):
         values = self._valued
         found = list(values.sentences()) if values is not None else []
         warned = [line for line in self.said if line.startswith("warning: ")]
-        return [" ".join([*self.record.doubts, f"{told}."]), *warned, *stopped, *found]
+        full = [line for line in [nothing_left(self.metrics)] if line and found]
+        return [" ".join([*self.record.doubts, f"{told}."]), *warned, *stopped, *full, *found]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of :meth:`values`; an empty one if no updates were valued."""

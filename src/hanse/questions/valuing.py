@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -32,6 +32,7 @@ from hanse.questions.evaluations import Asked, Cache, Evaluations, Limit, progre
 from hanse.questions.forms import Given, Parameters, given_updates, start_of, weights_of
 from hanse.questions.showing import number
 from hanse.questions.worths import Worths
+from hanse.runs.chance import NEAR_ALL
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "path"]
 _METHODS = get_args(Method)
@@ -60,6 +61,7 @@ class Valuation(Worths):
             else changed it (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
         calls: how often ``evaluate`` was called; fewer than ``evaluated`` where a cache had the rest.
         seconds: how long it took.
+        hints: sentences on what the values mean where that is easily missed.
     """
 
     method: str
@@ -69,6 +71,7 @@ class Valuation(Worths):
     residual: float = 0.0
     calls: int = 0
     seconds: float = 0.0
+    hints: tuple[str, ...] = ()
 
     def notes(self) -> Sequence[str]:
         """Return how the values were found, and what they share out."""
@@ -80,7 +83,7 @@ class Valuation(Worths):
             told += f", of which {self.evaluated - self.calls:,} were known"
         if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
             told += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
-        return [f"{told}."]
+        return [f"{told}.", *self.hints]
 
 
 def value(
@@ -176,7 +179,22 @@ def value(
     plan = _Plan(
         method, len(given.names), budget, permutations, seed, played.weights, played.grams, game or "average"
     )  # fmt: skip
-    return _valued(plan, given.names, played.asked, (seconds, progress, cache))
+    found = _valued(plan, given.names, played.asked, (seconds, progress, cache))
+    return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
+
+
+def _without_start(found: Valuation) -> str:
+    """Return what values mean where the model before was not given."""
+    if found.all_together < 0:
+        return (
+            "No start was given, so no update at all counts as 0, which is better than all together: give start= (the "
+            "model before, or its worth), or nearly all updates seem to harm."
+        )
+    return (
+        f"No start was given, so no update at all counts as 0: the values share out the whole "
+        f"{number(found.all_together)}, with what the model could do before training. With start= (the model before, "
+        "or its worth) they share out only what the updates added."
+    )
 
 
 def shapley(
@@ -363,9 +381,18 @@ def _valued(
                 raise
             raise UserError(f"method = '{plan.method}': {wrong}") from None
     took = time.perf_counter() - began
-    return Valuation(
+    found = Valuation(
         values, errors, names, plan.method, memo.distinct, together, nothing, calls=asked.evaluated, seconds=took
     )
+    return replace(found, hints=_near_all([worth for members, worth in memo.worths.items() if members]))
+
+
+def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
+    """Say so where all coalitions but the empty one are worth almost 1, as an accuracy without room is."""
+    if min(worths) < NEAR_ALL or max(worths) > 1:
+        return ()
+    return ("All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain, and "
+            "differences between values are mostly noise: take minus a loss, or harder samples.",)  # fmt: skip
 
 
 def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:

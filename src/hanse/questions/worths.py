@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hanse.core.table import Floats
+from hanse.games.jackknife import SURE
 from hanse.questions.showing import Picture, Shown, frame, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HALF_WIDTH = 1.96
-"""Standard errors to each side of a 95 % interval."""
 TIE = 1e-9
 """Of the largest value: what is this near is the same, but for rounding."""
 _MOST_BARS = 30  # of a picture: of more, the highest and the lowest
@@ -43,7 +42,7 @@ class Worths(Shown):
     @property
     def intervals(self) -> Floats:
         """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors."""
-        half = HALF_WIDTH * self.standard_errors
+        half = SURE * self.standard_errors
         return np.stack([self.values - half, self.values + half], axis=1)
 
     @property
@@ -71,11 +70,11 @@ class Worths(Shown):
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings and rows of name, value and 95 % interval, the highest value first."""
-        half = HALF_WIDTH * self.standard_errors
+        half = SURE * self.standard_errors
         known = np.isfinite(self.values) & np.isfinite(half) & (half > 0)
         if not known.any():
             return ("", self.unit), [[self.names[i], number(self.values[i])] for i in self.order]
-        from hanse.reports.answers import rounded  # here: what has no errors need not load it
+        from hanse.reports.digits import rounded  # here: what has no errors need not load it
 
         rows = []
         for i in self.order:
@@ -93,7 +92,7 @@ class Worths(Shown):
         order = self.order
         left_out = max(0, len(order) - _MOST_BARS)
         kept = order if not left_out else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
-        half = HALF_WIDTH * self.standard_errors[kept]
+        half = SURE * self.standard_errors[kept]
         sure = bool((half > 0).any())
         caption = "How much each added." + (" Whiskers: the 95 % intervals." if sure else "")
         caption += f" The {left_out} between the highest and the lowest 15 are left out." if left_out else ""

@@ -2,7 +2,7 @@
 
 :func:`answers` makes them of the same figures as everything below them: verdicts of joining (``statement_verdict.py``)
 and sums of values (``contributions.py``). ``hanse run`` prints them at its end, ``hanse report`` puts them on top of
-its page. :func:`rounded` and :func:`between` write numbers with no more digits than their errors bear.
+its page.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import SURE, Contribution, contribution, ends
+from hanse.reports.digits import between, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
 from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_fit import Fit, fits_at_end
 from hanse.reports.statement_verdict import Answer, answer_of, sign_of
 from hanse.reports.vega import to_svg, to_vegalite
+from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
 
 APART = ("local", "centralised")  # mechanisms that nobody joins: they are there to be compared with
@@ -218,6 +220,8 @@ def _counted(counts: Sequence[Answer], seeds: int, *, money: bool) -> str:
     if many["even"] == len(known):
         return f"Joining made no clear difference to any{whole}{together}."
     ways = {"yes": "paid for", "no": "did not pay for", "mixed": "brought both gain and loss to"}
+    if many["no"] == len(known):
+        return f"Joining paid for none{whole}{together}."
     told = [f"{way} {many[answer]}" for answer, way in ways.items() if many[answer]]
     told[0] += whole
     if len(told) == 1 and not many["even"]:
@@ -406,6 +410,8 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
         return f"Compare with training alone ({by_python(run) or f'hanse statement {folder} --all --train-alone'})."
     if joined.mostly_lost and not joined.money and run.mechanism != "ditto":
         return "Try a personal mechanism (--set mechanism=ditto)."
+    if found is not None and nothing_left(run.metrics):
+        return "Take harder data or a finer metric: the first test was almost all right, so values are mostly noise."
     if found is not None and (names := harmful(found)):
         return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
     if len(group.runs) == 1 and not elsewhere:
@@ -425,35 +431,6 @@ def _named(label: str) -> bool:
 def _called(labels: str, *, many: bool = False) -> str:
     """Return clients as a sentence begins with them: numbers need the word before them, names do not."""
     return labels if _named(labels) else f"{'Clients' if many else 'Client'} {labels}"
-
-
-def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
-    """Return a number with no more digits than its error bears: the last one is the first of the error.
-
-    Args:
-        value: the number.
-        error: its error, or half its interval; None or 0: not known, and ``most`` digits are shown.
-        sign: write a plus, too.
-        most: significant digits where no error is known.
-
-    Examples:
-        >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
-        ('0.7', '-9', '0.703', '1234')
-    """
-    last = math.log10(error) if error and math.isfinite(error) else math.log10(abs(value) or 1.0) // 1 + 1 - most
-    places = max(0, -math.floor(last))
-    told = f"{value:{'+' if sign else ''}.{places}f}"
-    return f"{0:.{places}f}" if float(told) == 0 else told
-
-
-def between(value: float, half: float) -> str:
-    """Return an interval in words, "-22 to 4", with the digits that half its width bears.
-
-    Args:
-        value: its middle.
-        half: half its width.
-    """
-    return f"{rounded(value - half, half)} to {rounded(value + half, half)}"
 
 
 def _list(items: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
-from hanse.games.jackknife import interval_errors
+from hanse.games.jackknife import SURE, interval_errors
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.runs.run_record import RunRecord
@@ -30,7 +30,6 @@ from hanse.runs.run_record import RunRecord
 # ---- how sure sums of values are
 
 
-SURE = 1.96  # standard errors on either side: a 95 % interval
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 EXACT = (
@@ -134,28 +133,18 @@ def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Fl
     return np.where(known[:, None], sums.cumsum(axis=1), np.nan)
 
 
-def shown(errors: Errors) -> str:
-    """Return which errors a chart shows and how large they are at the median, as the end of a sentence.
-
-    Args:
-        errors: those of everything that is drawn.
-    """
-    found = []
-    for name, numbers in (("the sampling of coalitions", errors.sampling), ("the validation samples", errors.drawn)):
-        known = numbers[np.isfinite(numbers)]
-        if len(known):
-            found.append(f"from {name} ({np.median(known):.2g} at the median)")
-    return f"one standard error, {' and '.join(found)}" if found else "one standard error, which is not known here"
-
-
 def how_sure(errors: Errors, before: str) -> str:
-    """Return a sentence on the errors that a chart shows, or on why it shows none: its values are exact.
+    """Return a sentence on the 95 % intervals that are shown, or on why none is: the values are exact.
 
     Args:
-        errors: those of everything that is drawn.
-        before: what shows them, such as "Whiskers:", put in front of :func:`shown`.
+        errors: those of everything that is shown.
+        before: what shows them, such as "Whiskers".
     """
-    return f"{EXACT}." if errors.exact else f"{before} {shown(errors)}."
+    if errors.exact:
+        return f"{EXACT}."
+    named = (("the sampling of coalitions", errors.sampling), ("the draw of the validation samples", errors.drawn))
+    found = [name for name, numbers in named if np.isfinite(numbers).any()]
+    return f"{before}: 95 % intervals, for {' and '.join(found)}." if found else "How sure this is, is not known."
 
 
 def lost_files(run: RunRecord) -> list[str]:
@@ -703,16 +692,17 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     caption += (
         "A single update says little."
         if exact
-        else "Where the whiskers, made twice as long, reach across zero, the updates may have helped or harmed. A "
-        "single update says little."
+        else "Where a whisker reaches across zero, the updates may have helped or harmed. A single update says little."
     )
     known = bool(np.isfinite(found.errors).any())
     if known:
-        caption += f" {how_sure(found.last, 'Whiskers:')}"
+        caption += f" {how_sure(found.last, 'Whiskers')}"
     caption += " The number before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
     if left_out:
         caption += f" Shown are the 15 best and the 10 worst clients, and the mean of the {left_out} between them."
-    series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known and not exact else None)
+    series = Series(
+        "total value", np.concatenate(totals), SURE * np.concatenate(errors) if known and not exact else None
+    )
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
     return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
@@ -742,16 +732,16 @@ def _ties_told(ranked: Standings) -> str:
     if not ranked.known or count < 2:
         return ""
     told = (
-        " The number before a name is its place. Clients are tied if they cannot be told apart: the difference of "
-        "their sums is within 1.96 standard errors of 0, so that their order may be chance."
+        " The number before a name is its place. Clients are tied if they cannot be told apart: the 95 % interval of "
+        "the difference of their sums holds 0, so that their order may be chance."
     )
     if count > MOST_CLIENTS:  # counting ties takes a comparison of every pair, which would take long for more
         return told
     alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist())
     if alone == count:
         return (
-            " The number before a name is its place; any two of these sums differ by more than 1.96 standard errors of "
-            "their difference."
+            " The number before a name is its place; any two of these clients can be told apart (95 % intervals of the "
+            "differences of their sums)."
         )
     sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "No client stands"
     return f"{told} {sure} apart from everybody else."
@@ -768,16 +758,16 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
         "Shown are "
     ) + ("all clients." if len(kept) == len(found.clients) else "the four highest and the three lowest at the end.")
     if any(line.low is not None for line in lines):
-        caption += f" {how_sure(found.last, 'Bands, up and down:')}"
+        caption += f" {how_sure(found.last, 'Bands')}"
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
     return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, marks, x="rounds played", y="value so far")
 
 
 def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
-    """Return a line with a band of one standard error, if it is known for every point."""
+    """Return a line with the band of its 95 % intervals, if they are known for every point."""
     known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
-    return Line(name, x, y, y - error, y + error) if known else Line(name, x, y)
+    return Line(name, x, y, y - SURE * error, y + SURE * error) if known else Line(name, x, y)
 
 
 def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -789,7 +779,7 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
         "A row that turns light early is a client whose first updates counted."
     )
     if bool(np.isfinite(found.errors).any()):
-        caption += " " + how_sure(found.last, "A row's last value has")
+        caption += " How sure the last values are, the bars of total contributions show."
     if len(kept) < len(found.clients):
         caption += f" Shown are the {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(
@@ -870,8 +860,8 @@ def _sure_pairs(mean: Floats, error: Floats) -> str:
     pairs, errors = mean[upper][known], error[upper][known]
     above, below = int((pairs > SURE * errors).sum()), int((pairs < -SURE * errors).sum())
     return (
-        f" Of {len(pairs)} pairs {above} are above 0 and {below} below it by more than 1.96 standard errors of the "
-        "sampling of coalitions; the draw of the validation samples is not in these errors."
+        f" Of {len(pairs)} pairs {above} are surely above 0 and {below} surely below it: their 95 % intervals, for the "
+        "sampling of coalitions alone, do not hold 0."
     )
 
 
@@ -927,8 +917,8 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     kept = ends(len(found.clients), highest, lowest)
     clients = found.clients[kept]
     smaller = smaller_budgets(run, found)
-    series = [Series(f"{less.budget} models", less.sums[clients], less.errors[clients]) for less in smaller]
-    whole = Series("the whole budget", found.totals[kept], found.last.sampling[kept])
+    series = [Series(f"{less.budget} models", less.sums[clients], SURE * less.errors[clients]) for less in smaller]
+    whole = Series("the whole budget", found.totals[kept], SURE * found.last.sampling[kept])
     said = [
         f"With {less.budget} models a round, {less.same} of the {less.of} best clients are the same, and "
         + (f"the sums of {_plural(len(less.flips))} surely have" if less.flips else "no sum surely has")
@@ -936,8 +926,8 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
         for less in smaller
     ]
     caption = (
-        "What the values would have been if fewer models had been scored in each round. Whiskers: one standard error "
-        "from the sampling of coalitions. " + " ".join(said)
+        "What the values would have been if fewer models had been scored in each round. Whiskers: 95 % intervals, for "
+        "the sampling of coalitions. " + " ".join(said)
     )
     if len(kept) < len(found.clients):
         caption += f" Shown are the {highest} highest and the {lowest} lowest of {len(found.clients):,} clients."
@@ -987,7 +977,7 @@ def _score_error(run: RunRecord) -> str:
     seats = run.seats
     if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
         return "How sure the values behind it are is not known."
-    return how_sure(Errors(seats.error, seats.drawn), "The values behind it have")
+    return "How sure the values behind it are, the bars of total contributions show."
 
 
 def ends(count: int, first: int, last: int) -> list[int]:
@@ -1036,10 +1026,10 @@ def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.nda
     )
     known = np.isfinite(error)
     if known.any():
-        inside = 100 * float((apart[known] <= 2 * error[known]).mean())
+        inside = 100 * float((apart[known] <= SURE * error[known]).mean())
         caption += (
-            f" The estimates' own standard errors are {np.median(error[known]):.2g} at the median; {inside:.0f} % of "
-            "the estimates are within two of them of the exact value."
+            f" The estimates' 95 % intervals reach {SURE * np.median(error[known]):.2g} to each side at the median; "
+            f"{inside:.0f} % of them hold the exact value."
         )
     dots = Line("estimate", exact[kept], value[kept], dots=True)
     marks = Lines((dots, Line("exact", ends, ends)), whole=False)

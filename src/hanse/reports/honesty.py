@@ -14,7 +14,7 @@ from hanse.core.telling import HONEST
 from hanse.reports.accuracy import last_tested, own_axis, utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
 from hanse.reports.compare import paired
-from hanse.reports.contributions import errors_of
+from hanse.reports.contributions import SURE, errors_of
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.money import balances, granted
 from hanse.reports.participation import times_selected
@@ -80,7 +80,7 @@ def _charts(group: SeedGroup) -> list[Chart]:
     """Return the charts of one experiment: a bar for each kind of clients and each seed."""
     seeds: list[str] = []
     means: dict[str, dict[str, list[float]]] = {}  # by figure and kind, a mean for each seed
-    sure: dict[str, list[float]] = {}  # by kind, the standard error of its mean value for each seed
+    sure: dict[str, list[float]] = {}  # by kind, half the 95 % interval of its mean value for each seed
     counts: dict[str, int] = {}
     for run in group.runs:
         kinds = kinds_of(run)
@@ -91,7 +91,7 @@ def _charts(group: SeedGroup) -> list[Chart]:
         last = np.array([run.metrics[-1]["round"]])
         spread = errors_of(run, list(kinds.values()), last).total[:, 0]
         for (name, clients), error in zip(kinds.items(), spread.tolist(), strict=True):
-            sure.setdefault(name, []).append(error / len(clients))
+            sure.setdefault(name, []).append(SURE * error / len(clients))
         for figure, values in outcomes(run).items():
             for name, clients in kinds.items():
                 known = values[clients][np.isfinite(values[clients])]
@@ -124,8 +124,8 @@ def _chart(
 ) -> Chart:
     """Return one chart.
 
-    ``means`` has a number for each seed by kind, ``counts`` how many clients are of each kind, ``errors_of_means`` the
-    standard errors of the means by kind, where they are known. The caption gives the difference of each kind from the
+    ``means`` has a number for each seed by kind, ``counts`` how many clients are of each kind, ``errors_of_means``
+    half the means' 95 % intervals by kind, where they are known. The caption gives the difference of each kind from the
     first one, paired by seed, with its 95 % interval.
     """
     labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
@@ -136,7 +136,7 @@ def _chart(
         estimated = estimated or bool(np.isfinite(errors).any())
         if len(seeds) > 1:
             shown.append(float(np.mean(values)))
-            errors.append(float(np.std(values, ddof=1) / np.sqrt(len(values))))
+            errors.append(_half(values))
         told = f"{name} ({counts[name]} client{'s' if counts[name] != 1 else ''})" if name in counts else name
         series.append(
             Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if np.isfinite(errors).any() else None)
@@ -144,10 +144,9 @@ def _chart(
     caption = "Each bar is the mean over the clients of one kind, for each seed by itself."
     many = len(seeds) > 1
     if estimated:
-        caption += (
-            " Whiskers at a seed: one standard error, from the sampling of coalitions and the validation samples."
-        )
-    caption += " Whiskers at the mean over seeds: one standard error." if many else " With one seed it may be chance."
+        both = "the sampling of coalitions and the draw of the validation samples"
+        caption += f" Whiskers at a seed: 95 % intervals, for {both}."
+    caption += " Whiskers at the mean: 95 % intervals over the seeds." if many else " With one seed it may be chance."
     base = next(iter(means))
     for name, values in means.items():
         if name == base:
@@ -158,9 +157,15 @@ def _chart(
             mean = 0.0 if abs(found.mean) < 1e-9 * max(map(abs, values)) else found.mean
             caption += (
                 f" {name[0].upper()}{name[1:]} against {base if base != HONEST else 'honest clients'}: "
-                f"{mean:+.3g} ({found.low:+.3g} to {found.high:+.3g} with 95 % confidence, {found.pairs} seeds)."
+                f"{mean:+.3g} (95 % interval {found.low:+.3g} to {found.high:+.3g}, {found.pairs} seeds)."
             )
     if len(seeds) > MOST_SEEDS:
         caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."
     marks = Bars(tuple(labels), tuple(series), upright=True)
     return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, marks, y=axis)
+
+
+def _half(values: Sequence[float]) -> float:
+    """Return half the 95 % interval (Student's t) of a mean over at least two seeds."""
+    found = paired(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    return float("nan") if found is None else found.high - found.mean

@@ -22,9 +22,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import run_folder, write_csv
+from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account_of
-from hanse.core.entry import escrow
-from hanse.ledger.run_ledger import movements, open_ledger, reading, verify_run
+from hanse.ledger.run_ledger import movements, open_ledger, reading, verify_run, wrong_in
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup
@@ -126,6 +126,9 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError("--by value: this run valued no updates; allowed: balance, earned")
     if found is None:
         weights, said = _held(folder, run, earned=by == "earned")
+        if weights.sum() > 0:
+            rate = Decimal(total).scaleb(-digits) * TOKEN / Decimal(weights.sum())
+            said.append(f"One token of a participant's statement is {rate:.4g} {currency} here.")
         return _made(run, by or "balance", currency, total, weights, np.full((run.num_clients, 2), np.nan), said)
     if not found.measure.share_out:
         raise UserError(f"--by value: a {found.measure.name} is no part of a whole; allowed: balance, earned")
@@ -133,9 +136,12 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
     between[found.sums.clients] = found.sums.between()
     words = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
-    if not (folder / "ledger.json").exists():
+    booked = (folder / "ledger.json").exists()
+    if not booked:
         words += ["This run has no book, so nothing shows whether its values were changed."]
     said = [*words, found.sums.how_sure(), *without_values(run), *lost_files(run)]
+    if booked:
+        said.append("The tokens in participants' statements are counted apart and are not in these amounts.")
     return _made(run, "value", currency, total, weights, between, said)
 
 

@@ -25,15 +25,16 @@ from hanse.reports.chart import Chart, numbers, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import (
+    EXACT,
     SURE,
     Contribution,
     contribution,
     contribution_charts,
     estimate_charts,
-    how_sure,
     lost_files,
     without_values,
 )
+from hanse.reports.digits import between, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
@@ -206,10 +207,9 @@ def _value(groups: Sequence[SeedGroup]) -> list[str]:
         best, worst = int(several[0]), int(several[-1])
         comma = "," if group.seeds_text else ""
         told.append(f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.")
-        if not sure and np.isfinite(found.errors[[best, worst]]).any():
-            sure = how_sure(found.last, "After ± of a value:")
-    if sure:
-        told[-1] += f" {sure}"
+        sure = sure or (f" {EXACT}." if found.last.exact else "")
+    if told:
+        told[-1] += sure
     return told
 
 
@@ -220,13 +220,13 @@ def _ends_of(found: Contribution, best: int, worst: int) -> str:
     shares, totals, total = found.shares, found.totals, float(found.totals.sum())
     if shares is not None:
         errors = 100 * found.sums.parts()[1][np.searchsorted(found.sums.clients, found.clients[[best, worst]])]
-        top = f"{100 * shares[best]:.0f}{_error(errors[0], 1)} % of the total value"
-        low = f"{100 * shares[worst]:.1f}{_error(errors[1], 1)} %"
+        top, low = (f"{_sure(100 * shares[at], e, ' %')}" for at, e in zip((best, worst), errors, strict=True))
+        top += " of the total value"
     else:
         # values relative to a mean sum to 0 but for their last bits
         together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
-        top = f"value {totals[best]:.3g}{_error(found.errors[best])}; all clients together {together:.3g}"
-        low = f"{totals[worst]:.3g}{_error(found.errors[worst])}"
+        top, low = (_sure(totals[at], found.errors[at]) for at in (best, worst))
+        top = f"value {top}; all clients together {together:.3g}"
     first, last = (_tied_with(found, at) for at in (best, worst))
     highest, lowest = (f"client {found.labels[at]}" for at in (best, worst))
     if first:
@@ -268,11 +268,12 @@ def _harm(found: Contribution) -> str:
     return f"{told}, {surely or 'none'} of them clearly"
 
 
-def _error(error: float, digits: int | None = None) -> str:
-    """Return a standard error as it stands behind its number; nothing if it is not known, or the value is exact."""
-    if not np.isfinite(error) or error == 0:
-        return ""
-    return f" ± {error:.2g}" if digits is None else f" ± {error:.{digits}f}"
+def _sure(value: float, error: float, unit: str = "") -> str:
+    """Return a value with its 95 % interval behind it; without one if the error is not known, or the value is exact."""
+    half = SURE * error
+    if not np.isfinite(half) or half == 0:
+        return f"{value:.3g}{unit}"
+    return f"{rounded(value, half)}{unit}, 95 % interval {between(value, half)}"
 
 
 def _refused(groups: Sequence[SeedGroup]) -> list[str]:

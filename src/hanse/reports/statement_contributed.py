@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hanse.games.jackknife import SURE
 from hanse.reports.chart import Floats
 from hanse.reports.contributions import (
-    SURE,
     Errors,
     Standings,
     errors_of,
@@ -19,6 +19,7 @@ from hanse.reports.contributions import (
     standings,
     without_values,
 )
+from hanse.reports.digits import between, rounded
 from hanse.reports.statement_fit import finite_or_none
 from hanse.runs.run_record import RunRecord
 
@@ -102,10 +103,11 @@ class Contributed:
         """A sentence on how much of the fall of the loss came through the client's updates; "" if that is not known."""
         if self.gained is None or self.value is None:
             return ""
-        sure = "" if not self.error else f" ± {SURE * self.error:.2g}"
+        half = SURE * (self.error or 0.0)
         way, side = ("went down", 1.0) if self.gained >= 0 else ("went up", -1.0)
-        through = "what was new in your updates" if self.novel else "your updates"
-        came = f"{side * self.value + 0.0:.3g}{sure} came through {through}"  # -0 + 0 is 0
+        through = "what was new in its updates" if self.novel else "its updates"
+        sure = f" (95 % interval {between(side * self.value, half)})" if half else ""
+        came = f"{rounded(side * self.value, half) if self.value else 0}{sure} came through {through}"
         if abs(self.besides) > 0.01 * abs(self.gained):
             came += f" and {side * self.besides:.2g} through no client's"
         return f"Of the {abs(self.gained):.3g} by which {self.fallen} {way} in this federation, {came}."

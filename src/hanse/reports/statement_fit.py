@@ -392,7 +392,7 @@ def _how(run: RunRecord, client: int) -> str:
     if (run.path / "members.json").exists():
         return (
             "only the participant can find out how good a model of its own would be, since its data are not here. "
-            "Train the same model on your own data alone, for as many steps, and compare on the same test data"
+            "It can train the same model on its own data alone, for as many steps, and compare on the same test data"
         )
     command = by_python(run) or f"hanse statement DIR --client {client} --train-alone"
     return (

@@ -12,11 +12,14 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
 from hanse.ledger.export import tokens
 from hanse.reports.chart import Bars, Chart, Line, Lines, Series
 from hanse.reports.contributions import EXACT
+from hanse.reports.digits import between, rounded
 from hanse.reports.statement import Statement
+from hanse.reports.statement_contributed import Contributed, Round
 from hanse.reports.statement_fit import MainFit
 from hanse.reports.statement_verdict import about
 from hanse.reports.vega import small_svg
@@ -37,13 +40,22 @@ def render(statement: Statement) -> str:
     environment = Environment(
         loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"tokens": tokens, "about": about, "signed": _signed, "percent": _percent, "number": _number}
+    environment.filters |= {
+        "tokens": tokens,
+        "about": about,
+        "gain": _gain,
+        "signed": _signed,
+        "percent": _percent,
+        "number": _number,
+    }
+    environment.filters |= {"sure": _sure, "reach": _reach}
     environment.filters["picture"] = lambda chart: Markup(small_svg(chart))
     return environment.get_template(_TEMPLATE).render(
         s=statement,
         policy=POLICY,
         version=version("hanse"),
         exact=EXACT,
+        unsure=statement.contributed.interval is not None,
         value_chart=_value_chart(statement),
         accuracy_chart=_accuracy_chart(statement),
         balance_chart=_balance_chart(statement),
@@ -52,6 +64,10 @@ def render(statement: Statement) -> str:
 
 def _signed(units: int) -> str:
     return ("+" if units > 0 else "") + tokens(units)
+
+
+def _gain(units: int) -> str:
+    return ("+" if units > 0 else "") + about(units)
 
 
 def _percent(share: float | None) -> str:
@@ -65,6 +81,19 @@ def _number(value: float | None, digits: int = 3) -> str:
     # most readers do not know what 9.4e-06 is
     small = "e-0" in told and abs(value) >= SMALLEST
     return np.format_float_positional(float(told), trim="-") if small else told
+
+
+def _sure(played: Round) -> str:
+    """Return the 95 % interval of a round's value; a dash if it is not known or has no width."""
+    if played.value is None or not played.error:
+        return "–"
+    return between(played.value, SURE * played.error)
+
+
+def _reach(given: Contributed) -> str:
+    """Return how far the 95 % interval for the sampling of coalitions alone reaches to each side."""
+    half = SURE * (given.sampling or 0.0)
+    return rounded(half, half)
 
 
 def _value_chart(statement: Statement) -> Chart | None:

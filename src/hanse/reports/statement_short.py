@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hanse.learning.metrics import ACCURACY, LOSS
-from hanse.reports.answers import rounded
+from hanse.reports.digits import rounded
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
 from hanse.reports.statement_verdict import Answer
@@ -39,7 +39,7 @@ def in_short(
         >>> given = Contributed(rounds=(), value=0.7, drawn=0.17, place=1, ranked=8, tied=(2, 3), valued=8)
         >>> for about, told in in_short("yes", fit, given).items():
         ...     print(f"{about}: {told}")
-        Its model: accuracy on its own test data 90 %, alone 80 %. The difference is between +5 and +15 points (95 %).
+        Its model: accuracy on its own test data 90 %, alone 80 %. Difference +10 points (95 % interval +5 to +15).
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
         What next: stay in.
     """
@@ -70,7 +70,8 @@ def _model(fit: Fit) -> str:
     if interval is None or not half:
         return told
     low, high = (rounded(factor * end, half, sign=True) for end in interval)
-    return f"{told} The difference is between {low} and {high}{' points' if unit else ''} (95 %)."
+    more = rounded(factor * (ours - alone), half, sign=True)
+    return f"{told} Difference {more}{' points' if unit else ''} (95 % interval {low} to {high})."
 
 
 def _gave(given: Contributed) -> str:

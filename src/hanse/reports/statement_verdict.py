@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hanse.core.entry import TOKEN
+from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY
 from hanse.ledger.export import tokens
+from hanse.reports.digits import between, rounded
 from hanse.reports.statement_fit import Fit, MainFit
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_money import Money
@@ -16,7 +18,6 @@ Answer = Literal["yes", "no", "mixed", "even", "unknown"]
 
 """What the statement says of joining; :class:`JoiningVerdict` explains each."""
 
-CLEAR = 2.0  # a difference of losses counts if it is more than this many standard errors
 _UNSURE = "How much of the difference is chance is not known, so that it does not count."
 
 
@@ -51,7 +52,7 @@ _UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not 
 _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
-    "mixed": "It depends on what a token is worth to you",
+    "mixed": "It depends on what a token is worth to it",
     "even": "Joining made no difference that could be measured",
     "unknown": "Whether joining paid is not known",
 }
@@ -100,8 +101,10 @@ def answer_of(model: int | None, economy: int | None) -> Answer:
 
 
 def about(units: int) -> str:
-    """Return tokens with two digits behind the point at most: the books have them all."""
-    return tokens(round(units, -4)) if abs(units) >= TOKEN else tokens(units)
+    """Return tokens with two digits behind the point, below a tenth of one with two digits: the books have them all."""
+    if abs(units) >= TOKEN // 10:
+        return tokens(round(units, -4))
+    return tokens(int(float(f"{units:.2g}")))
 
 
 def sign_of(fit: Fit) -> int | None:
@@ -148,10 +151,10 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     if points == 0:
         return 0, f"{told}, so the two are the same."
     low, high = (100 * end for end in between)
-    said = f"with 95 % confidence between {low:+.1f} and {high:+.1f}"
+    said = f"95 % interval {low:+.1f} to {high:+.1f}"
     if low <= 0 <= high:
         return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance ({said})."
-    return (1 if points > 0 else -1), f"{told}: a difference of {points:+.1f} points, {said}."
+    return (1 if points > 0 else -1), f"{told}: a difference of {points:+.1f} points ({said})."
 
 
 def _by_main(main: MainFit) -> tuple[int | None, str]:
@@ -171,12 +174,12 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
     if between is None:
         return 0, f"{told}. {_UNSURE}"
     low, high = map(reading.show_difference, between)
-    said = f"with 95 % confidence the difference is between {low} and {high}"
+    said = f"95 % interval {low} to {high}"
     if low == high == reading.show_difference(0.0):
         return 0, f"{told}: in these digits the two are the same."
     if not main.sign:
-        return 0, f"{told}. The two cannot be told apart: {said}."
-    return main.sign, f"{told}: {reading.show_difference(main.difference)}, and {said}."
+        return 0, f"{told}. A difference of {reading.show_difference(main.difference)} may be chance ({said})."
+    return main.sign, f"{told}: a difference of {reading.show_difference(main.difference)} ({said})."
 
 
 def _loss(fit: Fit) -> tuple[int | None, str]:
@@ -191,9 +194,12 @@ def _loss(fit: Fit) -> tuple[int | None, str]:
     told = f"Its model's loss on its own test data is {ours:.4g}; alone it would be {alone:.4g} (less is better)."
     if fit.loss_error is None:
         return 0, f"{told} {_UNSURE}"
-    if abs(ours - alone) <= CLEAR * fit.loss_error:
-        return 0, f"{told} A difference of {ours - alone:+.2g} may be chance (standard error {fit.loss_error:.2g})."
-    return (1 if ours < alone else -1), f"{told} The difference has a standard error of at most {fit.loss_error:.2g}."
+    more, half = ours - alone, SURE * fit.loss_error
+    said = f"difference of {rounded(more, half, sign=True)}"
+    said += f" (95 % interval {between(more, half, sign=True)})" if half else ""
+    if abs(more) <= half:
+        return 0, f"{told} A {said} may be chance."
+    return (1 if ours < alone else -1), f"{told} That is a {said}."
 
 
 def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:

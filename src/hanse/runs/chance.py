@@ -20,6 +20,8 @@ from hanse.learning.coalitions import WORSE
 
 MARGIN = 1.645
 """Standard errors of an accuracy: the one-sided 95 % quantile of the normal distribution."""
+NEAR_ALL = 0.98
+"""The accuracy from which on almost nothing is left to gain."""
 LEAST_R2 = 0.01
 """McFadden's pseudo-R^2, one minus the loss over the entropy of the classes: what a model must at least explain."""
 
@@ -105,6 +107,24 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
             '"accuracy".'
         )
     return found
+
+
+def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence if the model was almost always right from the first test on, so that nothing could be gained.
+
+    "" otherwise, and where only one round was tested.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+    """
+    figures = (line.get("test/accuracy", line.get("client/test_accuracy")) for line in metrics)
+    tested = [float(figure) for figure in figures if _number(figure)]
+    if len(tested) < 2 or tested[0] < NEAR_ALL:
+        return ""
+    return (
+        f"The model got {100 * tested[0]:.1f} % right at the first test: almost nothing was left to gain, so "
+        "differences between values are mostly noise."
+    )
 
 
 def _number(value: object) -> bool:

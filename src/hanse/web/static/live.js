@@ -222,6 +222,8 @@ function cut(what, rows, size) {
   return rows.filter((row) => kept.has(row));
 }
 
+const SURE = 1.96; // standard errors to each side of a 95 % interval
+const interval = (value, error) => (value === null || !error ? "–" : `${short(value - SURE * error)} to ${short(value + SURE * error)}`);
 const cutText = (what, rows, which) => (rows.length > FEW && !open[what] ? ` Shown are the ${FEW} ${which}.` : "");
 
 function drawClients() {
@@ -235,15 +237,15 @@ function drawClients() {
     : valued ? "What each client's updates were worth so far, summed over rounds."
     : "This mechanism does not value updates; here is how often each client trained.";
   const errors = valued && !utility && rows.some((row) => row[2] !== null), scores = rows.some((row) => row[3] !== null);
-  const more = (errors ? " The standard error is that of the sum." : "") + (scores ? " The score is the running value that the mechanism itself goes by." : "");
+  const more = (errors ? " The 95 % interval is that of the sum, and may be wider than the report's." : "") + (scores ? " The score is the running value that the mechanism itself goes by." : "");
   $("k-clients").textContent = `${what}${more} A client's name opens its statement.` + cutText("clients", rows, valued ? "with the largest figures, up or down" : "that trained most");
   const found = rows.map(worth).filter((w) => w !== null), low = Math.min(0, ...found), high = Math.max(0, ...found), id = $("live").dataset.run;
   const some = cut("clients", rows, (row) => Math.abs(worth(row) ?? row[4])), figure = (value) => (value === null ? "–" : short(value));
-  const head = ["Client", ...(valued ? [`#${utility ? said.label : "Contribution"}`, ""] : []), ...(errors ? ["#Standard error"] : []), ...(scores ? ["#Score"] : [])];
+  const head = ["Client", ...(valued ? [`#${utility ? said.label : "Contribution"}`, ""] : []), ...(errors ? ["#95 % interval"] : []), ...(scores ? ["#Score"] : [])];
   fill("t-clients", [...head, "#Rounds trained", "#Refused", "#Last round"], some.map((row) => {
     const [client, , error, score, trained, refused, last] = row, w = worth(row);
     const figures = valued ? [figure(w), w === null ? "" : bar(w, low, high)] : [];
-    return [tag("a", { href: `/statement/${id}/${client}` }, nameOf(client)), ...figures, ...(errors ? [figure(error)] : []), ...(scores ? [figure(score)] : []), trained, refused, last];
+    return [tag("a", { href: `/statement/${id}/${client}` }, nameOf(client)), ...figures, ...(errors ? [interval(w, error)] : []), ...(scores ? [figure(score)] : []), trained, refused, last];
   }));
 }
 
@@ -253,9 +255,9 @@ function drawLatest() {
   if (seats.length) {
     $("h-latest").textContent = `The last round, no. ${round} counted from 0`;
     const valued = seats.some((seat) => seat[1] !== null), figure = (value) => (value === null ? "–" : short(value));
-    const head = valued ? ["Client", "#Worth", "#Standard error", "Result"] : ["Client", "Result"];
+    const head = valued ? ["Client", "#Worth", "#95 % interval", "Result"] : ["Client", "Result"];
     fill("t-latest", head, seats.slice(0, 200).map(([client, value, error, reason]) =>
-      [nameOf(client), ...(valued ? [figure(value), figure(error)] : []), reason === null ? "taken" : `refused: ${reason}`]));
+      [nameOf(client), ...(valued ? [figure(value), interval(value, error)] : []), reason === null ? "taken" : `refused: ${reason}`]));
   }
   $("refused").hidden = !run.refusals.length;
   $("l-refused").replaceChildren(...run.refusals.slice().reverse().map(([r, client, reason]) => tag("li", {}, `round ${r}, ${nameOf(client)}: ${reason}`)));

@@ -1,0 +1,35 @@
+"""Numbers with no more digits than their errors bear, and 95 % intervals in the same words wherever one is printed."""
+
+from __future__ import annotations
+
+import math
+
+
+def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
+    """Return a number with no more digits than its error bears: the last one is the first of the error.
+
+    Args:
+        value: the number.
+        error: its error, or half its interval; None or 0: not known, and ``most`` digits are shown.
+        sign: write a plus, too.
+        most: significant digits where no error is known.
+
+    Examples:
+        >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
+        ('0.7', '-9', '0.703', '1234')
+    """
+    last = math.log10(error) if error and math.isfinite(error) else math.log10(abs(value) or 1.0) // 1 + 1 - most
+    places = max(0, -math.floor(last))
+    told = f"{value:{'+' if sign else ''}.{places}f}"
+    return f"{0:.{places}f}" if float(told) == 0 else told
+
+
+def between(value: float, half: float, *, sign: bool = False) -> str:
+    """Return the two ends of an interval, "-22 to 4", with the digits that half its width bears.
+
+    Args:
+        value: its middle.
+        half: half its width, above 0.
+        sign: write a plus, too.
+    """
+    return " to ".join(rounded(end, half, sign=sign) for end in (value - half, value + half))
