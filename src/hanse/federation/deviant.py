@@ -211,6 +211,8 @@ class Deviant(OfSome):
         for key, said in self.says.items():
             question, _, name = key.partition(".")
             if question == asked.name and (name in values or name in asked.values):
+                if isinstance(said, str):  # other lists go along with the one that is replaced
+                    found = {k: v for k, v in found.items() if not isinstance(v, list | tuple) or k == name}
                 found[name] = _list(said, asked.values.get(name)) if isinstance(said, str) else said
         return found
 

@@ -237,7 +237,7 @@ def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Kn
     if kind is bool:
         return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
     if kind is list:
-        return [Knob(f"says.{key}", ("none", "all"))]
+        return [Knob(f"says.{key}", ("none", "all"))] if name in task.values else []
     return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
 
 
@@ -663,7 +663,7 @@ class _Watched:
         sizes, costs, eagerness = truth[0] * (clients != self._key), truth[1], truth[2] * (clients != self._key)
         eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
         apart = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None] * arrays["market_distance"]
-        far = np.where((graph != 0) & (sizes[:, None] > 0), apart, 0.0).sum(axis=1)
+        far = np.where((graph != 0) & (sizes[:, None] > 0), graph * apart, 0.0).sum(axis=1)
         np.add.at(self.traded, clients, utilities_of(graph, money, sizes, costs, eagerness) - far)
 
 
