@@ -268,8 +268,9 @@ class Trader:
         return {"sell": at_round(told.get("profile", {}), round).get("cost", told["cost"]) <= told["price"]}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models it takes and the ``weights``, in samples, with which it imports them: what
-        is best for itself, within its balance and what it agrees to pay
+        """Return the ``sellers`` whose models it takes and the ``weights`` with which it imports them, in samples.
+
+        These are what is best for itself, within its balance and what it agrees to pay
         (:func:`hanse.games.market_posted.best_purchase`).
 
         Args:

@@ -116,7 +116,7 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
     offered = replace(market, costs=np.where(market.costs <= price, price, np.inf))
     rows = range(market.size) if buyer is None else (buyer,)
     weights = np.array([_Buyer.of(offered, i).bought(market.size) for i in rows])
-    return np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0)
+    return np.asarray(weights / np.maximum(market.sizes, 1))
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Buyer:
         return _Buyer(own, K, who, *(np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near)))
 
     def weighed(self, some: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return the best weights ``[c, k]`` of sets of places ``[c, k]``, nearest first, and what they bring, ``[c]``."""
+        """Return the best weights ``[c, k]`` of sets of places ``[c, k]``, nearest first, and what they bring."""
         size, loss = self.sizes[some], self.loss[some]
         with np.errstate(divide="ignore"):  # where the gain of one more sample, sqrt(K) y^-1.5 / 2, is its loss
             enough = np.cbrt((np.sqrt(self.eagerness) / 2 / loss) ** 2)

@@ -88,8 +88,8 @@ class Try:
 
     @property
     def contributes(self) -> bool:
-        """Whether the client still sends what it trained."""
-        return self.deviation.get("sends", "trained") == "trained" and not self.deviation.get("silent", False)
+        """Whether the client still sends what somebody trained: it, or whom it copies."""
+        return self.deviation.get("sends", "trained") in ("trained", "copied") and not self.deviation.get("silent")
 
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
         """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
@@ -106,7 +106,7 @@ class Attacked:
         measure: what is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
-        idle: the best of those that send nothing they trained, likewise; None: none was tried.
+        idle: the best of those that send nothing that anybody trained, likewise; None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
         ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
@@ -215,6 +215,7 @@ def _knobs_of(task: Any, result: Any) -> list[Knob]:
         knobs = [
             Knob("sends", ("nothing", "copied", *KINDS)),
             Knob("of", ("model",)),
+            *([] if task.centre is None else [Knob("start", ("sent",))]),
             Knob("scale", (0.1, 3.0, 10.0), factor=True),
         ]
         knobs += [Knob("times.samples", FACTORS, factor=True), Knob("silent", (True,))]

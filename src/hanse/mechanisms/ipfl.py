@@ -516,6 +516,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         offers = view.get(Offers) or self._offers(view, state)
         market = offers.market
         clients, wrong = view.trained.seats.client, dict(offers.out)
+        graph: Graph | Floats
         if self.tariff is not None:
             graph, wrong = _purchases(view, market, offers.out)
         else:
