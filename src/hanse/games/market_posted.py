@@ -116,7 +116,7 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
     offered = replace(market, costs=np.where(market.costs <= price, price, np.inf))
     rows = range(market.size) if buyer is None else (buyer,)
     weights = np.array([_Buyer.of(offered, i).bought(market.size) for i in rows])
-    return np.asarray(weights / np.maximum(market.sizes, 1))
+    return np.asarray(np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0))
 
 
 @dataclass(frozen=True)

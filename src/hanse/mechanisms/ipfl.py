@@ -555,7 +555,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         A round of SGD takes a client by ``U - start = s (centre - start) + own``, with the share s of
         :func:`pull_share`. Who sends a multiple of its update has gone further towards its centre than that, and would
         come closer to those it bought from. So if a client that was pulled went a larger share of the way to its
-        centre, that share is taken off.
+        centre, that share is taken off, whatever number of steps it says it took.
         """
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
@@ -567,7 +567,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         moved = updates.rows[:, :width] - start
         along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
         shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
-        shares = torch.where(shares > 0, torch.maximum(shares, along), shares)
+        shares = torch.where(torch.from_numpy(mu > 0).to(start.device), torch.maximum(shares, along), shares)
         went = moved - shares[:, None] * towards
         return went.add(state["own"][seats.client].to(went.device))
 
