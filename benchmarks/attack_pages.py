@@ -3,8 +3,8 @@
     python benchmarks/attack_pages.py play [NAME...]    # searches, and keeps results/attack.jsonl
     python benchmarks/attack_pages.py write             # writes the lines into docs/mechanisms from it
 
-Each search has 60 tries on handwritten digits, confirmed with five fresh seeds, as 'hanse attack NAME --tries 60' plays
-it. A line stands between two comments that name its case, and is written anew by "write".
+Each search has 100 tries on handwritten digits, confirmed with five fresh seeds, as 'hanse attack NAME --tries 100'
+plays it. A line stands between two comments that name its case, and is written anew by "write".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from hanse.cli.attack import sentences
 from hanse.lab.attack import search, small
 
-TRIES, SEEDS = 60, 5
+TRIES, SEEDS = 100, 5
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "attack.jsonl"
 
@@ -29,17 +29,18 @@ def changed(base: str, **sections: Any) -> dict[str, Any]:
     return {**small(base), **sections}
 
 
-def free_attacker() -> dict[str, Any]:
-    """Return iPFL's market with eight clients that trade and a ninth that only sells; all ask 1 token."""
-    made = small("ipfl")
-    profiles = {"name": "listed", "eagerness": [5e4] * 8 + [0.0], "cost": [1.0] * 9}
+def ninth(eagerness: float, cost: float, **more: Any) -> dict[str, Any]:
+    """Return iPFL's market with eight clients that trade at a cost of 1 token, and a ninth with its own traits."""
+    made = changed("ipfl", **more)
+    profiles = {"name": "listed", "eagerness": [5e4] * 8 + [eagerness], "cost": [1.0] * 8 + [cost]}
     return {**made, "data": {**made["data"], "clients": 9}, "clients": {**made["clients"], "profiles": profiles}}
 
 
 PUBLISHED = {"name": "pifl", "invited": "earn", "value": {"name": "first_order_clients", "judges": "all"}}
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ipfl": ("ipfl", 0, small("ipfl")),
-    "ipfl, a client that only sells": ("ipfl", 8, free_attacker()),
+    "ipfl, a client that only sells": ("ipfl", 8, ninth(0.0, 1.0)),
+    "ipfl, sizes proved, a client that asks nothing": ("ipfl", 8, ninth(5e4, 0.0, sizes={"proved": True})),
     "ipfl_posted": ("ipfl", 0, small("ipfl_posted")),
     "ipfl_posted, sizes proved": ("ipfl", 0, changed("ipfl_posted", sizes={"proved": True})),
     "pifl as published": ("pifl", 0, changed("pifl", mechanism=PUBLISHED)),
@@ -57,11 +58,12 @@ def play(names: list[str]) -> None:
     """Search the cases by name, all without any, and keep what was found."""
     for name in names or CASES:
         page, client, sections = CASES[name]
-        begun = time.process_time()
+        begun, clock = time.process_time(), time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             found = search(sections, [client], Path(folder), tries=TRIES, seeds=SEEDS, workers=1)
-        seconds = time.process_time() - begun
+        seconds, minutes = time.process_time() - begun, (time.monotonic() - clock) / 60
         line = {"case": name, "page": page, "client": client, "seconds": round(seconds), "said": sentences(found)}
+        line |= {"minutes": round(minutes, 1)}
         with KEPT.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(name, round(seconds), *line["said"], sep="\n  ", flush=True)

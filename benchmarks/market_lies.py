@@ -45,19 +45,25 @@ def on_random(markets: int, only: list[str]) -> None:
     """Print the table of random markets, of the kinds and rules that ``only`` names; without any, of all."""
     kinds = [kind for kind in KINDS if kind in only] or KINDS
     rules = [name for name in RULES if name in only] or RULES
-    print(f"\n| markets ({markets} each), rule | {', '.join(LIES)} pay | honest losers | net welfare |")
-    print("|---|---|---|---|", flush=True)
+    head(f"markets ({markets} each)")
     for kind in kinds:
         for name in rules:
             show(f"{kind}, {name}", search_markets(RULES[name], kind, markets))
+
+
+def head(first: str) -> None:
+    """Print the head of a table."""
+    print(f"\n| {first}, rule | {', '.join(LIES)} pay for clients | in markets | honest losers | net welfare |")
+    print("|---|---|---|---|---|", flush=True)
 
 
 def show(name: str, found: Found) -> None:
     """Print a row of the table."""
     clients = found.markets * CLIENTS
     said = ", ".join(f"{100 * found.pays[lie] / clients:.2f}" for lie in LIES)
+    touched = ", ".join(f"{100 * found.touched[lie] / found.markets:.1f}" for lie in LIES)
     losers, welfare = 100 * found.losers / clients, 100 * found.welfare
-    print(f"| {name} | {said} % | {losers:.1f} % | {welfare:.1f} % |", flush=True)
+    print(f"| {name} | {said} % | {touched} % | {losers:.1f} % | {welfare:.1f} % |", flush=True)
 
 
 TRAINED = {"digits": 17, "fashion_mnist": 17, "loans": 16}
@@ -88,8 +94,7 @@ def trained_market(source: str, seed: int) -> tuple[Market, float]:
 
 def on_trained() -> None:
     """Print the table of trained markets."""
-    print(f"\n| markets, rule | {', '.join(LIES)} pay | honest losers | net welfare |")
-    print("|---|---|---|---|", flush=True)
+    head("markets")
     for source, seeds in TRAINED.items():
         made = [trained_market(source, seed) for seed in range(seeds)]
         for name, rule in RULES.items():

@@ -65,8 +65,22 @@ def test_answers_are_changed_by_question_and_field() -> None:
     deviant = Deviant(clients=[1], times={"declare.cost": 4.0, "declare.eagerness": 0.0}, says={"offer.sell": False})
     assert one(deviant.on_reply(ME, 0, declare, declared)).values == {"cost": 2.0, "eagerness": float("inf")}
     buy = Request(1, (Ask("buy", {"sellers": [0, 3]}),))
-    bought = Deviant(clients=[1], says={"buy.sellers": "all"}).on_reply(ME, 0, buy, Reply(1, (Answered("buy", {}),)))
+    answer = Reply(1, (Answered("buy", {"sellers": [3], "weights": [2.5]}),))  # weights go along with their sellers
+    bought = Deviant(clients=[1], says={"buy.sellers": "all"}).on_reply(ME, 0, buy, answer)
     assert one(bought).values == {"sellers": [0, 3]}
+
+
+def test_what_was_bought_is_gone_on_from_or_sold_on() -> None:
+    own, centre = torch.ones(3), torch.tensor([5.0, 6.0, 7.0])
+    pulled = Request(1, (Train(seat=0, row=5, start=own, centre=centre, mu=0.4),))
+    reseller = Deviant(clients=[1], sends="nothing", start="sent", since=2)
+    assert reseller.on_request(ME, 1, pulled) is pulled
+    taken = reseller.on_request(ME, 2, pulled)
+    assert taken is not None
+    assert taken.tasks[0].start is centre
+    sold = one(reseller.on_reply(ME, 2, taken, Reply(1, (Trained(0, centre + 1, 20, 0.5, 3),))))
+    assert sold.row.tolist() == [5, 6, 7]
+    assert "goes on from the centre that it was sent" in said_of(reseller)
 
 
 def test_a_false_gradient_praises_the_update_that_lies_nearest() -> None:

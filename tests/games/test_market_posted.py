@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from hanse.games.market import Market, best_imports, prices, social_welfare, utilities_of
 from hanse.games.market_numbers import gain
@@ -81,9 +82,57 @@ def test_welfare_stays_near_that_of_eq_10() -> None:
     assert np.mean(kept) > 0.95
 
 
+def best_by_brute_force(market: Market, i: int, price: np.ndarray, offers: list[int]) -> float:
+    """What the best set at its best weights brings buyer i: for each set the best total, filled nearest first."""
+    n, far, best = market.sizes, market.lam * market.distance[i] / market.sizes[i], 0.0
+    for some in (s for k in range(1, len(offers) + 1) for s in combinations(sorted(offers, key=lambda j: far[j]), k)):
+
+        def loses(total: float, some: tuple[int, ...] = some) -> float:
+            filled = np.clip(total - np.cumsum([0.0, *n[list(some)]])[:-1], 0, n[list(some)])
+            return float((far[list(some)] * filled).sum()) - float(gain(n[i], total, market.eagerness[i]))
+
+        most, paid = float(n[list(some)].sum()), float(price[list(some)].sum())
+        found = minimize_scalar(loses, bounds=(0, most), method="bounded", options={"xatol": 1e-6})
+        best = max(best, -found.fun - paid, -loses(most) - paid)
+    return best
+
+
+def wide_market(draw: np.random.Generator) -> Market:
+    """Sizes within a factor of 35, so that many models are too large for those who are far from them."""
+    market = random_market(draw, 6)
+    return replace(market, sizes=np.exp(draw.uniform(np.log(200), np.log(7000), 6)))
+
+
+def test_weights_are_the_best_by_brute_force() -> None:
+    tariff, parts = Tariff(), 0
+    for seed, i in product(range(6), range(6)):
+        market = wide_market(np.random.default_rng(seed))
+        price, graph = tariff.price(market.sizes), posted_imports(market, tariff)
+        offers = [j for j in range(6) if j != i and market.costs[j] <= price[j]]
+        w = graph[i] * market.sizes
+        brings = float(gain(market.sizes[i], w.sum(), market.eagerness[i]))
+        net = brings - price[w > 0].sum() - market.lam * float(w @ market.distance[i]) / market.sizes[i]
+        assert net == pytest.approx(best_by_brute_force(market, i, price, offers), abs=1e-5)
+        parts += int(((graph[i] > 0) & (graph[i] < 1)).sum())
+    assert parts > 2
+
+
+def test_at_one_price_for_all_no_claim_of_less_finds_a_buyer() -> None:
+    """A buyer may import less than a model's size, so a smaller size only takes choices from it."""
+    for seed in range(20):
+        truth, tariff = wide_market(np.random.default_rng(seed)), Tariff(0.75, 0.0)
+        sold = (posted_imports(truth, tariff) > 0).sum(axis=0)
+        for who in range(6):
+            for factor in (0.1, 0.3, 0.5, 0.8, 0.95):
+                said = replace(truth, sizes=np.where(np.arange(6) == who, factor * truth.sizes, truth.sizes))
+                graph = posted_imports(said, tariff) > 0
+                graph[who] = False
+                assert graph[:, who].sum() <= sold[who]
+
+
 def test_a_budget_is_kept_and_the_best_for_the_money_stays() -> None:
     bought = best_purchase(100, 1e4, [300, 300], [2.0, 1.0], [0.0, 0.0], 1.0, budget=2.5)
-    assert bought.tolist() == [False, True]
+    assert bought.tolist() == [0.0, 300.0]
     assert not best_purchase(100, 1e4, [300, 300], [2.0, 1.0], [0.0, 0.0], 1.0, budget=0.0).any()
     assert best_purchase(100, 1e4, [300], [0.0], [0.0], 1.0, budget=0.0).all()
     with pytest.raises(ValueError, match="must be"):

@@ -27,11 +27,11 @@ def keys(mechanism: str) -> set[str]:
 
 
 def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
-    always = {"sends", "of", "scale", "times.samples", "times.loss", "silent", "since", "leaves"}
+    always = {"sends", "of", "scale", "times.samples", "times.steps", "times.loss", "silent", "since", "leaves"}
     market = {"times.declare.cost", "times.declare.eagerness", "says.declare.cost", "says.declare.eagerness"}
     scores = {"times.accuracy"}  # each has its own model scored
-    assert keys("ipfl") == always | scores | market
-    assert keys("ipfl_posted") == always | scores | {"says.offer.sell", "says.buy.sellers"}
+    assert keys("ipfl") == always | scores | market | {"start"}
+    assert keys("ipfl_posted") == always | scores | {"start", "says.offer.sell", "says.buy.sellers"}
     assert keys("pifl") == always | scores | {"says.bid.tiers"}
     assert keys("fedavg") == always
 

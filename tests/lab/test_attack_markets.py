@@ -47,19 +47,22 @@ def test_a_seller_that_says_more_is_paid_more_until_it_is_audited() -> None:
     assert Lie("size up", 0, 2.0).gain(audited, market(), honest[0]) == pytest.approx(0.015 - 0.5 * 10 / 50)
 
 
-def test_a_seller_that_says_less_sells_to_a_buyer_who_would_find_it_too_far() -> None:
-    far = market(far=1.6)  # 300/100 x 1.6 = 4.8 of 5: not for .53
+def test_a_seller_that_says_less_gains_by_its_price_alone() -> None:
+    far = market(far=1.6)  # all 300 would take 300/100 x 1.6 = 4.8 of 5; the buyer takes (50 / .016)^(2/3) - 100 = 114
+    graph, _ = Rule("posted").trade(far, far, None)
+    assert graph[1, 0] == pytest.approx(((50 / 0.016) ** (2 / 3) - 100) / 300)
     honest = Rule("posted").worth(far, far)
-    assert honest.tolist() == [0, 0]
-    lie = Lie("size down", 0, 0.5)  # sqrt(1e4/100) - sqrt(1e4/250) = 3.68 > 2.4 + .515
-    assert lie.gain(Rule("posted"), far, 0.0) == pytest.approx(0.5 + 0.1 * 0.15 - 0.4)
-    found = search_these(POSTED, "paper", [far])
+    assert honest[0] == pytest.approx(0.53 - 0.4)
+    lie = Lie("size down", 0, 0.5)
+    assert lie.gain(Rule("posted"), far, 0.13) == pytest.approx(-0.1 * 0.15)  # the same sale at a lower price
+    dear = market(far=2.62)  # 54 samples bring 10 - sqrt(1e4 / 154) - .54 x 2.62 = .527: for .515, and not for .53
+    assert Rule("posted").worth(dear, dear).tolist() == [0, 0]
+    found = search_these(POSTED, "paper", [dear])
     assert (found.pays["size down"], found.touched["size down"], found.losers) == (1, 1, 0)
-    # the buyer has by what is true: 5 - .515 - 4.8 < 0, where it had nothing
     worst = found.worst
     assert worst is not None
     assert worst[0].what == "size down"
-    assert Rule("posted").worth(worst[0].told(far), far, 0)[1] < 0
+    assert Rule("posted").worth(worst[0].told(dear), dear, 0)[1] > 0  # the buyer gains by it too
 
 
 def test_a_liar_at_posted_prices_buys_by_what_is_true() -> None:

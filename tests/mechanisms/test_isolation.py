@@ -94,9 +94,9 @@ def test_trade_wears_the_distance_down_unless_own_gradients_are_compared(tmp_pat
     assert at_last < first - 0.4
 
 
-def went(factor: float, mu: float, own: tuple[float, float]) -> list[float]:
+def went(factor: float, mu: float, own: tuple[float, float], says: int = 10) -> list[float]:
     """Return how far a client counts as gone that sends ``factor`` times its update of 10 steps: start (1, 0), centre
-    (3, 0).
+    (3, 0). It says that it took so many steps.
     """
     recipe = Recipe(lr=0.1)
     update = torch.tensor([pull_share(recipe, 0, mu, 10) * 2 + own[0], own[1]])
@@ -106,7 +106,7 @@ def went(factor: float, mu: float, own: tuple[float, float]) -> list[float]:
     view: Any = SimpleNamespace(
         round=0,
         context=SimpleNamespace(recipe=recipe, layout=SimpleNamespace(num_parameters=2)),
-        trained=Updates(seats, (start + factor * update)[None], np.array([9.0]), np.array([0.0]), np.array([10])),
+        trained=Updates(seats, (start + factor * update)[None], np.array([9.0]), np.array([0.0]), np.array([says])),
         table=SimpleNamespace(rows=rows),
         at=lambda block, clients: np.array([1]),
     )  # fmt: skip
@@ -120,6 +120,7 @@ def test_a_multiple_of_the_update_goes_no_further_towards_what_was_bought() -> N
     assert went(3.0, mu=0.4, own=(0.0, 0.5)) == pytest.approx([0, 1.5], abs=1e-6)
     assert went(1.0, mu=0.4, own=(-0.2, 0.5)) == pytest.approx([-0.2, 0.5], abs=1e-6)  # away from it: all counts
     assert went(1.0, mu=0.0, own=(0.2, 0.5)) == pytest.approx([0.2, 0.5], abs=1e-6)  # nobody pulled it
+    assert went(1.0, mu=0.4, own=(0.0, 0.5), says=0) == pytest.approx([0, 0.5], abs=1e-6)  # no steps, and yet it went
 
 
 @settings(max_examples=40, deadline=None)

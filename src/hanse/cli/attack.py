@@ -224,7 +224,7 @@ def sentences(found: Attacked) -> list[str]:
     )
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
     if found.idle is not None and found.idle.deviation != found.best.deviation:
-        lines.append(f"Best of those that send nothing they trained: {_told(found, found.idle)}.")
+        lines.append(f"Best of those that send nothing that anybody trained: {_told(found, found.idle)}.")
     if drawn:
         lines.append(
             f"Of {drawn} deviations drawn at random {paid} paid in seed {found.searched[0]}: with 95 % confidence at "

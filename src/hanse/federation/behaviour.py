@@ -487,7 +487,7 @@ class Attacker(OfSome):
         """Return the request with training from the centre, if that is wanted; private rows stay as they are."""
         if self.start == "own" or me.id not in self.clients or round < self.since:
             return request
-        return replace(request, tasks=tuple(_from_centre(t) if isinstance(t, Train) else t for t in request.tasks))
+        return from_centres(request)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's uploads replaced; private rows stay as they are."""
@@ -539,10 +539,14 @@ class Attacker(OfSome):
         return torch.from_numpy(draw.standard_normal(len(row), dtype="float32")).to(row.device)
 
 
-def _from_centre(task: Train) -> Train:
-    """Return the task with the centre as its start, if it is pulled to one."""
-    pulled = task.centre is not None and task.mu != 0 and not task.private
-    return replace(task, start=task.centre) if pulled and task.centre is not None else task
+def from_centres(request: Request) -> Request:
+    """Return the request with training that starts from the centre to which it is pulled, where it is to one."""
+
+    def moved(task: Any) -> Any:
+        pulled = isinstance(task, Train) and task.centre is not None and task.mu != 0 and not task.private
+        return replace(task, start=task.centre) if pulled else task
+
+    return replace(request, tasks=tuple(moved(task) for task in request.tasks))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.telling import Conduct
-from hanse.federation.behaviour import Attack, Attacker, Me, OfSome, Ratio, with_updates
+from hanse.federation.behaviour import Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
 from hanse.federation.policy import ANSWERS
 
 NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is told beside updates and scores
@@ -45,6 +45,8 @@ class Deviant(OfSome):
             first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
             of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
+        start: what they go on from: their "own" model, or the centre that they were "sent", which is made of what they
+            bought (iPFL, FedAMP). With "nothing" of their own they then sell that on.
         scale: a factor of the update that is sent.
         times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
             (an accuracy stays within 0 and 1), or a number of an answer, as in "declare.cost".
@@ -71,6 +73,7 @@ class Deviant(OfSome):
 
     sends: Literal["trained", "nothing", "copied"] | Attack = "trained"
     of: Literal["update", "model"] = "update"
+    start: Literal["own", "sent"] = "own"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     times: Mapping[str, Ratio] = field(default_factory=dict)
     says: Mapping[str, Said] = field(default_factory=dict)
@@ -103,8 +106,11 @@ class Deviant(OfSome):
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
         """Return the request, or None if it asks a silent client to train."""
-        mine = self.silent and me.id in self.clients and round >= self.since
-        return None if mine and any(isinstance(task, Train) for task in request.tasks) else request
+        if me.id not in self.clients or round < self.since:
+            return request
+        if self.silent and any(isinstance(task, Train) for task in request.tasks):
+            return None
+        return request if self.start == "own" else from_centres(request)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with what the client sends, tells and answers instead."""
@@ -211,6 +217,8 @@ class Deviant(OfSome):
         for key, said in self.says.items():
             question, _, name = key.partition(".")
             if question == asked.name and (name in values or name in asked.values):
+                if isinstance(said, str):  # other lists go along with the one that is replaced
+                    found = {k: v for k, v in found.items() if not isinstance(v, list | tuple) or k == name}
                 found[name] = _list(said, asked.values.get(name)) if isinstance(said, str) else said
         return found
 
@@ -242,6 +250,7 @@ def said_of(deviant: Deviant) -> str:
             if deviant.sends == "copied"
             else f"sends: {deviant.sends}, of the {deviant.of}"
         )
+    found += ["goes on from the centre that it was sent"] if deviant.start == "sent" else []
     found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
     found += [f"{key} times {factor:g}" for key, factor in sorted(deviant.times.items())]
     found += [f"{key} = {_shown(value)}" for key, value in sorted(deviant.says.items())]

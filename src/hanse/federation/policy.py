@@ -21,7 +21,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.streams import stream
-from hanse.core.declared import Declared, Int64
+from hanse.core.declared import Declared, Int64, Samples
 from hanse.core.entry import TOKEN
 from hanse.core.judge import Scores
 from hanse.core.telling import Conduct
@@ -268,8 +268,10 @@ class Trader:
         return {"sell": at_round(told.get("profile", {}), round).get("cost", told["cost"]) <= told["price"]}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models it takes: the set that is best for itself, within its balance and what it
-        agrees to pay (:func:`hanse.games.market_posted.best_purchase`).
+        """Return the ``sellers`` whose models it takes and the ``weights`` with which it imports them, in samples.
+
+        These are what is best for itself, within its balance and what it agrees to pay
+        (:func:`hanse.games.market_posted.best_purchase`).
 
         Args:
             me: the client.
@@ -283,11 +285,12 @@ class Trader:
         most = self.authorise(me, round, told)
         budget = (told["balance"] if most is None else min(most, told["balance"])) / TOKEN
         if samples < 1 or eagerness == 0 or not told["sellers"]:
-            return {"sellers": []}
-        taken = best_purchase(
+            return {"sellers": [], "weights": []}
+        weights = best_purchase(
             samples, eagerness, told["sizes"], told["prices"], told["distances"], told["lam"], max(0.0, budget)
         )
-        return {"sellers": [seller for seller, takes in zip(told["sellers"], taken, strict=True) if takes]}
+        taken = weights.nonzero()[0].tolist()
+        return {"sellers": [told["sellers"][k] for k in taken], "weights": weights[taken].tolist()}
 
     def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
         """Return the most that it pays this round, in units; None for any bill.
@@ -347,7 +350,7 @@ class Loyal:
         return Trader().offer(me, round, told)
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models it takes, as :meth:`Trader.buy` does.
+        """Return the ``sellers`` whose models it takes and their ``weights``, as :meth:`Trader.buy` does.
 
         Args:
             me: the client.
@@ -422,9 +425,12 @@ class Sale(TypedDict, total=False):
 
 
 class Purchase(TypedDict, total=False):
-    """What is allowed as the answer to "buy": the clients whose models it takes."""
+    """What is allowed as the answer to "buy": the clients whose models it takes, and with how many samples each of them
+    counts (with all that it has, if no weights are said).
+    """
 
     sellers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
+    weights: Annotated[list[Samples] | tuple[Samples, ...], Field(max_length=10_000)]
 
 
 ANSWERS: Mapping[str, Declared[Any]] = {

@@ -275,11 +275,11 @@ def gains(graph: NDArray[np.generic], sizes: Floats, eagerness: Floats) -> Float
     """Return every client's collaboration gain ``G_i(A_i)``, ``[m]``, iPFL eq. (2).
 
     Args:
-        graph: ``[m, m]``, who imports whose model.
+        graph: ``[m, m]``, who imports whose model, and with what share of its size: 1 is all of it.
         sizes: ``[m]``.
         eagerness: ``[m]``.
     """
-    imported = (np.asarray(graph) != 0) @ sizes
+    imported = np.asarray(graph, np.float64) @ sizes
     return marginal(sizes, imported, eagerness)
 
 

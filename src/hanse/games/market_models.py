@@ -113,7 +113,7 @@ def centre_weights(
     ``W_ij = eta A_ij n_j / (n_i |theta_i| |theta_j|)`` and ``W_ii = 1 - eta sum_j A_ij n_j/n_i cos_ij / |theta_i|^2``.
 
     Args:
-        graph: ``[m, m]``, who imports whose model.
+        graph: ``[m, m]``, who imports whose model, and with what share of its size: 1 is all of it.
         sizes: ``[m]``, the clients' numbers of samples.
         eta: the step length of eq. (6).
         kind: which distance the market uses.
@@ -123,9 +123,9 @@ def centre_weights(
     Raises:
         ValueError: cosines or lengths are missing, or a model of length 0 imports or is imported.
     """
-    A = (np.asarray(graph) != 0).astype(np.float64)
+    A = np.asarray(graph, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(A > 0, sizes[None, :] / sizes[:, None], 0.0)
+        share = np.where(A > 0, A * (sizes[None, :] / sizes[:, None]), 0.0)
     if kind == "squared_l2":
         W = 2 * eta * share
         W[np.diag_indices(len(sizes))] = 1 - W.sum(axis=1)
@@ -141,7 +141,7 @@ def centre_weights(
     return np.asarray(W)
 
 
-def within_reach(W: Floats, gram: Floats, graph: NDArray[np.int8]) -> Floats:
+def within_reach(W: Floats, gram: Floats, graph: NDArray[np.generic]) -> Floats:
     """Return weights of centres ``[m, m]`` whose steps are shortened to what is imported.
 
     No step away from the own model is then longer than the way to the farthest import. The gradient of a cosine grows

@@ -10,13 +10,13 @@ voluntary and balanced at once (Hagerty and Rogerson 1987). What remains to be l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.base.factories import Weight
-from hanse.games.market import Floats, Graph, Market, best_imports
+from hanse.games.market import Floats, Market
 from hanse.games.market_numbers import marginal
 
 __all__ = ["Tariff", "best_purchase", "posted_imports"]
@@ -63,18 +63,20 @@ def best_purchase(
     distance: ArrayLike,
     lam: float,
     budget: float = np.inf,
-) -> NDArray[np.bool_]:
-    """Return the set of offers that brings one buyer most, ``[m]``.
+) -> Floats:
+    """Return with how many samples one buyer imports each offer, ``[m]``: what brings it most; 0 of what it leaves.
 
-    The buyer gains by iPFL's eq. (2), pays the prices, and loses ``lambda n_j/n_i d_ij`` by the models' difference, as
-    in eq. (8). Algorithm 2 makes the first set; offers are then added, dropped and exchanged one by one while that
-    brings more. The dearest for what they bring are dropped until the budget suffices.
+    The buyer gains by iPFL's eq. (2), pays the prices, and loses ``lambda w_j/n_i d_ij`` by the models' difference, as
+    in eq. (8) with the weight ``w_j`` that it imports a model with, up to its size. A set's best weights are exact: the
+    nearest models first, each until one more sample would take more than it brings. The set itself grows and changes by
+    single additions, removals and exchanges while that brings more. Those that bring least for their price are dropped
+    until the budget suffices.
 
     Args:
         own: the buyer's own number of samples.
         eagerness: K of eq. (2), in samples.
         sizes: ``[m]``, the numbers of samples behind the offers.
-        prices: ``[m]``, in tokens; infinite for what is not offered.
+        prices: ``[m]``, in tokens, whatever the weight; infinite for what is not offered.
         distance: ``[m]``, from the buyer's model, at least 0.
         lam: lambda, the weight of the distance.
         budget: the most that the buyer spends, in tokens.
@@ -83,8 +85,12 @@ def best_purchase(
         ValueError: numbers that no market can have (see :meth:`hanse.games.market.Market.of`).
 
     Examples:
+        A model that is far away is worth its price at a part of its weight:
+
         >>> best_purchase(100, 1e4, sizes=[300, 300, 10], prices=[2.0, 9.0, 1.0], distance=[0.5] * 3, lam=1.0).tolist()
-        [True, False, False]
+        [300.0, 0.0, 0.0]
+        >>> best_purchase(100, 1e4, sizes=[300], prices=[2.0], distance=[1.0], lam=1.0).round().tolist()
+        [192.0]
     """
     n, p, d = (np.asarray(a, np.float64) for a in (sizes, prices, distance))
     if n.ndim != 1 or p.shape != n.shape or d.shape != n.shape:
@@ -92,13 +98,14 @@ def best_purchase(
     m = len(n)
     apart = np.broadcast_to(np.r_[0.0, d], (m + 1, m + 1))  # only the buyer's row is read
     market = Market.of(apart, np.r_[own, n], np.r_[np.inf, p], np.r_[eagerness, np.zeros(m)], lam)
-    return _improved(market, 0, best_imports(market, buyers=slice(0, 1))[0] != 0, budget)[1:]
+    return _Buyer.of(market, 0).bought(m + 1, budget)[1:]
 
 
-def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Graph:
+def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Floats:
     """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on what is true.
 
-    A client whose cost of sharing is above the price of its model does not sell.
+    Entries are the share of its size with which a model is imported, from 0 to 1. A client whose cost of sharing is
+    above the price of its model does not sell.
 
     Args:
         market: the true sizes, costs, eagerness and distances.
@@ -106,52 +113,86 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
         buyer: the one whose row ``[1, m]`` is wanted; None: all.
     """
     price = tariff.price(market.sizes)
-    offered = Market(
-        market.distance,
-        market.sizes,
-        np.where(market.costs <= price, price, np.inf),
-        market.eagerness,
-        market.lam,
-    )
-    rows = range(market.size) if buyer is None else range(buyer, buyer + 1)
-    first = best_imports(offered, buyers=None if buyer is None else slice(buyer, buyer + 1)) != 0
-    return np.array([_improved(offered, i, one) for i, one in zip(rows, first, strict=True)]).astype(np.int8)
+    offered = replace(market, costs=np.where(market.costs <= price, price, np.inf))
+    rows = range(market.size) if buyer is None else (buyer,)
+    weights = np.array([_Buyer.of(offered, i).bought(market.size) for i in rows])
+    return np.asarray(np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0))
 
 
-def _improved(market: Market, buyer: int, chosen: NDArray[np.bool_], budget: float = np.inf) -> NDArray[np.bool_]:
-    """Return a buyer's set ``[m]`` after single additions, removals and exchanges that bring more, best first."""
-    n, K, own = market.sizes, market.eagerness[buyer], market.sizes[buyer]
-    cost = market.price(slice(buyer, buyer + 1))[0]
-    allowed = np.isfinite(cost) & (n > 0) & (np.arange(market.size) != buyer)
-    chosen = chosen & allowed
-    if K == 0:  # nothing brings it anything
-        return np.zeros_like(chosen)
+@dataclass(frozen=True)
+class _Buyer:
+    """One buyer before the offers of a market, nearest first; sets of offers name them by their places.
 
-    def worth(total: Floats | float, spent: Floats | float) -> Floats:
-        return np.asarray(marginal(own, total, K) - spent)
+    Attributes:
+        own: its number of samples.
+        eagerness: K.
+        who: the offers' owners, ``[k]``.
+        sizes: ``[k + 1]``, the last one 0, so that the place -1 is nobody.
+        prices: ``[k + 1]``, likewise.
+        loss: ``[k + 1]``, what each sample takes away by the distance.
+    """
 
-    nobody, nothing = np.array([-1]), np.zeros(1)
-    while True:
-        total, spent = float(n[chosen].sum()), float(cost[chosen].sum())
-        now = float(worth(total, spent))
-        out, come = (np.concatenate((nobody, np.flatnonzero(some))) for some in (chosen, allowed & ~chosen))
-        size_out, size_in = (np.concatenate((nothing, n[some[1:]])) for some in (out, come))
-        cost_out, cost_in = (np.concatenate((nothing, cost[some[1:]])) for some in (out, come))
-        after = worth(total - size_out[:, None] + size_in[None, :], spent - cost_out[:, None] + cost_in[None, :])
-        a, b = np.unravel_index(int(np.argmax(after)), after.shape)
-        if not after[a, b] > now + 1e-12 * (1 + abs(now)):
-            break
-        chosen = chosen.copy()
-        if out[a] >= 0:
-            chosen[out[a]] = False
-        if come[b] >= 0:
-            chosen[come[b]] = True
-    while float(market.costs[chosen].sum()) > budget:
-        held = np.flatnonzero(chosen)
-        rest = n[held].sum() - n[held]
-        lost = marginal(own + rest, n[held], K) - cost[held]
-        price = market.costs[held]
-        leaves = held[int(np.argmin(np.where(price > 0, lost / np.maximum(price, 1e-300), np.inf)))]
-        chosen = chosen.copy()
-        chosen[leaves] = False
-    return chosen
+    own: float
+    eagerness: float
+    who: NDArray[np.int64]
+    sizes: Floats
+    prices: Floats
+    loss: Floats
+
+    @staticmethod
+    def of(market: Market, i: int) -> _Buyer:
+        """Return buyer i of a market whose costs are prices, infinite for what is not on sale."""
+        own, K = float(market.sizes[i]), float(market.eagerness[i])
+        on_sale = np.isfinite(market.costs) & (market.sizes > 0) & (np.arange(market.size) != i)
+        who = np.flatnonzero(on_sale & (K > 0))  # without eagerness nothing brings it anything
+        who = who[np.argsort(market.distance[i, who], kind="stable")]
+        near = market.lam * market.distance[i, who] / own if len(who) else np.zeros(0)
+        return _Buyer(own, K, who, *(np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near)))
+
+    def weighed(self, some: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Return the best weights ``[c, k]`` of sets of places ``[c, k]``, nearest first, and what they bring."""
+        size, loss = self.sizes[some], self.loss[some]
+        with np.errstate(divide="ignore"):  # where the gain of one more sample, sqrt(K) y^-1.5 / 2, is its loss
+            enough = np.cbrt((np.sqrt(self.eagerness) / 2 / loss) ** 2)
+        weights = np.clip(enough - (self.own + np.cumsum(size, axis=1) - size), 0.0, size)
+        lost = np.where(weights > 0, weights * loss, 0.0).sum(axis=1)
+        brings = marginal(self.own, weights.sum(axis=1), self.eagerness)
+        return weights, brings - self.prices[some].sum(axis=1) - lost
+
+    def bought(self, m: int, budget: float = np.inf) -> Floats:
+        """Return the weights ``[m]`` that bring it most."""
+        held, now = np.zeros(0, np.int64), 0.0
+        while True:
+            for near in (_added, _exchanged):  # exchanges, of which there are many, only where nothing else brings more
+                some = near(held, np.delete(np.arange(len(self.who)), held))
+                worth = self.weighed(some)[1]
+                if len(worth) and worth.max() > now + 1e-12 * (1 + abs(now)):
+                    best = int(np.argmax(worth))
+                    held, now = some[best][some[best] >= 0], float(worth[best])
+                    break
+            else:
+                break
+        while self.prices[held].sum() > budget:
+            priced = np.flatnonzero(self.prices[held] > 0)
+            without = np.array([np.delete(held, k) for k in priced])
+            worth = self.weighed(without)[1]
+            leaves = int(np.argmin((now - worth) / self.prices[held[priced]]))
+            held, now = without[leaves], float(worth[leaves])
+        found = np.zeros(m)
+        found[self.who[held]] = self.weighed(held[None])[0][0]
+        return found
+
+
+def _added(held: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sets with one more or one less, ``[c, k]`` in order; -1 is nobody."""
+    more = np.column_stack((np.tile(held, (len(others), 1)), others))
+    less = np.where(np.eye(len(held), dtype=bool), -1, held)
+    return np.sort(np.vstack((more, np.column_stack((np.full(len(held), -1), less)))), axis=1)
+
+
+def _exchanged(held: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sets with one exchanged, ``[c, k]`` in order."""
+    sets = np.tile(held, (len(held), len(others), 1))
+    for k in range(len(held)):
+        sets[k, :, k] = others
+    return np.sort(sets.reshape(len(held) * len(others), len(held)), axis=1)

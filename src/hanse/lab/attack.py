@@ -88,8 +88,8 @@ class Try:
 
     @property
     def contributes(self) -> bool:
-        """Whether the client still sends what it trained."""
-        return self.deviation.get("sends", "trained") == "trained" and not self.deviation.get("silent", False)
+        """Whether the client still sends what somebody trained: it, or whom it copies."""
+        return self.deviation.get("sends", "trained") in ("trained", "copied") and not self.deviation.get("silent")
 
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
         """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
@@ -106,7 +106,7 @@ class Attacked:
         measure: what is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
-        idle: the best of those that send nothing they trained, likewise; None: none was tried.
+        idle: the best of those that send nothing that anybody trained, likewise; None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
         ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
@@ -215,9 +215,10 @@ def _knobs_of(task: Any, result: Any) -> list[Knob]:
         knobs = [
             Knob("sends", ("nothing", "copied", *KINDS)),
             Knob("of", ("model",)),
+            *([] if task.centre is None else [Knob("start", ("sent",))]),
             Knob("scale", (0.1, 3.0, 10.0), factor=True),
         ]
-        knobs += [Knob("times.samples", FACTORS, factor=True), Knob("silent", (True,))]
+        knobs += [Knob("times.samples", FACTORS, factor=True), Knob("times.steps", (0.0, 10.0)), Knob("silent", (True,))]
         return knobs + ([] if result.loss is None else [Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True)])
     if isinstance(result, Scored):
         return [
@@ -237,7 +238,7 @@ def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Kn
     if kind is bool:
         return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
     if kind is list:
-        return [Knob(f"says.{key}", ("none", "all"))]
+        return [Knob(f"says.{key}", ("none", "all"))] if name in task.values else []
     return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
 
 
@@ -663,7 +664,7 @@ class _Watched:
         sizes, costs, eagerness = truth[0] * (clients != self._key), truth[1], truth[2] * (clients != self._key)
         eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
         apart = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None] * arrays["market_distance"]
-        far = np.where((graph != 0) & (sizes[:, None] > 0), apart, 0.0).sum(axis=1)
+        far = np.where((graph != 0) & (sizes[:, None] > 0), graph * apart, 0.0).sum(axis=1)
         np.add.at(self.traded, clients, utilities_of(graph, money, sizes, costs, eagerness) - far)
 
 

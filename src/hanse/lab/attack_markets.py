@@ -24,7 +24,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Weight
 from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Declared, UnsoundError
-from hanse.games.market import Floats, Graph, Market, best_imports, prices, utilities_of
+from hanse.games.market import Floats, Market, best_imports, prices, utilities_of
 from hanse.games.market_checks import critical_prices
 from hanse.games.market_posted import Tariff, posted_imports
 from hanse.lab.attack import LEAST
@@ -114,18 +114,20 @@ class Rule:
     leaves: int = 0
     bond: float = 10.0
 
-    def trade(self, said: Market, truth: Market, liar: int | None) -> tuple[Graph, Floats]:
+    def trade(self, said: Market, truth: Market, liar: int | None) -> tuple[NDArray[Any], Floats]:
         """Return who imports whose model and what is paid, ``[m, m]`` each, where one client says what is not true.
 
-        At posted prices a buyer chooses for itself, so the liar buys by what is true.
+        At posted prices a buyer chooses for itself, so the liar buys by what is true, and a model is imported with a
+        share of its size.
         """
         if self.pricing == "posted":
             graph = posted_imports(said, self.tariff)
             if liar is not None and said is not truth:
                 graph[liar] = posted_imports(truth, self.tariff, liar)[0]
-            return graph, self.tariff.due(graph, said.sizes)
-        graph = best_imports(said)
-        return graph, prices(said, graph) if self.pricing == "marginal" else critical_prices(said, graph)
+            paid = self.tariff.due(graph, said.sizes)
+            return graph * np.minimum(said.sizes / np.maximum(truth.sizes, 1), 1), paid  # of what there really is
+        imports = best_imports(said)
+        return imports, prices(said, imports) if self.pricing == "marginal" else critical_prices(said, imports)
 
     def worth(self, said: Market, truth: Market, liar: int | None = None) -> Floats:
         """Return everybody's true utility net of distance, ``[m]`` in tokens."""
@@ -142,9 +144,9 @@ def rule_of(experiment: Experiment) -> Rule:
     return Rule(part.pricing, part.tariff or Tariff(), sizes.leaves if sizes.proved else 0, sizes.bond)
 
 
-def net_utilities(graph: NDArray[np.generic], paid: Floats, truth: Market) -> Floats:
+def net_utilities(graph: NDArray[Any], paid: Floats, truth: Market) -> Floats:
     """Return eq. (1) by what is true, less lambda n_j/n_i d_ij of all imports (eq. 8), ``[m]`` in tokens."""
-    far = np.where(np.asarray(graph) != 0, truth.similarity(slice(0, truth.size)), 0.0).sum(axis=1)
+    far = np.where(graph != 0, graph * truth.similarity(slice(0, truth.size)), 0.0).sum(axis=1)
     return np.asarray(utilities_of(graph, paid, truth.sizes, truth.costs, truth.eagerness) - far)
 
 

@@ -131,7 +131,8 @@ class Trade:
     Attributes:
         clients: who was at the market, ``[m]``.
         market: what they declared, and the distances between their models.
-        graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``.
+        graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``; at posted prices the share of its
+            size with which it does.
         truth: the clients' true traits.
         claimed: the sizes before they were capped by evidence, ``[m]``.
         caps: the most samples that count of each, ``[m]``; infinite without evidence.
@@ -139,7 +140,7 @@ class Trade:
 
     clients: Ints
     market: Market
-    graph: Graph
+    graph: Graph | Floats
     truth: Traits
     claimed: Floats
     caps: Floats
@@ -491,7 +492,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             own[clients] = self._went(view, state).cpu()
             state = {**state, "own": own}
         metrics = {
-            "market/edges": float(trade.graph.sum()),
+            "market/edges": float(np.count_nonzero(trade.graph)),
             "market/mean_distance": _mean_distance(trade.market.distance),
             "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
         }
@@ -515,6 +516,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         offers = view.get(Offers) or self._offers(view, state)
         market = offers.market
         clients, wrong = view.trained.seats.client, dict(offers.out)
+        graph: Graph | Floats
         if self.tariff is not None:
             graph, wrong = _purchases(view, market, offers.out)
         else:
@@ -553,7 +555,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         A round of SGD takes a client by ``U - start = s (centre - start) + own``, with the share s of
         :func:`pull_share`. Who sends a multiple of its update has gone further towards its centre than that, and would
         come closer to those it bought from. So if a client that was pulled went a larger share of the way to its
-        centre, that share is taken off.
+        centre, that share is taken off, whatever number of steps it says it took.
         """
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
@@ -565,7 +567,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         moved = updates.rows[:, :width] - start
         along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
         shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
-        shares = torch.where(shares > 0, torch.maximum(shares, along), shares)
+        shares = torch.where(torch.from_numpy(mu > 0).to(start.device), torch.maximum(shares, along), shares)
         went = moved - shares[:, None] * towards
         return went.add(state["own"][seats.client].to(went.device))
 
@@ -682,7 +684,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         memo = "posted price" if self.tariff else "iPFL eq. (10)"
         paid, transactions = _clear(view, trade.clients, bills, authorised, memo)
         owed = _recorded(bills)
-        realised = np.where(paid[:, None], trade.graph, 0).astype(np.int8)
+        realised = np.where(paid[:, None], trade.graph, 0)
         money = np.where(paid[:, None], owed, 0)
         utility = _utilities(realised, money / TOKEN, trade.truth)
         most = np.array([-1 if limit is None else limit for limit in authorised], np.int64)
@@ -706,7 +708,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         withheld = frozenset(view.at("centre", trade.clients[~paid]).tolist())
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
 
-    def _due(self, market: Market, graph: Graph) -> Floats:
+    def _due(self, market: Market, graph: NDArray[np.generic]) -> Floats:
         """Return what i pays j, ``[m, m]`` in tokens."""
         if self.tariff is not None:
             return self.tariff.due(graph, market.sizes)
@@ -864,7 +866,7 @@ def _mean_distance(distance: Floats) -> float:
     return float(distance[pairs].mean()) if pairs.any() else 0.0
 
 
-def _bills(due: Floats, graph: Graph) -> list[Bill]:
+def _bills(due: Floats, graph: NDArray[np.generic]) -> list[Bill]:
     """Return what each buyer owes at prices ``due [m, m]`` (tokens).
 
     A price that is not finite cannot be paid. A price above 0 is at least one unit: a buyer that overstates its size
@@ -936,30 +938,37 @@ def _transaction(clients: Ints, bill: Bill, i: int, memo: str) -> Transaction:
     return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), memo)
 
 
-def _utilities(graph: Graph, money: Floats, truth: Traits) -> Floats:
+def _utilities(graph: NDArray[np.generic], money: Floats, truth: Traits) -> Floats:
     """Return each client's true utility, iPFL eq. (1), ``[m]`` in tokens. ``money [m, m]`` are payments in tokens."""
     if bool(((truth.sizes == 0) & (truth.eagerness > 0)).any()):  # papers.md I13: without samples there is no gain
         truth = Traits(truth.sizes, truth.costs, np.where(truth.sizes == 0, 0.0, truth.eagerness))
     return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
 
 
-def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Graph, dict[int, str]]:
-    """Return who takes which offer, ``[m, m]``, and by place who was left out, wrong purchases added.
+def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Floats, dict[int, str]]:
+    """Return who takes which offer with what share of its size, ``[m, m]``, and by place who was left out, wrong
+    purchases added.
 
-    A purchase that names what is not on sale to that buyer is void as a whole. Who reports no samples buys nothing.
+    A purchase that names what is not on sale to that buyer, or at a weight that it has not, is void as a whole. Who
+    reports no samples buys nothing.
     """
     clients, wrong = view.trained.seats.client, dict(out)
     place = {c: s for s, c in enumerate(clients.tolist())}
-    graph: Graph = np.zeros((market.size, market.size), np.int8)
+    graph = np.zeros((market.size, market.size))
     for i, c in enumerate(clients.tolist()):
         if market.sizes[i] == 0:  # also of those who were left out
             continue
-        wanted = (view.said(c, "buy") or {}).get("sellers", ())
-        taken = [place.get(j, -1) for j in wanted]
+        said = view.said(c, "buy") or {}
+        taken = [place.get(j, -1) for j in said.get("sellers", ())]
         if any(j < 0 or j == i or not np.isfinite(market.costs[j]) for j in taken):
             wrong[i] = "it buys what is not on sale to it"
             continue
-        graph[i, taken] = 1
+        sizes = market.sizes[taken]
+        weights = np.array(said.get("weights") or sizes, np.float64)
+        if weights.shape != sizes.shape or not ((weights > 0) & (weights <= sizes)).all():
+            wrong[i] = "it buys with weights that are not above 0 and up to the sizes on offer, one for each seller"
+            continue
+        graph[i, taken] = weights / sizes
     return graph, wrong
 
 

@@ -431,7 +431,7 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     losses = []
     for r in rounds:
         found = utility(r)
-        slack = SLACK * (1 + r.realised.sum(axis=0))  # each sold edge is rounded down
+        slack = SLACK * (1 + (r.realised != 0).sum(axis=0))  # each sold edge is rounded down
         losses += [(float(found[i]), r.round, int(r.clients[i])) for i in np.flatnonzero(~(found >= -slack))]
     if not losses:
         return Check(name, True, what)

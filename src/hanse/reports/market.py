@@ -69,7 +69,7 @@ def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floa
     for r in rounds:
         at = np.searchsorted(who, r.clients)
         money[np.ix_(at, at)] += r.money / TOKEN
-        imports[np.ix_(at, at)] += r.realised / len(rounds)
+        imports[np.ix_(at, at)] += (r.realised != 0) / len(rounds)
     return tuple(who.tolist()), money, imports
 
 

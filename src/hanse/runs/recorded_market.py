@@ -24,7 +24,7 @@ MARKET: Mapping[str, tuple[int, str]] = {
     "market_cost": (1, "iuf"),
     "market_eagerness": (1, "iuf"),
     "market_lam": (0, "iuf"),
-    "market_graph": (2, "iub"),
+    "market_graph": (2, "iubf"),
     "market_units": (2, "i"),
     "market_paid": (1, "b"),
     "market_pricing": (0, "U"),
@@ -44,7 +44,8 @@ class MarketRound:
         round: the round.
         clients: ``[m]``, their numbers.
         market: what they declared.
-        graph: ``[m, m]``, 1 where the row's client imports the column's model.
+        graph: ``[m, m]``, 1 where the row's client imports the column's model; at posted prices the share of its size
+            with which it does, up to 1.
         units: ``[m, m]``, what the row's client was billed by the column's, in units.
         paid: ``[m]``, whether each client paid its bill.
         pricing: the pricing rule's name.
@@ -71,7 +72,7 @@ class MarketRound:
     round: int
     clients: NDArray[np.int64]
     market: Market
-    graph: NDArray[np.int8]
+    graph: NDArray[np.generic]
     units: NDArray[np.int64]
     paid: NDArray[np.bool_]
     pricing: str
@@ -84,9 +85,9 @@ class MarketRound:
     evidence: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property
-    def realised(self) -> NDArray[np.int8]:
+    def realised(self) -> NDArray[np.generic]:
         """The imports that were delivered, ``[m, m]``: those of clients that paid."""
-        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
+        return np.where(self.paid[:, None], self.graph, 0)
 
     @property
     def money(self) -> NDArray[np.int64]:
@@ -121,11 +122,14 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
         if not fits or array.dtype.kind not in kinds:
             raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
+    graph = record["market_graph"]
+    if not ((graph >= 0) & (graph <= 1)).all():
+        raise ValueError("market_graph has numbers that are not from 0 to 1")
     return MarketRound(
         round=number,
         clients=record["market_client"],
         market=Market.of(d, n, c, K, float(record["market_lam"])),
-        graph=record["market_graph"],
+        graph=graph,
         units=record["market_units"],
         paid=record["market_paid"],
         pricing=str(record["market_pricing"]),
