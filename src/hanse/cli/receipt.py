@@ -23,7 +23,8 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None:
-    """Keep ``verify`` a subcommand: with one alone typer would leave its name out."""
+    # no docstring: it would replace the help above. Without a callback typer would drop the name of the only command
+    pass
 
 
 @app.command()
