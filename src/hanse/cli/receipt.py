@@ -15,16 +15,14 @@ if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
 
 app = typer.Typer(
-    help="A participant's receipts: what the operator has said of its account, provable without the book.",
     epilog="Examples:\n\nhanse receipt verify ~/.hanse/RUN/client-3/receipts/client-3.jsonl --operator operator.pub",
     no_args_is_help=True,
 )
 
 
 @app.callback()
-def _group() -> None:
-    # no docstring: it would replace the help above. Without a callback typer would drop the name of the only command
-    pass
+def _group() -> None:  # without a callback typer would drop the name of the only command
+    """A participant's receipts: what the operator has said of its account, provable without the book."""
 
 
 @app.command()
