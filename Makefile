@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow test-frameworks lint format types bench bench-peers decide docs clean
+.PHONY: demo test test-slow test-frameworks lint format bench bench-peers decide docs package clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
@@ -37,6 +37,11 @@ decide: $(READY)  ## an idle core works on the papers' claims, from a checkout o
 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+package: $(READY)  ## the source distribution and the wheel with the compiled engine, in dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 bench-peers: $(READY)  ## hanse beside other systems; HANSE_DATA as above; environments of their own in the user's cache folder
 	$(BIN)/python benchmarks/peers/bench.py --write

@@ -1,12 +1,12 @@
 """Errors that end a command with a few plain lines instead of a traceback, and the lookup of names and import paths.
 
-Three errors say whose turn it is. :class:`UserError` is a mistake in what the user gave (exit code 2),
-:class:`MachineError` a failure of the machine or of a file that nobody could have avoided by other input (exit code 1),
-and :class:`PartError` a bug in a part of a mechanism. Every room raises them; the command line prints their lines as
-they are.
+Three errors say who must act. :class:`UserError` is a mistake in what the user gave (exit code 2),
+:class:`MachineError` a failure of the machine or of a file that no other input would have avoided (exit code 1), and
+:class:`PartError` a bug in a part of a mechanism. Every room raises them; the command line prints their lines as they
+are.
 
-:func:`named` and :func:`import_path` turn what an experiment's file says, a built-in name or ``"package.module:name"``,
-into the Python object that it stands for. :func:`path_of` goes the other way.
+:func:`named` and :func:`import_path` turn a name in an experiment's file (built-in, or ``"package.module:name"``) into
+the Python object that it stands for. :func:`path_of` goes the other way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UserError(ValueError):
 
 
 class MachineError(RuntimeError):
-    """Something that failed though nobody gave anything wrong: a full disk, a damaged file, a database that is gone.
+    """A failure that is not due to wrong input: a full disk, a damaged file, a database that is gone.
 
     Attributes:
         lines: what failed, where, and the command to run next. The command line prints them and exits with 1.
@@ -44,7 +44,7 @@ class MachineError(RuntimeError):
 
 
 class RunFailedError(MachineError):
-    """A run that ended before its last round without being asked to; its lines say why."""
+    """A run that ended unexpectedly before its last round; its lines say why."""
 
 
 class PartError(RuntimeError):
@@ -54,7 +54,7 @@ class PartError(RuntimeError):
 def first_line(error: BaseException) -> str:
     """Return an error's class and the first line of its message, such as ``"ValueError: no such column"``.
 
-    It is meant to be put into a longer sentence for a user, so the message is cut off after 160 characters.
+    Meant for use in a longer sentence, so the message is cut off after 160 characters.
     """
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0][:160]}" if said else type(error).__name__
@@ -79,14 +79,14 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
     """Return the callable that ``"package.module:name"`` names.
 
-    To import a module is to run it. In a command that only looks at somebody's run, import paths are therefore refused
-    unless the user trusts the run's files, and at a node that was told one in a message they mean what the
-    participant's own app has listed (:mod:`hanse.base.import_trust`).
+    Importing a module runs it. Commands that only look at somebody's run therefore refuse import paths unless the user
+    trusts the run's files, and at a node, a path in a message can only mean an object that the participant's own app
+    lists (:mod:`hanse.base.import_trust`).
 
     Args:
-        path: the import path. A word without a colon is taken for a misspelt built-in name.
+        path: the import path. A word without a colon is treated as a misspelt built-in name.
         where: the key that held the path, such as ``"mechanism.weigh"``; error messages begin with it.
-        allowed: the built-in names that could have stood there instead, for the hint in the error.
+        allowed: the built-in names allowed there, for the hint in the error.
 
     Raises:
         UserError: there is no colon, no such module, no such name in it, it cannot be called, or import paths are
@@ -127,8 +127,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
 def path_of(thing: Any) -> str:
     """Return the import path of a function or class, as :func:`import_path` takes it.
 
-    What no module holds under its own name (an object, a lambda, a function made inside another) cannot be imported.
-    It gets a name in angle brackets, ``"module:<name>"``, which says what it is and which :func:`import_path` refuses.
+    Objects that no module holds under their own name (instances, lambdas, nested functions) cannot be imported. They
+    get a name in angle brackets, ``"module:<name>"``, which :func:`import_path` refuses.
     """
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     module, name = getattr(thing, "__module__", kind.__module__), kind.__qualname__
@@ -137,7 +137,7 @@ def path_of(thing: Any) -> str:
 
 
 def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the factory that a setting names, and the options to call it with.
+    """Return the factory that a setting names, and the options for calling it.
 
     Args:
         given: a name from ``known``, an import path, or a mapping with ``name`` (either of the two) and options.
@@ -165,8 +165,8 @@ def library(module: str, said: str) -> Any:
         said: the message if it is not installed; it should say what needs the library and how to install it.
 
     Raises:
-        UserError: with ``said``, if the library is not installed. If it is there and one of *its* dependencies is
-            missing, the original ModuleNotFoundError is raised, since ``said`` would send the user the wrong way.
+        UserError: with ``said``, if the library is not installed. If instead one of *its* dependencies is missing, the
+            original ModuleNotFoundError is raised, since ``said`` would mislead the user.
     """
     try:
         return importlib.import_module(module)

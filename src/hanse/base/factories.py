@@ -1,8 +1,8 @@
 """Calls the factory that an experiment names, with options that are checked against its annotations.
 
-Whatever a user can choose by name (a part, a policy, a behaviour, a loss) is made by a callable whose parameters are
-its options. :func:`call` validates these strictly, with pydantic, and reports every wrong one in a line of its own. The
-annotated types below are the bounds that most options share; use them in the signature of a factory.
+Everything that a user can choose by name (a part, a policy, a behaviour, a loss) is built by a callable whose
+parameters are its options. :func:`call` validates these strictly, with pydantic, and reports each wrong one in its own
+line. The annotated types below are the bounds that most options share; use them in the signature of a factory.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def call(
     also: Sequence[str] = (),
     first: Sequence[Any] = (),
 ) -> Any:
-    """Call a factory with the options that a user gave, once all of them are sound.
+    """Check the options that a user gave, and call a factory with them.
 
-    Values are validated strictly: nothing is converted, so that ``"3"`` is no integer. The text ``"none"`` stands for
-    None where None is allowed, because TOML cannot say None.
+    Values are validated strictly and never converted: ``"3"`` is not an integer. The text ``"none"`` stands for None
+    where None is allowed, because TOML cannot say None.
 
     Args:
         make: the factory: a class or a function. A parameter without an annotation takes anything.
         options: the options by name.
-        where: the key under which they stand, such as ``"mechanism.value"``; error messages begin with it.
-        also: other keys that may stand at the same place. They only widen the hint for a misspelt key.
+        where: the key of these options, such as ``"mechanism.value"``; error messages begin with it.
+        also: other keys allowed in the same place, for the hint at a misspelt key.
         first: positional arguments that come before the options.
 
     Returns:
@@ -117,12 +117,12 @@ def _allows_none(wanted: TypeAdapter[Any]) -> bool:
 
 
 def misspelt(kind: type, known: Sequence[str]) -> str | None:
-    """Return a warning if a class has a public method whose name is nearly that of a known one; None if it has none.
+    """Return a warning if the name of a public method is almost that of a known one; else None.
 
-    Such a method is a slip that Python does not notice: nothing would ever call it.
+    Python does not notice such a slip: nothing would ever call the method.
 
     Args:
-        kind: a part's, policy's or behaviour's class. Only the methods that it defines itself are looked at.
+        kind: a part's, policy's or behaviour's class. Only methods that it defines itself count.
         known: the names of the methods that are called.
     """
     for name, member in vars(kind).items():

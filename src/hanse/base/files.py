@@ -1,12 +1,12 @@
-"""Reads files that somebody else may have written, and writes files so that a reader never sees half of one.
+"""Reads files that somebody else may have written, and writes files atomically.
 
-A stranger's run directory may be damaged, or made to do harm: links that lead out of it, pipes that never answer, JSON
-nested without end, an archive of a few bytes that unpacks to many gigabytes. Whatever reads a run directory uses
-:func:`run_folder` once and then :func:`read_toml`, :func:`read_json`, :func:`json_lines` and :func:`read_arrays`: all
-of them read a bounded amount, never follow a link, and turn any damage into a one-line UserError that names the file.
+A stranger's run directory may be damaged or malicious: links that lead out of it, pipes that never answer, endlessly
+nested JSON, a tiny archive that unpacks to many gigabytes. Code that reads a run directory calls :func:`run_folder`
+once and then :func:`read_toml`, :func:`read_json`, :func:`json_lines` and :func:`read_arrays`: all of them read a
+bounded amount, never follow a link, and turn any damage into a one-line UserError that names the file.
 
-:func:`whole_file` and :func:`write_whole` write beside the target and rename at the end. :func:`private_folder` makes
-folders that only their user can enter.
+:func:`whole_file` and :func:`write_whole` write a temporary file next to the target and rename it.
+:func:`private_folder` makes folders that only their user can enter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def run_folder(folder: Path) -> Path:
-    """Return the path of a run directory, after a check that nothing in it leads out of it.
+    """Check that nothing in a run directory leads out of it, and return its path.
 
     Raises:
         UserError: there is no such folder, it has no ``config.toml``, or it contains a link or anything else that is
@@ -64,7 +64,7 @@ def run_folder(folder: Path) -> Path:
 
 
 def on_network(folder: Path) -> bool:
-    """Say whether the run in a directory belongs to a federation on a network, whose data are with its participants.
+    """Say whether the run in a directory belongs to a federation on a network.
 
     Raises:
         UserError: its ``config.toml`` cannot be read.
@@ -78,7 +78,7 @@ def on_network(folder: Path) -> bool:
 
 
 def going_on(folder: Path) -> str:
-    """Return the command that goes on with the run in a directory, for messages.
+    """Return the command that continues the run in a directory, for messages.
 
     ``hanse resume`` would play a network's run as a simulation and write that into the participants' books.
     """
@@ -107,7 +107,7 @@ def _odd(folder: Path) -> Path | None:
 def opened(file: Path) -> BinaryIO:
     """Open a regular file for reading in binary mode.
 
-    A link is not followed, because it may lead anywhere. A pipe is not waited for, because it may never answer.
+    Never follows a link, which may lead anywhere, or waits for a pipe, which may never answer.
 
     Raises:
         FileNotFoundError: there is no such file, or it is a link, a pipe, a folder or a device.
@@ -184,14 +184,13 @@ def json_lines(
 ) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file with one object a line.
 
-    A last line without its newline is left out: the run is being written at this moment, or was stopped while it was. A
-    file that does not exist yields nothing.
+    A last line without a newline is skipped: it is still being written, or was cut off. A missing file yields nothing.
 
     Args:
         file: the path.
         whole: keys that must hold a round or client number on every line.
         until: read only the lines that end at or before this byte.
-        remedy: what to tell the user who finds a damaged line.
+        remedy: what the error for a damaged line advises.
 
     Raises:
         UserError: a complete line is not a JSON object; the message has its number and the remedy.
@@ -222,10 +221,10 @@ def cut_torn(file: IO[bytes]) -> None:
 
 
 def is_count(value: object, key: str) -> TypeGuard[int]:
-    """Say whether a line's value can be a number of a round or, for the ``key`` "client", of a client.
+    """Say whether a line's value is a possible round number or, for the ``key`` "client", client number.
 
-    The bound matters for clients: arrays by client are as long as the highest number says, so an absurd number in a
-    stranger's file would take all memory.
+    Client numbers are bounded because arrays by client are as long as the highest one: an absurd number in a stranger's
+    file would exhaust the memory.
     """
     return type(value) is int and 0 <= value < (CLIENTS if key == "client" else 10**9)
 
@@ -233,7 +232,7 @@ def is_count(value: object, key: str) -> TypeGuard[int]:
 def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
     """Return the arrays of an ``.npz`` file by name. Nothing in it is unpickled.
 
-    The size that each array claims is held against the archive's table of contents before any memory is taken for it.
+    Each array's claimed size is compared with the archive's table of contents before memory is allocated.
 
     Args:
         file: the path.
@@ -257,10 +256,10 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
 
 
 def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an array in ``.npy`` format, and check that the array has the size that it claims.
+    """Read the header of an array in ``.npy`` format, and check the claimed size.
 
     Args:
-        blob: a file at the beginning of the array. Afterwards it is at the first number.
+        blob: a file at the start of the array; left at the first number.
         size: how many bytes header and numbers take together.
 
     Returns:
@@ -308,23 +307,23 @@ def _said(wrong: BaseException) -> str:
 def whole_file(
     path: Path, *, durable: bool = False, private: bool = False, replace: bool = True
 ) -> Iterator[IO[bytes]]:
-    """Open a file for writing beside its final place, and rename it at the end of the block.
+    """Open a temporary file next to ``path`` for writing, and rename it at the end of the block.
 
-    A reader sees the old file or all of the new one, never a part. If the block raises, nothing is left behind. The
-    folder is made if it does not exist.
+    A reader sees the old file or the complete new one. If the block raises, nothing is left behind. The folder is
+    created if necessary.
 
     Args:
         path: where the file goes.
-        durable: whether it must be on the disk, and not only in the system's cache, when the block ends.
-        private: whether only this user may read it, or enter a folder that is made for it.
-        replace: whether an existing file is replaced; if not, it stays, and what was written is dropped.
+        durable: whether to flush it to the disk, not only to the system's cache.
+        private: whether only this user may read it and enter folders created for it.
+        replace: whether an existing file is replaced; if not, it stays, and the new content is dropped.
 
     Yields:
         The open file, in binary mode.
 
     Raises:
-        OSError: it cannot be written, or the place is taken by a link or something else than a regular file. Whoever
-            put that there may want another file to be overwritten.
+        OSError: it cannot be written, or its path is a link or anything else but a regular file, which could make hanse
+            overwrite another file.
     """
     if not private:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -376,9 +375,9 @@ def _is_formula(text: str) -> bool:
 
 
 def private_folder(path: Path) -> Path:
-    """Return a folder that only this user can enter; it is made if it does not exist, with those above it.
+    """Return a folder that only this user can enter, after creating it and its parents if necessary.
 
-    An existing folder that belongs to this user is closed to others. One that belongs to somebody else stays as it is.
+    An existing folder of this user is closed to others. Somebody else's folder is left unchanged.
     """
     if not path.parent.exists():
         private_folder(path.parent)
@@ -390,7 +389,7 @@ def private_folder(path: Path) -> Path:
 
 
 def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return one section of an experiment's file as it was read, such as ``"mechanism"``; empty if there is none.
+    """Return one section of an experiment's file as read, such as ``"mechanism"``; empty if there is none.
 
     A section that is not a table counts as none: the file's validation reports it elsewhere.
     """

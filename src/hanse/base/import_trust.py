@@ -1,15 +1,13 @@
 """Whether this command runs an experiment, or only looks at one that somebody else ran.
 
-An experiment's file is a program: its import paths name modules, and to import a module is to run it. Whoever runs an
-experiment trusts its file. Whoever only looks at a run directory need not, so that nothing which the directory names is
-imported then.
+An experiment's file is a program: its import paths name modules, and importing a module runs it. Running an experiment
+requires trusting its file. Looking at a run directory must not, so nothing that the directory names is then imported.
 
-A message is a program in the same way, where it names a model, a loss, a loop or a metric. A node resolves these names
-inside :func:`from_message`, where an import path means what the participant's own app has listed, and nothing else.
+So is a message that names a model, a loss, a loop or a metric. A node resolves these names inside :func:`from_message`,
+where import paths can only mean objects that the participant's own app lists.
 
-The marks that :func:`looking` and :func:`from_message` set are read in the one function that imports
-(:func:`hanse.base.errors.import_path`), so they cover every way that leads there. A parameter passed down through
-configuration, set-up, registry and data could be forgotten on one of these ways.
+Only one function imports, :func:`hanse.base.errors.import_path`, and it reads the marks that :func:`looking` and
+:func:`from_message` set, so no path through the code can miss them; a parameter passed down could be forgotten.
 """
 
 from __future__ import annotations
@@ -48,10 +46,10 @@ def is_looking() -> bool:
 
 @contextmanager
 def from_message(own: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Inside this block import paths come from somebody's message: no module is imported for one.
+    """Inside this block, import paths come from a message, so none is imported.
 
     Args:
-        own: what the paths may mean: objects of the participant's own app, by their import paths.
+        own: the objects of the participant's own app that paths may mean, by import path.
     """
     mark = _OWN.set(own)
     try:
@@ -61,11 +59,11 @@ def from_message(own: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
 
 
 def own_things() -> Mapping[str, Callable[..., Any]] | None:
-    """Return what import paths may mean at this point; None where they are followed as usual."""
+    """Return the objects that import paths may mean at this point; None if paths are followed as usual."""
     return _OWN.get()
 
 
 def own_modules() -> None:
-    """Let import paths name modules of the current folder, for commands that run what lies there."""
+    """Allow import paths to modules in the current folder, for commands that run experiments."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

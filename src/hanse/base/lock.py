@@ -1,16 +1,16 @@
-"""Makes sure that only one process writes into a run directory, by a lock that ends when its process does.
+"""Lets only one process write into a run directory, by a lock that ends with its process.
 
 The lock is ``flock`` on the file ``lock`` in the directory. The alternatives are worse:
 
-* A file with a process id outlives a process that is killed, and another process may get the same id later.
+* A file with a process id outlives a killed process, and another process may later get the same id.
 * POSIX record locks (``lockf``) are dropped as soon as *any* descriptor of the file is closed in the process. A backup
-  of the directory that the run's own process makes would release it. They do not keep two threads apart either.
+  made by the run's own process would release it. Nor do they exclude other threads.
 * ``flock`` belongs to the open file, so it has neither problem. But a child made by ``fork`` shares the open file and
   would hold the lock after its parent was killed. Children that run another program do not, because Python opens files
   close-on-exec. The others close it in the hook at the end of this module.
 
-Since the kernel holds the lock, nothing has to be cleaned up after ``kill -9`` or a power cut, and the file alone is no
-sign of a lock. Over NFS Linux keeps such locks at the server, so that machines exclude each other, unless the share is
+Since the kernel holds the lock, nothing needs cleaning up after ``kill -9`` or a power cut, and the file's existence
+means nothing. Over NFS, Linux keeps such locks at the server, so machines exclude each other unless the share is
 mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``; hanse does not run there.
 """
 
@@ -36,7 +36,7 @@ _HELD: WeakSet[Hold] = WeakSet()  # by this process
 class Hold:
     """The right to write into a run directory. Use it as a context manager: it is released at the end of the block.
 
-    Making one takes nothing yet; call :meth:`take`.
+    Creating one does not take the lock; call :meth:`take`.
 
     Attributes:
         folder: the run directory.
@@ -57,8 +57,8 @@ class Hold:
         """Take the lock of the folder, which must exist. Does nothing if this object holds it already.
 
         Args:
-            patience_s: for how many seconds to wait for another process. A server that is restarted on a network gives
-                the one that it replaces time to end.
+            patience_s: how many seconds to wait for another process: a restarted server gives its predecessor time to
+                end.
 
         Raises:
             UserError: another process holds the lock; the message says which one and since when.

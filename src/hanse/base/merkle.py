@@ -1,7 +1,7 @@
-"""Merkle trees as in RFC 9162: a root that stands for a list, and proofs that something is in it or came after.
+"""Merkle trees as in RFC 9162: a root hash for a list, and proofs of inclusion and consistency.
 
-Hashes are SHA-256, of a leaf with the prefix 0 and of an inner node with the prefix 1, so that one cannot be taken for
-the other. Trees of any length are defined: the left half is the largest power of two below the length.
+Hashes are SHA-256, of a leaf with the prefix 0 and of an inner node with the prefix 1, so neither can be mistaken for
+the other. Any length is allowed: the left half is the largest power of two below it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 def grow(peaks: list[bytes], count: int, leaf: bytes) -> None:
-    """Add a leaf to a tree of which only the peaks are kept: the roots of its largest complete subtrees.
+    """Add a leaf to a tree represented by its peaks: the roots of its largest complete subtrees.
 
     Args:
         peaks: one hash for each bit of ``count`` that is set, the largest subtree first; it is changed in place.
@@ -233,8 +233,8 @@ def decoded(text: str) -> bytes:
     """Return the bytes of a text in base64.
 
     Raises:
-        ValueError: it is not base64 as :func:`base64.b64encode` writes it. Of the last character not every bit counts,
-            so other texts would stand for the same bytes.
+        ValueError: it is not exactly what :func:`base64.b64encode` writes. Not every bit of the last character counts,
+            so other texts would decode to the same bytes.
     """
     try:
         blob = base64.b64decode(text, validate=True)

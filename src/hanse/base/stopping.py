@@ -1,6 +1,6 @@
-"""Lets Ctrl-C end a run after its current round, so that nothing that was computed is lost.
+"""Lets Ctrl-C end a run after its current round, so no work is lost.
 
-The loop runs inside :func:`interruptible` and looks at :attr:`Stop.asked` after each round.
+The loop runs inside :func:`interruptible` and checks :attr:`Stop.asked` after each round.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Stop:
 
 @contextmanager
 def interruptible(ours: bool) -> Iterator[Stop]:
-    """Handle Ctrl-C inside this block: the first one sets ``asked``, the second raises KeyboardInterrupt at once.
+    """Handle Ctrl-C inside this block: the first sets ``asked``, the second raises KeyboardInterrupt at once.
 
     Outside the main thread signals cannot be handled, and the block changes nothing.
 
     Args:
-        ours: whether this process may handle the signal. Flower ends its server apps with it, so there it may not.
+        ours: whether this process may handle the signal. Not in Flower's server apps, which Flower ends with it.
 
     Yields:
         The :class:`Stop` to look at.

@@ -1,8 +1,8 @@
 """Random streams by key: a draw depends on what it is for, never on when or where it is made.
 
 Every draw of a run comes from a stream keyed by ``(seed, purpose, round, client, start row)``. It therefore does not
-depend on the order of work, on batching, on a restart, or on the machine that a client runs on. Give every use a
-``purpose`` of its own: two uses with the same key draw the same numbers.
+depend on the order of work, batching, restarts, or the client's machine. Give every use its own ``purpose``: two uses
+with the same key draw the same numbers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start:
     Args:
         seed: the run's seed.
         purpose: what the draw is for, such as ``"score"`` or ``"bid"``.
-        round: the round, where each round draws anew; -1 for a draw that is made once a run.
-        client: the client's id, where each client draws for itself; -1 otherwise.
-        start: the table row that a seat starts from, or any third number that tells draws apart; -1 otherwise.
+        round: the round, if each round draws anew; -1 for a draw made once per run.
+        client: the client's id, if each client has its own draw; else -1.
+        start: a seat's start row, or any further number that tells draws apart; else -1.
 
     Examples:
         >>> [int(stream(0, "dice", round=3).integers(1, 7)) for _ in range(3)]  # the first throw, three times

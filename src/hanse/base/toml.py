@@ -44,7 +44,7 @@ def inline(value: Any) -> str:
 def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a TOML text with one table per section.
 
-    Entries that are None are left out, because TOML has no word for them. Nested mappings become inline tables.
+    Entries that are None are left out, since TOML has no null. Nested mappings become inline tables.
 
     Args:
         sections: the entries by section, in the order in which they are written.
@@ -68,8 +68,8 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def parse_value(text: str) -> Any:
     """Return the value in ``--set key=value``: parsed as TOML if that is possible, else the text itself.
 
-    So ``3`` is an integer, ``[1, 2]`` a list, and ``greedyfed`` needs no quotes. ``.1`` and ``1.`` are numbers as well,
-    though a file must have ``0.1`` and ``1.0``.
+    So ``3`` is an integer, ``[1, 2]`` a list, and ``greedyfed`` needs no quotes. Unlike in a file, ``.1`` and ``1.``
+    are numbers, too.
     """
     if _SHORT.fullmatch(text):
         return float(text)

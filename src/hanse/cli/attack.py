@@ -47,14 +47,14 @@ def attack(
 ) -> None:
     """Search for the cheat that pays one client, or a pair, best: false numbers, answers, models, gradients, silence.
 
-    What can be done otherwise is read off what the mechanism asks of the client. Each deviation is played with the same
-    data, models and draws as honesty, so the difference is what it earned. The best one is confirmed with seeds that
-    the search has not seen, and written to attack.toml in the folder, which 'hanse run' plays. Finished runs are kept:
-    the same command goes on. With --replay and such a file, the gain is measured again.
+    The mechanism's questions to the client define the possible deviations. Each is played with the same data, models
+    and draws as honest play, so the difference is what it earns. The best one is confirmed with fresh seeds and written
+    to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the command to
+    continue.
 
-    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. With --markets nothing is
-    trained: each lie about size, cost and eagerness, and splitting, is tried on random markets of two kinds, with sizes
-    within a factor 2.2 and 35.
+    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --markets trains nothing: it
+    tries each lie about size, cost and eagerness, and splitting, on two kinds of random markets, with sizes that differ
+    by factors of up to 2.2 and 35.
 
     Examples:
         hanse attack ipfl --minutes 5

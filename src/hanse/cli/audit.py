@@ -1,5 +1,5 @@
-"""``hanse audit``: whether a market did what it promises, whether values and payments follow from what clients sent,
-and whether a member has the samples that it claims.
+"""``hanse audit``: whether a market kept its promises, whether values and payments follow from what clients sent, and
+whether a member has the samples that it claims.
 
 The checks of a run are in :mod:`hanse.reports.audit` and :mod:`hanse.runs.recompute`, those of samples in
 :mod:`hanse.federation.sizes`.
@@ -63,12 +63,12 @@ def size(
 ) -> None:
     """Audit the number of a member's samples, where they are, and sign what was found.
 
-    The auditor runs this on the member's premises, after the server has asked. The samples that the server's draw names
-    are looked up among those that load_data returns: each must be there, at its own place of the tree that the member
-    committed to. If all are, the signature is left in the folder, and the node sends it when it is asked again. It
-    exits with 2 if anything is wrong, and signs nothing.
+    The auditor runs this on the member's premises, after the server has asked. Each sample that the server drew must be
+    among those that load_data returns, at its place in the tree that the member committed to. If all are, the signature
+    is left in the folder, and the node sends it when asked again. If anything is wrong, nothing is signed and the exit
+    code is 2.
 
-    What is counted are distinct records, not their worth: whether they are real is for the auditor to see.
+    This counts distinct records, not their worth: the auditor must see whether they are real.
 
     Examples:
         hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem
@@ -123,14 +123,13 @@ def audit(
     folder: RunFolder,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Check a run that pays: do the books and records hold, and of a market, did anybody lose, and does a lie pay?
+    """Check a run that pays: whether books and records hold, and for a market also who lost and whether a lie pays.
 
     Every round is replayed from its record: a market's prices, who was delivered what, an auction's settlement, and
-    what the ledger moved. It needs nothing but the run directory, and prints a line for each check, a line for each
-    fact that is neither right nor wrong (who traded nothing, what known cheats earned), and a row for each client. It
-    exits with 1 if a check fails.
+    what the ledger moved. It needs only the run directory, and prints a line for each check, a line for each further
+    fact (who traded nothing, what known cheats earned), and a row for each client. It exits with 1 if a check fails.
 
-    Whether a client could have gained by cheating is what 'hanse attack' searches for.
+    Use 'hanse attack' to search for cheats that would have paid.
 
     Examples:
         hanse audit run runs/market
@@ -168,14 +167,15 @@ def recompute_run(
     trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Play a run again from its clients' answers, and name the first value, weight or payment that comes out otherwise.
+    """Replay a run from its clients' answers, and name the first value, weight or payment that differs.
 
-    The run must have been played with run.recomputable = true: then it committed to its validation set, its settings
-    and hanse's code before the first round, and kept what clients sent. The operator hands the auditor a copy of the
-    run directory, and the folder RUN.audit that lies beside it, with the validation set and the clients' answers.
+    The run must have been played with run.recomputable = true: it then committed to its validation set, its settings
+    and hanse's code before the first round, and kept what clients sent. The operator gives the auditor copies of the
+    run directory and of the folder RUN.audit next to it, with the validation set and the clients' answers.
 
-    Every round is played by the mechanism's own code. On a like machine every bit must be the same; elsewhere numbers
-    may differ by --floor. It exits with 1 if something differs. Nothing that the run names is imported without --trust.
+    Every round is played by the mechanism's own code. On the same kind of machine every bit must agree; elsewhere
+    numbers may differ by --floor. It exits with 1 if something differs. Nothing that the run names is imported without
+    --trust.
 
     Examples:
         hanse audit recompute runs/exp

@@ -16,8 +16,8 @@ def crate(
 ) -> None:
     """Write ro-crate-metadata.json into a run directory, by the Federated Learning RO-Crate profile.
 
-    The file says in linked data what was run, with which software, data and settings, and what came out, so that
-    archives and other tools can read it. Nothing else in the directory is changed.
+    The file describes software, data, settings and results as linked data that archives and other tools can read.
+    Nothing else in the directory is changed.
 
     Needs the library rocrate: pip install '.[crate]' in a clone of hanse.
 

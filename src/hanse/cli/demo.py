@@ -57,9 +57,9 @@ LEAD = (
 
 
 def demo_experiments(seed: int) -> dict[str, Experiment]:
-    """Return the experiments of the race, by name: same data, same model, same local training, another mechanism each.
+    """Return the experiments of the race by name: same data, model and local training, different mechanisms.
 
-    Two of them are there to compare with: each client alone, and all data at one place.
+    Two are baselines: each client alone, and all data in one place.
 
     Args:
         seed: of the split and of everything else.
@@ -94,12 +94,12 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     """Play the demo, print its tables and write its reports.
 
     Args:
-        folder: where runs and reports go; an earlier demo there is replaced.
+        folder: folder for runs and reports; an earlier demo there is replaced.
         seeds: how many seeds each mechanism of the race is played with.
         console: where it prints.
 
     Raises:
-        UserError: the folder holds something else than an earlier demo.
+        UserError: the folder contains something other than an earlier demo.
         SystemExit: Ctrl-C stopped a run.
     """
     _clear(folder)
@@ -230,7 +230,7 @@ VALUES_LEAD = (
 
 
 def values_experiment(seed: int = 0) -> Experiment:
-    """Return the experiment in which everyone's update is valued in every round, with smaller budgets beside.
+    """Return the experiment that values every update in every round, also with smaller budgets.
 
     It has the data, model and training of the race. A budget is a number of models that are evaluated a round.
     """
@@ -291,7 +291,7 @@ class Scene:
         alone: the same clients, each training by itself.
         audit: the checks of the market.
         table: who bought, sold and gained what.
-        gain: one sentence on what those who buy gained.
+        gain: one sentence on the buyers' gain.
         picture: the file of the graph of who paid whom.
     """
 
@@ -332,11 +332,11 @@ def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
 
 
 def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what: ()) -> Scene:
-    """Play the market, and each client alone beside it; audit the market and draw who paid whom.
+    """Play the market, and every client alone; audit the market and draw who paid whom.
 
     Args:
         out: the folder of both runs, ``market`` and ``market-alone``.
-        observe: returns the observers of a run, given in words which of the two it is.
+        observe: returns the observers of a run, given a description of the run.
     """
     market = run(market_experiment(), out=out / "market", observers=observe("the market"))
     alone = run(market_experiment(alone=True), out=out / "market-alone", observers=observe("each client alone"))

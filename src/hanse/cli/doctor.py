@@ -96,7 +96,7 @@ def _data() -> list[str]:
 
 
 def missing_by_extra() -> dict[str, list[str]]:
-    """Return for each extra of hanse which packages it would add, those of the extras that it names included.
+    """Return the packages that each extra of hanse would add, including those of extras that it names.
 
     Example:
         >>> sorted(missing_by_extra()) == sorted(EXTRAS)

@@ -2,11 +2,10 @@
 
 ``run``, ``resume``, ``compare``, ``report``, ``demo`` and ``list`` are here, each other subcommand in a module of its
 own. The docstring of a command is what its ``--help`` shows: the first paragraph stands in the list of commands as
-well, so it is one short sentence. What a command needs is imported inside it, so that ``hanse --help`` does not wait
-for torch.
+well, so it is one short sentence. Commands import what they need inside, which keeps ``hanse --help`` fast.
 
 Exit codes: 0 all is well; 1 the machine failed, the run was stopped, or what was checked does not hold; 2 the user made
-a mistake, which is told in one line each.
+a mistake; each one is reported in one line.
 """
 
 from __future__ import annotations
@@ -121,11 +120,11 @@ def list_(
     ] = None,
     combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
 ) -> None:
-    """Show mechanisms, parts, data sources, partitions, models and behaviours.
+    """List mechanisms, parts, data sources, partitions, models and behaviours.
 
-    Each is a name that an experiment's file may use. With the name of a mechanism it shows instead which of its parts
-    could be replaced by which others, and why some do not fit. With the name of anything else it shows the options of
-    that, and with a kind, such as 'partitions' or 'data.partition', the options of each of its names.
+    These are the names that an experiment's file may use. Give a mechanism's name to see which parts can replace its
+    own, and why others do not fit; any other name to see its options; or a kind, such as 'partitions' or
+    'data.partition', to see the options of all its names.
 
     Examples:
         hanse list
@@ -155,13 +154,12 @@ def run(
 ) -> None:
     """Run an experiment and leave a run directory.
 
-    The directory has the resolved experiment (config.toml), a line for each round (metrics.jsonl) and for each
-    client that trained in it (clients.jsonl), the rounds' arrays, checkpoints, and the books if the mechanism pays.
-    'hanse report' makes a page of it.
+    The directory holds the experiment with all defaults (config.toml), one line per round (metrics.jsonl) and per
+    client and round (clients.jsonl), the rounds' arrays, checkpoints, and the books if the mechanism pays. 'hanse
+    report' turns it into a page.
 
-    Ctrl-C ends the run after the round that is being played; 'hanse resume' goes on from there. All mistakes in the
-    file are listed before anything is trained. An experiment's file can name functions to import, so run only files
-    that you trust.
+    Ctrl-C ends the run after the current round; 'hanse resume' continues it. All mistakes in the file are listed before
+    training starts. An experiment's file can name functions to import, so run only files that you trust.
 
     Examples:
         hanse run exp.toml
@@ -193,12 +191,11 @@ def resume(
     ] = None,
     track: Track = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, from its last checkpoint, or for more rounds than were planned.
+    """Continue a run that was stopped or killed from its last checkpoint, or extend it by more rounds.
 
-    The rounds that follow are, bit for bit, those that an uninterrupted run would have had. Data that have changed
-    since are refused, unless --other-data allows them. A run of a mechanism that pays cannot be prolonged once its last
-    round was settled. The run of a federation on a network is not for this command: 'hanse network run' goes on with
-    it.
+    The result is bit for bit that of an uninterrupted run. Changed data are refused unless you give --other-data. A run
+    of a mechanism that pays cannot be extended once its last round was settled. To continue a run on a network, use
+    'hanse network run'.
 
     Examples:
         hanse resume runs/exp
@@ -260,9 +257,9 @@ def compare(
 ) -> None:
     """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
 
-    For each run it prints the final and the best accuracy, how many rounds it took to be as good as the first one at
-    its best, seconds a round, and megabytes. Runs that differ only in their seeds are taken together; then it adds the
-    differences from the first experiment over the seeds that both have, with confidence intervals.
+    For each run it prints the final and best accuracy, the rounds needed to match the first run's best, seconds per
+    round, and megabytes. Runs that differ only in their seeds are averaged, and their differences from the first
+    experiment, over common seeds, get confidence intervals.
 
     Examples:
         hanse compare runs/greedyfed runs/fedavg
@@ -290,8 +287,8 @@ def report(
 ) -> None:
     """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV.
 
-    Of one run it shows accuracy, who took part, what each client contributed, and the money if there is any. Of several
-    runs it compares them as well. A run that still goes on can be reported on; the page has the rounds so far.
+    It shows accuracy, who took part, what each client contributed, and payments if there are any; several runs are also
+    compared. You can report on a run that is still going on.
 
     Examples:
         hanse report runs/exp
@@ -352,7 +349,7 @@ def _cannot_be_read(wrong: Exception) -> None:
 def main() -> None:
     """Run the command line and end the process with its exit code.
 
-    Commands that play experiments may import what these name, also from the current folder. All others only look, and
+    Commands that play experiments may import modules that these name, also from the current folder. All other commands
     import nothing that a run's files name.
     """
     _refuse_empty(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""``hanse invoice``: one total passed on to the participants of a run (:mod:`hanse.reports.invoice`)."""
+"""``hanse invoice``: splits one total among the participants of a run (:mod:`hanse.reports.invoice`)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def invoice(
 ) -> None:
     """Split one total among the participants, to the cent: by value, or by what the books say.
 
-    By "value" each gets its part of the sum of all values, with the 95 % interval of that part. By "earned" it is what
-    the others paid it, on balance; by "balance" what it holds at the end. Who is below zero gets nothing. The parts are
-    rounded by the largest remainder and sum to the total.
+    Amounts are proportional to each participant's value (with a 95 % interval), to what it earned from the others on
+    balance ("earned"), or to its final balance ("balance"). Anyone below zero gets nothing. Amounts are rounded by the
+    largest remainder, so they sum to the total.
 
     Examples:
         hanse invoice runs/exp --budget 10000 --currency EUR --csv invoice.csv --html invoice.html

@@ -1,9 +1,9 @@
 """``hanse ledger``: look at the books of a run, check them, export them.
 
-The books are a log in the run directory, with an index in a database. Every command here reads the log, prints for
-people by default, and for programs with ``--json`` or ``--csv``. The work is done in :mod:`hanse.ledger`.
+The books are a log in the run directory, with an index in a database. Each command reads the log and prints a table, or
+JSON or CSV with ``--json`` or ``--csv``. The work is done in :mod:`hanse.ledger`.
 
-Tables show tokens; JSON has units, whole numbers of which a million are a token.
+Tables show tokens; JSON has integers of units; a million units are one token.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Account = Annotated[
 def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds.
 
-    Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, from which grants
-    come and which is therefore below zero. Their sum is always zero.
+    Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, which pays all
+    grants and is therefore negative. All accounts sum to zero.
 
     Examples:
         hanse ledger balances runs/exp
@@ -81,8 +81,8 @@ def history(
 ) -> None:
     """Show the transactions, in order.
 
-    A transaction moves tokens between two accounts or more, and its amounts sum to zero. Each has the round and the
-    step of the round that made it, and a kind such as "grant" or "market".
+    A transaction moves tokens between accounts; its amounts sum to zero. Each has a round, a step within it, and a kind
+    such as "grant" or "market".
 
     Examples:
         hanse ledger history runs/exp
@@ -134,13 +134,13 @@ def verify(
 ) -> None:
     """Check that the books of a run hold: balances, sums, hashes, grants, and what markets and auctions moved.
 
-    Everything is computed anew from the transactions, the run's settings and the rounds' records. If something does not
-    hold, the first thing that is wrong is named and the exit code is 1. The index in ledger.db, or in the database at
-    --ledger-url, is compared with the books.
+    Everything is recomputed from the transactions, the run's settings and the rounds' records. The first error is
+    named, and the exit code is then 1. The index in ledger.db, or in the database at --ledger-url, is compared with the
+    books.
 
-    With --receipts the books are also held against receipts that participants kept. They find a run directory that was
-    rewritten as a whole, which no look at the directory alone can find. With --witnesses every head that one of them
-    has cosigned must be in the books, and more than half must have cosigned one head.
+    With --receipts the books are also held against receipts that participants kept. That reveals a run directory that
+    was rewritten as a whole, which the directory alone cannot reveal. With --witnesses every head that one of them has
+    cosigned must be in the books, and more than half must have cosigned one head.
 
     Examples:
         hanse ledger verify runs/exp --receipts receipts
@@ -228,10 +228,9 @@ def export(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines.
+    """Export all transactions as a journal for hledger, as CSV, or as JSON lines.
 
-    hledger and other programs for plain-text accounting can then make balances and reports of it. Without --out it is
-    printed.
+    Programs for plain-text accounting, such as hledger, read the journal. Without --out it is printed.
 
     Examples:
         hanse ledger export runs/exp -o all.journal
@@ -251,10 +250,10 @@ def export(
 
 @app.command()
 def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
-    """Write the index of the books anew: the tables of ledger.db, or of the database at --ledger-url.
+    """Rebuild the index of the books: the tables of ledger.db, or of the database at --ledger-url.
 
-    The books themselves are transactions.jsonl and transactions.heads, which stay as they are. The index is for queries
-    and tools of your own. It is made only of books that hold.
+    The books themselves, transactions.jsonl and transactions.heads, do not change. The index is for your own queries
+    and tools. It is built only from books that hold.
 
     Examples:
         hanse ledger rebuild runs/exp

@@ -25,7 +25,7 @@ class Combination:
         mechanism: the mechanism's name.
         slot: the decision whose part is replaced.
         part: the name of the part that replaces it.
-        missing: what the part would lack, and with its name what another part would lack then; empty: it fits.
+        missing: what the part would lack, and what other parts (named) would then lack; empty: it fits.
     """
 
     mechanism: str
@@ -35,7 +35,7 @@ class Combination:
 
 
 def combinations() -> Iterator[Combination]:
-    """Yield every mechanism with every one part replaced, and the needs that nothing would meet then.
+    """Yield every mechanism with each single part replaced, and the needs that would then be unmet.
 
     The experiment is taken to have validation sets and a root set, a model that ends in a linear layer, and several
     clients (one for centralised training).
@@ -70,7 +70,7 @@ def _with_options() -> dict[str, Mapping[str, Callable[..., Any]]]:
 
 
 def name_table() -> RichTable:
-    """Return a table of everything that has a name, by the key of the file that takes it."""
+    """Return a table of all names, by the experiment's key that takes them."""
     table = RichTable("kind", "names (or an import path 'package.module:name')")
     for key, names in _with_options().items():
         table.add_row(key, ", ".join(names))
@@ -78,11 +78,11 @@ def name_table() -> RichTable:
 
 
 def option_table(name: str) -> RichTable:
-    """Return a table of the options of what has this name, with their defaults.
+    """Return a table of the options that belong to a name, with their defaults.
 
     Args:
-        name: of a part, source, partition, model, behaviour or policy; several of one name get a block each. Or a kind,
-            such as "partitions" or "mechanism.select": then all of it.
+        name: the name of a part, source, partition, model, behaviour or policy (all of them if several share it), or a
+            kind, such as "partitions" or "mechanism.select", for all of its names.
 
     Raises:
         UserError: nothing has this name.
@@ -124,7 +124,7 @@ def combination_table(mechanism: str | None = None) -> RichTable:
     """Return a table of which part can replace which, with the reason where it cannot.
 
     Args:
-        mechanism: of this one; None: of all.
+        mechanism: one mechanism; None: all.
 
     Raises:
         UserError: there is no such mechanism.

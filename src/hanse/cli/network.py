@@ -1,8 +1,8 @@
 """``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network.
 
-``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. ``admit`` and ``join`` are for real
-participants, the first at the operator's, the second at the participant's. ``pause``, ``go-on``, ``expel`` and
-``orders`` write into a run directory, where the server reads them before its next exchange.
+``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. For real participants, the operator uses
+``admit`` and each participant ``join``. ``pause``, ``go-on``, ``expel`` and ``orders`` write into a run directory,
+where the server reads them before its next exchange.
 
 The work is done in :mod:`hanse.deployment`, most of it in ``loopback.py``.
 """
@@ -83,15 +83,14 @@ def up(
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 
     Certificates and keys are made once and kept in the project; back up certs/operator.key, with which the server signs
-    every request. Flower's SuperLink listens on 127.0.0.1 alone. Where
-    nginx is installed, one stands in front of it that passes what nodes may ask and nothing else. Then --nodes
-    SuperNodes are registered and started.
+    every request. Flower's SuperLink listens on 127.0.0.1 only. If nginx is installed, it is started in front of the
+    SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started.
 
     For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
 
-    Nodes answer each message from a process that has everything imported already. A library that your client app needs
-    can be made ready there too, with --import. With --cold each message gets a fresh interpreter, which takes seconds.
+    Nodes answer each message from a process that has already imported everything; --import adds libraries that your
+    client app needs. With --cold each message gets a fresh interpreter, which takes seconds.
 
     'hanse network run' plays, 'hanse network down' stops everything.
 
@@ -181,10 +180,10 @@ def join(
     ] = None,
     imports: Imports = None,
 ) -> None:
-    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read.
+    """Start this participant's node, which runs until it is stopped. Only this user can read its files.
 
     The operator gives you the address, ca.crt and operator.pub, and must have admitted your public key. Data stay here:
-    the node trains when the server asks, and sends models and answers alone.
+    the node trains when the server asks, and sends only models and answers.
 
     The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
     address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
@@ -192,8 +191,8 @@ def join(
     Give the other members the witness key that is shown. With --witnesses, a file with the keys of all (a name and a
     key a line), the node acts on a request once more than half of them have cosigned the head of the books in it.
 
-    Flower starts a fresh interpreter for every message, which takes seconds. With --warm one process has imported torch
-    and hanse beforehand, and further modules that --import names, and forks for each message; it takes some hundred MB.
+    Flower starts a fresh interpreter for every message, which takes seconds. With --warm, a process that has already
+    imported torch, hanse and the modules of --import forks for each message; it takes a few hundred MB.
 
     Examples:
         hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub --warm
@@ -253,9 +252,9 @@ def _witness(home: Path, witnesses: Path | None) -> None:
 
 @app.command()
 def run(folder: Folder = Path()) -> None:
-    """Play the project's experiment with the nodes that are up, or go on with the run that is there.
+    """Play the project's experiment with the running nodes, or continue an existing run.
 
-    It shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
+    It shows each round's accuracy, and who is excluded or refused and why; logs/run.log has the rest.
 
     Examples:
         hanse network run harvest
@@ -288,7 +287,7 @@ def down(folder: Folder = Path()) -> None:
 
 @app.command()
 def pause(folder: RunDir, reason: Reason) -> None:
-    """Let the server wait before its next exchange, until 'go-on'.
+    """Make the server wait before its next exchange, until 'go-on'.
 
     The order and its reason are recorded in the run directory.
 
@@ -320,10 +319,9 @@ def expel(
     client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
     reason: Reason,
 ) -> None:
-    """Keep a participant out from the next exchange on; its account stays.
+    """Exclude a participant from the next exchange on; its account stays.
 
-    The order and its reason are recorded in the run directory, for whoever compares the participant's statement with
-    them.
+    The order and its reason are recorded in the run directory, for later comparison with the participant's statement.
 
     Examples:
         hanse network expel run --client 3 --reason 'sends noise'
@@ -341,8 +339,8 @@ def expel(
 def orders(folder: RunDir) -> None:
     """Show the orders given so far, with their reasons.
 
-    There is a line for each pause, go-on and expulsion, oldest first; nothing is printed if none was given. The folder
-    is the run directory of a run on a network.
+    One line for each pause, go-on and expulsion, oldest first; nothing if there was none. The folder is the run
+    directory of a run on a network.
 
     Examples:
         hanse network orders run

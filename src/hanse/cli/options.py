@@ -1,7 +1,8 @@
-"""What several commands share: their options, how they print, and how those that play many runs are stopped.
+"""Shared by several commands: options, printing, and how commands that play many runs are stopped.
 
 The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a command's parameters with. ``out`` and
-``err`` are the consoles of standard output and standard error; what another program may read goes to ``out`` alone.
+``err`` are the consoles of standard output and standard error; only output that other programs may read goes to
+``out``.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ Workers = Annotated[
 
 
 def flowing(app: typer.Typer) -> None:
-    """Make the help of an app's commands, and of those below it, of their docstrings.
+    """Build the help of an app's commands and subcommands from their docstrings.
 
-    Paragraphs flow to the width of the terminal, and the section "Examples:" comes last, a line each. Typer itself
-    would show the docstrings' line ends as they stand, and take words in brackets for rich's markup.
+    Paragraphs fill the width of the terminal, and the section "Examples:" comes last, one per line. Typer by itself
+    would keep the docstrings' line ends and interpret words in brackets as rich's markup.
     """
     commands: list[Any] = [*app.registered_commands, app.registered_callback]
     for command in filter(None, commands):
@@ -70,12 +71,12 @@ def flowing(app: typer.Typer) -> None:
 
 
 def say(text: object, console: Console = out, *, wrap: bool = False, style: str | None = None) -> None:
-    """Print a text as it stands: nothing in it is taken for rich's markup, and no word is coloured.
+    """Print a text literally: rich interprets no markup in it and colours no words.
 
     Args:
         text: what to print; anything that rich can print.
         console: where.
-        wrap: break long lines at words. Otherwise that is left to the terminal, so that a path can be copied whole.
+        wrap: break long lines at words. Otherwise the terminal does, and paths can be copied whole.
         style: rich's name of a colour for all of it.
     """
     console.print(text, markup=False, highlight=False, soft_wrap=not wrap, style=style)
@@ -83,10 +84,10 @@ def say(text: object, console: Console = out, *, wrap: bool = False, style: str 
 
 @contextmanager
 def trusting(trust: bool) -> Iterator[None]:
-    """Let import paths of a run's files be followed inside, or refuse them.
+    """Within this context, follow the import paths in a run's files, or refuse them.
 
     Args:
-        trust: the option --trust. If it is given, modules of the current folder may be named, too.
+        trust: the option --trust, which also allows modules from the current folder.
     """
     if trust:
         own_modules()
@@ -96,7 +97,7 @@ def trusting(trust: bool) -> Iterator[None]:
 
 @contextmanager
 def resumable(console: Console) -> Iterator[None]:
-    """End a command that plays many runs with exit code 1 when Ctrl-C stops it, and say how it goes on."""
+    """When Ctrl-C stops a command that plays many runs, exit with 1 and say how to continue."""
     try:
         yield
     except KeyboardInterrupt:

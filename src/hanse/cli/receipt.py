@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
 
 app = typer.Typer(
-    help="A participant's receipts: what the operator has said of its account, provable without the book.",
     epilog="Examples:\n\nhanse receipt verify ~/.hanse/RUN/client-3/receipts/client-3.jsonl --operator operator.pub",
     no_args_is_help=True,
 )
 
 
 @app.callback()
-def _group() -> None:
-    """Keep ``verify`` a subcommand: with one alone typer would leave its name out."""
+def _group() -> None:  # without a callback typer would drop the name of the only command
+    """A participant's receipts: what the operator has said of its account, provable without the book."""
 
 
 @app.command()
@@ -37,9 +36,9 @@ def verify(
 ) -> None:
     """Check receipts by themselves: their proofs, the operator's signatures, and that all are of one growing book.
 
-    Nothing but the files and the operator's public key is needed. The first receipt that does not hold is named, and
-    the exit code is 1, also if the node in whose folder they lie has seen two books. Receipts of several participants
-    that contradict each other prove that the operator has shown two books.
+    This needs only the files and the operator's public key. The first receipt that fails is named, and the exit code is
+    then 1; it is also 1 if the node that keeps the receipts has seen two books. Contradicting receipts of several
+    participants prove that the operator has shown two books.
 
     Examples:
         hanse receipt verify client-3.jsonl --operator operator.pub

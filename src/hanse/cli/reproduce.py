@@ -82,23 +82,21 @@ def reproduce(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run a paper's experiments and put the published numbers beside ours.
+    """Run a paper's experiments and compare its published numbers with ours.
 
-    Without a paper and a table it lists what there is, the data that each table needs, and whether they are here.
+    Without a paper and a table it lists all of them, the data that each needs, and whether those are here.
 
-    --scale smoke only shows in a minute that everything runs, small plays a stated part of the paper's settings, and
-    paper all of them. Where the text of a paper and its authors' code differ, --recipe chooses between them.
+    --scale smoke checks in a minute that everything runs, small plays a stated part of the paper's settings, and paper
+    plays all of them. Where a paper's text and its authors' code differ, --recipe chooses between them.
 
-    --only plays some cells of a table: those that have all of these words in their row, column or data. Given again, it
-    adds others.
+    --only plays only the cells with all of these words in their row, column or data; repeat it to add cells.
 
-    Finished runs are kept under --out and not played again: the same command goes on with a table that was stopped, and
-    a larger --seeds only adds the new ones. The table is printed, and written beside the runs as JSON and Markdown,
-    with its pictures.
+    Finished runs are kept under --out: repeat the command to continue a stopped table, or with a larger --seeds to add
+    seeds. The table is printed, and saved with its pictures next to the runs as JSON and Markdown.
 
-    Without a table, --decide turns to the claims of the paper, or of all papers: it chooses the runs that decide most
-    of them for their time, plays them one after another and stops at what is decided. It can be stopped at any time,
-    and waits while there is a file called pause in its folder.
+    Without a table, --decide works on the claims of the paper, or of all papers: it plays the runs that decide the most
+    claims for their time, one after another, until all are decided. You can stop it at any time; it waits while its
+    folder contains a file called pause.
 
     Examples:
         hanse reproduce

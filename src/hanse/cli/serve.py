@@ -48,12 +48,12 @@ def serve(
     cert_key: Annotated[Path | None, typer.Option("--cert-key", help="The certificate's private key (PEM).")] = None,
     log: Annotated[Path | None, typer.Option("--log", help="Also write what was refused to this file.")] = None,
 ) -> None:
-    """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key.
+    """Show past and current runs on a live page, and each participant's statement behind its own key.
 
-    By default the page is for this machine alone (127.0.0.1) and asks for no key. For others to reach it, give --host
-    and, with --auth, a file of keys made by 'hanse token new': operators then see everything, participants their own
-    statements. Give --cert and --cert-key too, or keys travel unencrypted. nginx, which must be installed, is then
-    started before the page: TLS, limits on requests and connections, and slow clients are its work.
+    By default the page is for this machine alone (127.0.0.1) and asks for no key. To let others reach it, give --host
+    and, with --auth, a file of keys made by 'hanse token new': operators see everything, participants their own
+    statements. Also give --cert and --cert-key, or keys travel unencrypted; nginx, which must be installed, then
+    handles TLS, limits on requests and connections, and slow clients.
 
     The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
     '.[web]', in a clone of hanse.
@@ -165,7 +165,7 @@ def is_loopback(host: str) -> bool:
 
 
 def logging_to(file: Path | None) -> None:
-    """Send what the page notes to standard error, and to a file if one is given.
+    """Log to standard error, and to a file if one is given.
 
     Raises:
         UserError: the file cannot be written.
@@ -195,11 +195,10 @@ def new(
         str | None, typer.Option("--run", help="Only this run, by its name on the page; default every run.")
     ] = None,
 ) -> None:
-    """Make a key and show it, once; the file keeps its hash.
+    """Make a key and show it once; the file keeps only its hash.
 
-    An operator's key opens everything, a participant's the statement of one client. The key itself goes to standard
-    output, so that it can be piped to where it is needed; what is said about it goes to standard error. The file is
-    made if it is not there.
+    An operator's key opens everything, a participant's the statement of one client. The key goes to standard output, so
+    you can pipe it; messages go to standard error. The file is created if necessary.
 
     Examples:
         hanse token new keys.json --role participant --client 3
@@ -215,9 +214,9 @@ def new(
 
 @app.command("list")
 def list_(file: File) -> None:
-    """Show who has a key: numbers, roles, clients.
+    """List the keys: their numbers, roles and clients.
 
-    The keys themselves are not in the file, and cannot be shown again.
+    The file does not contain the keys themselves, so they cannot be shown again.
 
     Examples:
         hanse token list keys.json
@@ -235,9 +234,9 @@ def revoke(
     file: File,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key's number, as list shows it.", show_default=False)],
 ) -> None:
-    """Take a key out of the file, by its number.
+    """Remove a key from the file, by its number.
 
-    A page that is being served ends its holder's sessions and lets nobody in with it from then on.
+    A running page ends its holder's sessions at once.
 
     Examples:
         hanse token revoke keys.json 1a2b3c4d

@@ -1,8 +1,8 @@
 """``hanse statement``: what a run means for one participant.
 
-This module chooses what is asked for and prints it in short. The figures are made in :mod:`hanse.reports.statement`,
-the page in ``statement_page.py``, what is said before joining in ``prospect.py``, and receipts are compared in
-``disputes.py``, all of :mod:`hanse.reports`.
+This module reads the options and prints a summary. The figures are made in :mod:`hanse.reports.statement`, the page in
+``statement_page.py``, what is said before joining in ``prospect.py``, and receipts are compared in ``disputes.py``, all
+of :mod:`hanse.reports`.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def statement(
     """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
 
     The page is one HTML file that works offline. It says how good the participant's model is on its own test data, what
-    its updates were worth and how sure that is, where its models went, and every payment if the mechanism pays.
+    its updates were worth and how certain that is, where its models went, and lists every payment.
 
-    To say whether joining paid, its model is compared with one that it trained alone: --alone names such a run, and
-    --train-alone plays it first. --all writes a page for each participant.
+    To say whether joining paid, it compares the model with one trained alone: --alone names such a run, --train-alone
+    plays it first. --all writes a page for each participant.
 
     Before joining, --dry-run takes an experiment instead of a run and says what the client could pay at most, what it
     stands to gain, and what it gives.
 
-    After a run, --check-receipts holds the books against the receipts that the participant kept, and exits with 1 if
+    After a run, --check-receipts compares the books with the receipts that the participant kept, and exits with 1 if
     they differ.
 
     --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.

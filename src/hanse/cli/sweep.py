@@ -1,7 +1,7 @@
 """``hanse sweep``: an experiment at many settings.
 
-This module checks the options and prints the table; grids, seeds and rows are in :mod:`hanse.lab.sweep`, and what plays
-many runs at the same time is in :mod:`hanse.lab.player`.
+This module checks the options and prints the table; :mod:`hanse.lab.sweep` has grids, seeds and rows, and
+:mod:`hanse.lab.player` plays runs in parallel.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run an experiment at many settings, with a table of them. Finished runs are kept: the same command does the rest.
+    """Run an experiment at many settings and tabulate the results. Finished runs are kept: repeat the command to
+    continue.
 
-    Every --grid gives the values of one key; several of them are combined, and --seeds plays each combination with that
-    many seeds. The table (table.csv in the folder of the sweep) has a row for each run with its settings and its last
-    figures; with several seeds the means and standard deviations are printed as well.
+    Each --grid gives the values of one key; all combinations are played, each with --seeds seeds. The table (table.csv
+    in the sweep's folder) has a row per run with its settings and final figures; with several seeds, means and standard
+    deviations are printed, too.
 
-    Runs are played in parallel, one thread each. With --part several machines that share a folder divide a sweep among
-    them, and with --ray a cluster plays it. A run that fails does not stop the others; the exit code is then 1.
+    Runs are played in parallel, one thread each. Use --part to divide a sweep among machines that share a folder, and
+    --ray to play it on a cluster. A failed run does not stop the others; the exit code is then 1.
 
-    Each run leaves a run directory, which can be reported on and resumed. Thousands of short runs take less room with
-    --rows-only. Look at what would be played with --dry-run first.
+    Each run leaves a run directory that you can report on and resume; --rows-only saves space with thousands of short
+    runs. Try --dry-run first to see what would be played.
 
     Examples:
         hanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3

@@ -1,9 +1,8 @@
-"""The books as a value: balances and the head of the log, as they are in the middle of a run.
+"""The books as an immutable value: balances and the head of the log at one moment of a run.
 
-The loop posts each round's transactions to a :class:`Book` first, in memory and without side effects, so that a payment
-that is not allowed is found before anything is written. What was posted is then appended to the log
-(:mod:`hanse.ledger.store`), whose readers check everything again by the same :class:`Tally`. Amounts are integers of
-the smallest unit (:mod:`hanse.core.entry`).
+The loop posts each round's transactions to a :class:`Book` first, in memory, so a forbidden payment is found before
+anything is written. The transactions are then appended to the log (:mod:`hanse.ledger.store`), whose readers check
+everything again by the same :class:`Tally`. Amounts are integers of the smallest unit (:mod:`hanse.core.entry`).
 
 The head of a book is the root of a Merkle tree over its transactions (RFC 9162), in hexadecimal digits.
 """
@@ -35,9 +34,10 @@ def check(transaction: Transaction) -> None:
     """Check the form of a transaction; balances are not looked at.
 
     Raises:
-        LedgerError: a step, kind or memo that is no line of printable text, fewer than two postings, a name that is no
-            account, an amount that is not a nonzero integer of at most 64 bits, postings that do not sum to zero, or a
-            close of a round (:mod:`hanse.ledger.closing`) or a commitment that moves something or is called otherwise.
+        LedgerError: a step, kind or memo that is not one line of printable text, fewer than two postings, an unknown
+            kind of account, an amount that is not a nonzero integer of at most 64 bits, postings that do not sum to
+            zero, or a close of a round (:mod:`hanse.ledger.closing`) or a commitment that moves units or has the wrong
+            name.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -64,10 +64,10 @@ def check(transaction: Transaction) -> None:
 
 @dataclass(frozen=True)
 class Book:
-    """Balances, and the Merkle tree over the transactions. A book does not change: posting returns a new one.
+    """Balances, and the Merkle tree over the transactions. Immutable: posting returns a new book.
 
-    No account but the mint may go below ``floor``. A step is posted once a round, rounds do not go back, and
-    nothing follows a round's close in that round.
+    No account but the mint may go below ``floor``. Each step is posted at most once per round, rounds never decrease,
+    and a round's close is its last transaction.
 
     Attributes:
         balances: units by account; accounts without any postings are left out.
@@ -125,9 +125,9 @@ class Book:
 
 @dataclass
 class Tally:
-    """A book that is added to in place, one transaction after the other; see :class:`Book` for the attributes.
+    """A mutable book, to which transactions are added one at a time; see :class:`Book` for the attributes.
 
-    After an error it is of no more use.
+    Do not use it again after an error.
     """
 
     balances: dict[str, int] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Tally:
 
     @staticmethod
     def of(book: Book) -> Tally:
-        """Return a tally that begins where a book stands."""
+        """Return a tally that starts from a book."""
         return Tally(dict(book.balances), list(book.peaks), book.count, book.floor, book.round, set(book.steps))
 
     @property

@@ -1,9 +1,9 @@
 """Calls the methods of parts, and checks what they decide before anything uses it.
 
-A part may come from a module that somebody wrote this morning. Everything that it returns passes through one guard,
-which checks classes, shapes, ranges and numbers. A mistake becomes a PartError that names the part, the round, the
-field and what is allowed. Without the guard a wrong length would end in an IndexError three modules further on, and a
-weight that is NaN in a run that stands still. No part may write into what it is shown.
+Parts may be new and untested. Everything that a part returns passes through one guard, which checks classes, shapes,
+ranges and numbers. A mistake becomes a PartError that names the part, the round, the field and what is allowed. Without
+the guard, a wrong length would surface as an IndexError three modules later, and a NaN weight would silently stop the
+run from learning. No part may write into what it is shown.
 
 The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
 ``asks``. The ``check_...`` functions raise :class:`GuardError`, and :func:`guarded` makes a PartError of it.
@@ -47,8 +47,8 @@ States = Mapping[str, State]  # a part's state by the first slot that it stands 
 def method_of(part: object, name: str) -> Callable[..., Any] | None:
     """Return a part's method, or None if the part does not define it.
 
-    The protocols in :mod:`hanse.core.part` have empty methods that only say what there may be; these count as not
-    defined.
+    The empty methods of the protocols in :mod:`hanse.core.part` only document what a part may define; they count as
+    undefined.
     """
     method = getattr(type(part), name, None)
     if method is None or getattr(method, "__module__", "") == Part.__module__:
@@ -124,7 +124,7 @@ def decide(
 
 
 def checked_state(state: Any) -> State:
-    """Return a part's state as the loop keeps it: a read-only mapping of read-only arrays.
+    """Return a part's state in the form that the loop keeps: a read-only mapping of read-only arrays.
 
     Raises:
         GuardError: it holds something that cannot be checkpointed.
@@ -180,7 +180,7 @@ PLAIN = (Tensor, np.ndarray, bool, int, float, str)
 
 
 class GuardError(Exception):
-    """What is wrong with something that a part returned, in words that follow "its select returned "."""
+    """A part returned something invalid. The message continues the words "its select returned "."""
 
 
 @contextmanager
@@ -205,8 +205,8 @@ def _check_state(state: Any) -> None:
 
 
 def check_figures(figures: Any, num_clients: int) -> None:
-    """Raise GuardError unless these are numbers about each client by name, ``[num_clients]`` each, under names that
-    records do not have yet.
+    """Raise GuardError unless this maps names to numbers per client (``[num_clients]`` each), none of them a name
+    already in use.
     """
     if not isinstance(figures, Mapping):
         raise GuardError(f"{type(figures).__name__}: must be a mapping of names to arrays")
@@ -217,7 +217,7 @@ def check_figures(figures: Any, num_clients: int) -> None:
 
 
 def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) -> Ints:
-    """Return an array if it holds row numbers of a table.
+    """Return an array after checking that it holds row numbers of a table.
 
     Args:
         name: what to call it in the error.
@@ -226,7 +226,7 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
         size: how many rows the table has.
 
     Raises:
-        GuardError: it is something else, or names a row that is not there.
+        GuardError: it is something else, or names a row that does not exist.
     """
     rows = _ints(name, array, shape)
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):

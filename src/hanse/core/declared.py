@@ -1,9 +1,9 @@
 """The types of what may cross the port, with their bounds, and the check of a value against them.
 
 Whatever comes from a client, a reply over a network or the answer of a policy in this process, is untrusted. Pydantic
-validates it strictly here: a bool is no int, a number is no text, and nothing is converted. The port's dataclasses
-(:mod:`hanse.core.port`) use the annotated types below as field types; :class:`Declared` holds a value against such a
-class and says in one line what is wrong.
+validates it strictly here: a bool is not an int, a number is not a text, and nothing is converted. The port's
+dataclasses (:mod:`hanse.core.port`) use the annotated types below as field types; :class:`Declared` checks a value
+against such a class and says in one line what is wrong.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True)
 class Shaped:
-    """What a tensor must be like, as an annotation: ``Annotated[Tensor, Shaped(1, low=0, high=1)]``.
+    """Bounds on a tensor, as an annotation: ``Annotated[Tensor, Shaped(1, low=0, high=1)]``.
 
-    NaN lies within all bounds. It says that there is no such number, such as the accuracy of a regression.
+    NaN is within all bounds: it marks a number that does not exist, such as the accuracy of a regression.
 
     Attributes:
         dims: how many dimensions it has.
@@ -112,12 +112,12 @@ T = TypeVar("T")
 
 
 class UnsoundError(ValueError):
-    """A value is not what its type declares. The message is one line with the field, what came, and what is allowed."""
+    """A value does not match its declared type. The message is one line: the field, the value, and what is allowed."""
 
 
 @dataclass(frozen=True)
 class Declared(Generic[T]):
-    """A type to hold untrusted values against.
+    """A type against which untrusted values are checked.
 
     Attributes:
         kind: a dataclass, a typed dictionary or an annotated type.
@@ -140,7 +140,7 @@ class Declared(Generic[T]):
             raise UnsoundError(_line(wrong, self.kind)) from None
 
     def read(self, text: str) -> T:
-        """Return what a JSON text says, if it is of the declared type. Raises UnsoundError."""
+        """Parse a JSON text and check that it is of the declared type. Raises UnsoundError."""
         try:
             return self._adapter.validate_json(f"[{text}]")[0]
         except ValidationError as wrong:

@@ -75,11 +75,11 @@ class Transaction:
     """A movement of units between accounts.
 
     Attributes:
-        step: its name, unique within its round. Round and step key the transaction: a second one with the same key is
-            taken for the same one.
-        kind: what reports group it by, such as "grant".
+        step: its name, unique within its round. A transaction is identified by its round and step: another one with
+            both equal is taken to be the same.
+        kind: the heading under which reports group it, such as "grant".
         postings: ``(account, units)`` with nonzero integers that sum to zero; what an account pays is negative.
-        memo: a word for people, such as the equation that it follows.
+        memo: a note for readers, such as the equation that it follows.
 
     Examples:
         >>> pay = Transaction("gift/0", "gift", (("client/0", -250_000), ("client/1", 250_000)), memo="0.25 tokens")

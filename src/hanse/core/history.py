@@ -1,4 +1,4 @@
-"""What a client's earlier training left behind, for recipes that depend on it.
+"""What is remembered of each client's earlier training, for recipes that depend on it.
 
 Only three settings of a recipe need this (:data:`hanse.core.recipe.REMEMBERING`). The loop keeps a :class:`History` in
 its state, hands each client its own numbers with its training task, and updates it after each round.
@@ -24,9 +24,9 @@ class History:
 
     Attributes:
         steps: ``[N]`` int64, the optimiser steps that each client took.
-        last: ``[N]`` int64, the last round in which each trained; -1 (``NEVER``) if it has not.
+        last: ``[N]`` int64, the last round in which each client trained; -1 (``NEVER``) if it never has.
         statistics: ``[N, B]`` float32, each client's own batch-norm statistics, the float buffers at the end of a
-            model's row. B is 0 where these are averaged as parameters are.
+            model's row. B is 0 if these are averaged like parameters.
 
     Examples:
         >>> from hanse.core.recipe import Recipe

@@ -1,7 +1,8 @@
-"""What parts may ask of the judge that they find at ``view.judge``, as protocols.
+"""Protocols of ``view.judge``: what a part may ask of it.
 
-:class:`hanse.rounds.judge.Judge` answers by held-out samples of the server, and
-:class:`hanse.learning.by_function.FunctionJudge` by a function of the user's, which can do less.
+:class:`hanse.rounds.judge.Judge` answers from the server's held-out samples, and
+:class:`hanse.learning.by_function.FunctionJudge` from a function that the user supplies, which can answer fewer
+questions.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class Coalitions(Protocol):
         """Return the utility of each coalition, in order."""
 
     def update_gram(self) -> Floats:
-        """Return the inner products ``[S, S]`` of how each update moved the base."""
+        """Return the inner products ``[S, S]`` of the updates' steps from the base."""
 
     def output_gram(self) -> Floats | None:
-        """Return those of what single players' models put out; None where that is not known."""
+        """Return the inner products ``[S, S]`` of the outputs of single players' models; None if they are not known."""
 
 
 class Judge(Protocol):

@@ -1,4 +1,4 @@
-"""Puts the mix of a round together from what the parts say about their rows.
+"""Builds a round's mix from what the parts decide about their rows.
 
 Every row of the next table has exactly one writer. The order decides which:
 
@@ -6,7 +6,7 @@ Every row of the next table has exactly one writer. The order decides which:
 2. a row that only its own client trains (of a block with a row per client, or a private row) becomes that seat's
    update;
 3. a server row that a group of seats trains becomes the weigh part's ``aggregate`` of that group;
-4. each part that ``fills`` blocks says in its ``weigh`` what becomes of them, and may add rows.
+4. each part that ``fills`` blocks gives their new rows in its ``weigh``, and may add rows.
 
 The loop calls :func:`proposed_mix` once a round.
 """
@@ -50,7 +50,7 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         The mix; the values that the weighing parts hand on to later parts; the states after their decisions.
 
     Raises:
-        PartError: a part returned something unsound, or nobody says what becomes of a row that a group trained.
+        PartError: a part returned something invalid, or no part gives the new value of a row that a group trained.
     """
     groups = view.groups()
     own = _own_updates(view)

@@ -1,21 +1,21 @@
 """The decisions of a round, and the parts of a mechanism that make them.
 
-Come here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
-and returned, nothing is hidden. It fills a slot of a :class:`Mechanism` by having the slot's method, and one part may
-fill several slots. The loop (:mod:`hanse.rounds.round`) calls them in this order::
+Start here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
+and returned. It fills a slot of a :class:`Mechanism` by having the slot's method, and one part may fill several slots.
+The loop (:mod:`hanse.rounds.round`) calls them in this order::
 
     present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
 
-Each part is shown a :class:`View`, everything that is known at that moment, and returns its decision as one of the
-dataclasses below: :class:`Choice`, :class:`hanse.core.table.Seats`, :class:`Aggregate` or :class:`Weighed`,
-:class:`Values`, :class:`Settlement`, :class:`Deployment`. The protocols (:class:`SelectPart` and so on) say which
-methods there are; a part inherits from one for the defaults.
+Each part gets a :class:`View` of everything known so far and returns its decision as one of the dataclasses below:
+:class:`Choice`, :class:`hanse.core.table.Seats`, :class:`Aggregate` or :class:`Weighed`, :class:`Values`,
+:class:`Settlement`, :class:`Deployment`. The protocols (:class:`SelectPart` and so on) list the methods; inherit from
+one to get its defaults.
 
 In the shapes below S is the number of seats (places at this round's training), K the number of rows of the model table,
 N the number of clients, and P the numbers in one flattened model.
 
-:func:`hanse.runs.rehearsal.rehearse` plays a small round and hands over what parts are given: a view, groups, a
-context, and the state of each part. With it any method of a part can be called in three lines:
+:func:`hanse.runs.rehearsal.rehearse` plays a small round and returns what parts receive: a view, groups, a context, and
+each part's state. With it you can call any method of a part in three lines:
 
 >>> from hanse.runs.rehearsal import rehearse
 >>> part, view, state = rehearse("greedyfed").before("select")
@@ -55,10 +55,10 @@ T = TypeVar("T")
 
 
 class Questions(tuple[Request, ...]):
-    """What a part asks, with values that it found on the way and hands on to its later decisions.
+    """A part's questions, and values that it computed for them and needs again later in the round.
 
     Attributes:
-        found: the values; the part's later methods read them with ``view.get(Type)``.
+        found: those values; the part's later methods read them with ``view.get(Type)``.
     """
 
     found: tuple[Any, ...] = ()
@@ -73,7 +73,7 @@ class Questions(tuple[Request, ...]):
 
 @dataclass(frozen=True)
 class Choice:
-    """SELECT: who trains this round, starting from which row, and which row each update goes to.
+    """SELECT: who trains this round, from which row, and to which row each update goes.
 
     Attributes:
         clients: ``[S]`` int64, the ids of the clients that train. A client may appear several times with different
@@ -93,18 +93,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Group:
-    """The seats of a round whose updates go to the same server row, and their updates: one of :meth:`View.groups`.
+    """The seats whose updates go to the same server row, and those updates: one of :meth:`View.groups`.
 
-    A weigh part gets one for each such row and says how its updates become the new row. Averaging weights act inside a
-    group, so a rule made for one shared model also works for tiers and clusters. In the shapes, m is the number of
-    seats in the group; all arrays are in the order of ``at``.
+    A weigh part gets one for each such row and says how its updates become the new row. Weights apply within a group,
+    so a rule for one shared model also works for tiers and clusters. In the shapes, m is the number of seats in the
+    group; all arrays are in the order of ``at``.
 
     Attributes:
         row: the number of the server row that these seats train.
         at: ``[m]`` int64, the seats' positions among the round's updates.
         view: the round so far.
-        shrunk: ``[m]``, how far each update counts as having gone from the old row, as a share of its way (1: all of
-            it). None: all go all the way.
+        shrunk: ``[m]``, the factor by which each update's step from the old row is shortened (1: not at all). None: no
+            step is shortened.
 
     Examples:
         A group of a small round of FedAvg, in which four clients trained:
@@ -127,7 +127,7 @@ class Group:
 
     @property
     def updates(self) -> Tensor:
-        """The updates ``[m, P]``. No copy is made where the group is the whole round."""
+        """The updates ``[m, P]``; not copied if the group is the whole round."""
         return self.columns(0, self.view.context.layout.size)
 
     @property
@@ -143,7 +143,7 @@ class Group:
     def columns(self, begin: int, end: int) -> Tensor:
         """Return columns ``begin`` to ``end`` of the updates, ``[m, end - begin]``.
 
-        Read a large group in pieces with it. No copy is made where the group is the whole round and nothing is shrunk.
+        Use it to read a large group in pieces. Nothing is copied if the group is the whole round and nothing is shrunk.
         """
         rows = self.view.trained.rows[:, begin:end]
         # positions ascend, so that a group as long as the round is the whole round as it lies
@@ -159,11 +159,13 @@ class Group:
         return found
 
     def among(self, members: Ints) -> Group:
-        """Return the group of some of its members: a coalition. ``members [n]`` are positions in this group."""
+        """Return the group that consists of some members: a coalition. ``members [n]`` are positions in this group."""
         return replace(self, at=self.at[members], shrunk=None if self.shrunk is None else self.shrunk[members])
 
     def shrinking(self, shares: Floats) -> Group:
-        """Return the group whose updates go only ``shares [m]`` of their ways from the old row; shares multiply."""
+        """Return the group with each update's step from the old row multiplied by ``shares [m]``; repeated calls
+        multiply.
+        """
         return replace(self, shrunk=shares if self.shrunk is None else self.shrunk * shares)
 
     def made(self, said: Aggregate) -> Tensor:
@@ -190,7 +192,7 @@ class Group:
 
     @property
     def loss(self) -> Floats:
-        """The mean training losses, ``[m]``; NaN where a client's own training loop does not say."""
+        """The mean training losses, ``[m]``; NaN where a client's own training loop reports none."""
         return self.view.trained.loss[self.at]
 
     @property
@@ -206,7 +208,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Along:
-    """How far the parameters of a row went along each update: ``scale * weights_i (U_i - old)``.
+    """The part of a row's step that follows the updates: ``scale * weights_i (U_i - old)``.
 
     Attributes:
         weights: ``[m]``, the weight of each update.
@@ -219,19 +221,19 @@ class Along:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a group's server row becomes: a sum of its updates and the old row, or a row that is made otherwise.
+    """A group's new server row: a weighted sum of its updates and the old row, or any other row.
 
-    Give ``weights`` and perhaps ``old``, or, in a rule of the kind "again", ``row`` instead of both.
+    Give ``weights`` and optionally ``old``, or, if the rule's kind is "again", ``row`` instead of both.
 
     Attributes:
         weights: ``[m]``, the weight of each update.
         old: the weight of the row as it was.
         metrics: numbers by name, recorded as means over the groups that have them.
-        row: ``[P]`` float32, the new row itself, where it is no such sum.
-        keeps: tensors by name for the part's own ``learn``, which may put them into its state once the row stands. A
-            row made for a coalition keeps nothing.
-        along: with ``row``, the parts of its step that are the updates' own; the rest, such as momentum, is in no
-            update. None: the step has no such parts.
+        row: ``[P]`` float32, the new row itself, if it is not such a sum.
+        keeps: tensors by name that the part's own ``learn`` may put into its state. What is computed for a coalition is
+            not kept.
+        along: with ``row``, the part of its step that follows the updates; the rest, such as momentum, belongs to no
+            update. None: nothing of the step does.
     """
 
     weights: Floats | None = None
@@ -244,15 +246,14 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What the weigh part made of the groups, by the server row that each group trains.
+    """The weigh part's results, by the server row that each group trains.
 
-    The loop hands it on, so that a value part can compute what coalitions would have made; read it with
-    ``view.get(Aggregated)``.
+    Value parts use it to compute what coalitions would have produced; read it with ``view.get(Aggregated)``.
 
     Attributes:
         said: the aggregate of each whole group.
-        again: only for a rule of the kind "again": the function that applies the rule to some members of the group,
-            given by their positions ``[n]`` in it.
+        again: only for a rule of the kind "again": a function that applies the rule to the members of the group at
+            positions ``[n]``.
     """
 
     said: Mapping[int, Aggregate]
@@ -268,7 +269,7 @@ class Weighed:
         added: rows to append to blocks.
         home: ``[N]`` int64, the row that each client starts from next round. None: as before.
         metrics: numbers by name that are recorded with the round.
-        refused: ``(client, reason)`` of clients whose part in this decision was refused.
+        refused: ``(client, reason)`` of each client excluded from this decision.
         found: values for parts that decide later.
     """
 
@@ -282,23 +283,22 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Values:
-    """VALUE: what each accepted update was worth to the row that it went into, this round.
+    """VALUE: what each accepted update was worth this round to the row that it changed.
 
-    Values are in the unit of the utility, usually the fall of the validation loss. ``None`` means that a figure was not
-    computed or asked for.
+    Values are in the unit of the utility, usually the fall of the validation loss. ``None``: not computed.
 
     Attributes:
         per_seat: ``[S]`` float64, one value per accepted update.
-        standard_errors: ``[S]``, of the estimate: how exactly the game was solved.
-        exact: ``[S]``, the exact values, where they were computed for comparison.
+        standard_errors: ``[S]``, the estimation error: how exactly the game was solved.
+        exact: ``[S]``, the exact values, if they were computed for comparison.
         metrics: numbers by name that are recorded with the round.
-        without_block: ``[S, B]``, the values with one of B blocks of the validation samples left out at a time. From
-            them follows the error that comes from the draw of these samples.
-        interactions: ``[S, S]``, above 0 for two seats that complement each other, below 0 for two that duplicate each
-            other, NaN for seats that play no game together.
+        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out, from which follows
+            the error due to the draw of these samples.
+        interactions: ``[S, S]``, above 0 if two seats complement each other, below 0 if they duplicate each other, NaN
+            if they are not in the same game.
         interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
-        beside: by a smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
-        by_row: of metrics that are sums over the rows that were trained, each row's part.
+        beside: by smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
+        by_row: for metrics that are sums over trained rows, each row's term.
         found: values for parts that decide later.
 
     Examples:
@@ -323,7 +323,7 @@ class Values:
     found: tuple[Any, ...] = ()
 
     def without(self, rows: Iterable[int], target: Ints) -> Values:
-        """Return the values of a round in which these rows stay as they were: the updates to them are worth 0.
+        """Return the values for the case that these rows stay unchanged: updates to them are worth 0.
 
         Args:
             rows: numbers of rows.
@@ -350,7 +350,7 @@ class Values:
 
     @property
     def draw_errors(self) -> Floats | None:
-        """The standard errors ``[S]`` that come from the draw of the validation samples; None if they are not known."""
+        """The standard errors ``[S]`` due to the draw of the validation samples; None if they are not known."""
         return None if self.without_block is None else jackknife_errors(self.without_block)
 
     def by_client(self, view: View) -> tuple[Ints, Floats]:
@@ -368,11 +368,10 @@ class Settlement:
     """SETTLE: who pays whom, and which rows are withheld from those who did not pay.
 
     Attributes:
-        withheld: rows of the table that stay as they were because their client did not pay. Only at the stage "close".
+        withheld: rows of the table that stay unchanged because their client did not pay. Only at the stage "close".
         transactions: the payments to post, in integers of the smallest unit.
         metrics: numbers by name that are recorded with the round.
-        arrays: arrays by name that are recorded with the round, so that what was settled can be replayed. No part reads
-            them.
+        arrays: arrays by name that are recorded with the round, for replaying the settlement. No part reads them.
         found: values for parts that decide later.
     """
 
@@ -385,12 +384,12 @@ class Settlement:
 
 @dataclass(frozen=True)
 class OwnMix:
-    """A personal model that each client mixes for itself; the server never sees the weights.
+    """A personal model that each client mixes locally; the server never sees the weights.
 
     Attributes:
         rows: ``[k]`` int64, the table rows that are mixed.
-        share: the share of a client's own samples ("train", "validation" or "test") on which it weighs the models by
-            how well each fits.
+        share: which of a client's own samples ("train", "validation" or "test") decide how well each model fits, and so
+            its weight.
         normalised: whether the weights are divided by their sum.
     """
 
@@ -405,9 +404,9 @@ class Deployment:
 
     Attributes:
         rows: ``[N]`` int64, the row of the new table that each client holds.
-        weights: ``[N, K']``. With it client c holds the personal model ``weights[c] @ M'`` instead; a row of zeros
-            means that it has none, and holds its row.
-        own_mix: with it each client makes such weights for itself.
+        weights: ``[N, K']``. If given, client c holds the personal model ``weights[c] @ M'`` instead; if its weights
+            are all zero, it holds its row.
+        own_mix: if given, each client computes such weights locally.
         metrics: numbers by name that are recorded with the round.
     """
 
@@ -419,7 +418,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Context:
-    """What a part knows before round 0, and what stays the same over the run.
+    """What a part knows before round 0. It stays the same for the whole run.
 
     Attributes:
         num_clients: how many clients there can be, N. Their ids are 0..N-1.
@@ -429,8 +428,8 @@ class Context:
         layout: how a model lies in a row of the table.
         initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
         slots: the parts of the mechanism by slot.
-        sums: which of the clients that are asked to train in a round have their updates summed, ids by group, where the
-            server sees sums alone (``[federation] secure``); None: it sees every update.
+        sums: if the server sees only sums (``[federation] secure``): splits the clients that are asked to train into
+            the groups that are summed, ids by group. None: it sees every update.
 
     Examples:
         >>> from hanse.mechanisms.select import UCB
@@ -451,15 +450,17 @@ class Context:
     sums: Callable[[Ints, int], list[Ints]] | None = None
 
     def standing(self, part: Part) -> frozenset[str]:
-        """Return the slots in which a part stands. What only its other slots would use, it need not ask for."""
+        """Return the slots that a part fills in this mechanism. It can skip questions that only its other slots would
+        use.
+        """
         return frozenset(slot for slot, other in self.slots.items() if other is part)
 
 
 @dataclass(frozen=True)
 class View:
-    """Everything that is known at this point of a round. Decisions appear in it as they are made.
+    """Everything known at this point of a round. Decisions appear as they are made.
 
-    A part must not write into what it is shown here: change a copy.
+    Read-only: a part that needs to change something changes a copy.
 
     Attributes:
         context: what stays the same over the run.
@@ -471,20 +472,19 @@ class View:
         home: ``[N]`` int64, the row that each client starts from.
         judge: the server's held-out data, which scores models.
         answers: the replies so far, by client and name of the question.
-        authorised: the most that each client agrees to pay this round, in the smallest unit.
-        refusals: ``(client, reason)`` of what was refused so far.
+        authorised: the most that each client agreed to pay this round, in the smallest unit.
+        refusals: ``(client, reason)`` for everything refused so far.
         choice: SELECT's decision, once it is made; likewise ``values``, ``settlement`` and ``deployment``.
         seats: TRAIN's decision.
         updates: the accepted updates; read them as :attr:`trained`.
         mix: the proposed next table; read it as :attr:`mixed`.
-        found: what parts have handed on, by its type; read it with :meth:`get`.
+        found: values that parts handed on, by type; read them with :meth:`get`.
         book: the balances at this moment.
         posted: this round's transactions.
 
     Examples:
         The loop makes the views of a run. :func:`hanse.runs.rehearsal.rehearse` plays a small round of any mechanism
-        and gives the view of each of its parts with the part's state; ``view`` is that of the finished round, for
-        ``learn``:
+        and gives each part's view and state; ``view`` is that of the finished round, for ``learn``:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("greedyfed")
@@ -492,8 +492,8 @@ class View:
         >>> values, state = part.value(view, state)
         >>> state = part.learn(small.view, state)
 
-        A view can also be made by hand: three clients with 10 samples each, one shared model of two numbers, and no
-        judge, which only parts that score models need.
+        A view can also be built by hand: three clients with 10 samples each, one shared model of two numbers, and no
+        judge (needed only to score models).
 
         >>> import torch
         >>> from hanse.core.port import ClientInfo
@@ -544,9 +544,9 @@ class View:
         """Return a random generator for one purpose in this round (see :func:`hanse.base.streams.stream`).
 
         Args:
-            purpose: what the draw is for. Two draws with the same arguments in a round give the same numbers.
-            client: the client that the draw is for, if each has its own.
-            start: any third number that tells draws apart.
+            purpose: what the draw is for. In one round, the same arguments give the same numbers.
+            client: the client, if each has its own draw.
+            start: any further number that tells draws apart.
         """
         return stream(self.context.seed, purpose, round=self.round, client=client, start=start)
 
@@ -565,7 +565,7 @@ class View:
     def groups(self) -> list[Group]:
         """Return the groups of accepted seats that train one of the server's rows, ascending by row.
 
-        Rows of which each client has its own, and private rows, belong to no group: they become their client's update.
+        Per-client rows and private rows belong to no group: each becomes its client's update.
         """
         found = self.trained.seats.groups()
         own = self.table.per_client(np.array(list(found), np.int64))
@@ -579,14 +579,14 @@ class View:
     def said(self, client: int, question: str) -> Mapping[str, Any] | None:
         """Return what a client's policy answered to a question; None if it gave no such answer.
 
-        The values are plain (numbers, texts, lists, mappings) and untrusted: check what you read from them.
+        The values are plain (numbers, texts, lists, mappings) and untrusted: check them before use.
         """
         answer = self.answers.get((client, question))
         return answer.values if isinstance(answer, Answered) and isinstance(answer.values, Mapping) else None
 
     @property
     def leaving(self) -> Ints:
-        """The clients ``[m]`` whose policy has just said that they do not stay, ascending."""
+        """The clients ``[m]`` that just announced that they leave, ascending."""
         asked = sorted(client for client, question in self.answers if question == "stay")
         return np.array([c for c in asked if not (self.said(c, "stay") or {}).get("stay", True)], dtype=np.int64)
 
@@ -606,7 +606,7 @@ class View:
 
 
 def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
-    """Return declared names by slot, for a part that stands in several slots and needs different things in each.
+    """Declare different names for each slot of a part that fills several.
 
     Examples:
         >>> dict(by_slot(train={"centre"}, settle={"bids"}))
@@ -624,12 +624,12 @@ def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is, as far as it is known before round 0.
+    """The size of a run, as known before round 0.
 
     Attributes:
         clients: how many clients there are.
         seats: how many of them train in a round, at most.
-        updates: how many updates a round may have to do with: fewer than ``seats`` if rounds end early.
+        updates: the fewest updates that a round may get: below ``seats`` if rounds end early.
         rounds: how many rounds are planned.
     """
 
@@ -642,19 +642,19 @@ class Size:
 class Part(Protocol):
     """One decision of a mechanism, or several. Subclass it for the defaults: no needs, no state, no questions.
 
-    The class attributes declare how a part fits with others. A mechanism that does not fit together is refused before
-    round 0, with the reason. A part that fills several slots may declare any of them by slot (:func:`by_slot`).
+    Class attributes declare what a part requires and provides. A mechanism whose parts do not fit together is refused
+    before round 0, with the reason. A part that fills several slots may declare any attribute by slot
+    (:func:`by_slot`).
 
     Attributes:
-        needs: what must be there, such as "validation", "values" or "groups". Of training: "penalty" if the seats have
-            pulls or tilts, which a client's own training loop must then add to its loss; "sgd" if the part takes the
-            reported numbers of steps, or ``train.lr``, for those of SGD.
-        gives: what this part brings that others may need; also what it can live with that not every part can: "again"
-            if it values aggregates that are functions of a group's rows, "parted" for those among them whose step has
-            parts that are the updates', "late" for updates of earlier rounds, "sums" for a server that sees only sums
-            of groups of updates.
-        reads: the blocks of rows that its seats or its mix are made from.
-        fills: the blocks whose rows its ``weigh`` makes.
+        needs: what it requires, such as "validation", "values" or "groups". Of training: "penalty" if its seats have
+            pulls or tilts, which a client's own training loop must add to the loss; "sgd" if it relies on SGD's number
+            of steps or on ``train.lr``.
+        gives: what it provides to others, and optional inputs that it supports: "again" (aggregates that are functions
+            of a group's rows), "parted" (those whose :attr:`Aggregate.along` is known), "late" (updates of earlier
+            rounds), "sums" (a server that sees only sums over groups).
+        reads: the blocks of rows that its seats or its mix read.
+        fills: the blocks whose rows its ``weigh`` returns.
 
     Examples:
         The parts of a mechanism, with what a small round showed them and their states:
@@ -673,7 +673,9 @@ class Part(Protocol):
     fills: ClassVar[Named] = frozenset()
 
     def init(self, context: Context) -> State:
-        """Return the state before round 0: tensors, arrays, numbers and texts by name, since it is checkpointed."""
+        """Return the state before round 0, in a form that can be checkpointed: tensors, arrays, numbers and texts by
+        name.
+        """
         return {}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
@@ -681,12 +683,12 @@ class Part(Protocol):
 
         The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" beside
         the training tasks, "close" once the updates are here. A part that settles is asked once more at "end", after
-        the last round. What had to be computed for the questions can be handed on with them (:class:`Questions`).
+        the last round. Return :class:`Questions` to hand on values that were computed for them.
         """
         return ()
 
     def learn(self, outcome: View, state: State) -> State:
-        """Return the next state, from what only the finished round can tell. The default changes nothing.
+        """Return the next state, from the finished round. The default changes nothing.
 
         Args:
             outcome: the finished round.
@@ -695,15 +697,15 @@ class Part(Protocol):
         return state
 
     def unfit(self, size: Size) -> Sequence[str]:
-        """Return a line for each option that does not go with a run of this size. The default finds nothing wrong.
+        """Return a line for each option that does not suit a run of this size. The default returns none.
 
-        A line begins with the key that a user would change. The run is refused, except for lines that begin with
-        "warning: ", which are only told.
+        A line begins with the key that a user would change. Lines that begin with "warning: " are only printed; any
+        other refuses the run.
         """
         return ()
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """Return numbers about each client by name, ``[N]`` each, to be recorded with its seats.
+        """Return numbers per client by name, ``[N]`` each, to record with the seats.
 
         Args:
             state: the state after the round.
@@ -711,10 +713,10 @@ class Part(Protocol):
         return {}
 
     def tells(self, slots: frozenset[str]) -> Telling:
-        """Return what the part says of itself in reports, on statements and on the live page. The default says nothing.
+        """Return the part's texts and charts for reports, statements and the live page. The default returns nothing.
 
         Args:
-            slots: the slots in which it stands in this mechanism; it need not speak of the others.
+            slots: the slots that it fills in this mechanism.
         """
         return Telling()
 
@@ -727,15 +729,15 @@ class SelectPart(Part, Protocol):
 
 
 class TrainPart(Part, Protocol):
-    """Lays out the model table, and turns the choice into seats: where each starts, what pulls and tilts it."""
+    """Declares the blocks of the model table, and turns the choice into seats with start rows, pulls and tilts."""
 
     def blocks(self) -> Sequence[Block]:
-        """Return the blocks of rows that the table is made of, in their order."""
+        """Return the table's blocks of rows, in order."""
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return the row ``[N]`` of the initial ``table`` that each client starts from.
 
-        The default is the first block: a client's own row where each has one, else the block's first row.
+        The default is the first block: the client's own row if each has one, else the block's first row.
         """
         first = table.blocks[0]
         rows = table.at(first.name)
@@ -745,68 +747,69 @@ class TrainPart(Part, Protocol):
         """Return this round's seats, made from ``view.choice``, and the next state."""
 
     def sends(self, view: View, state: State) -> Payload | None:
-        """Return what travels with this round's training tasks; None, the default, for nothing.
+        """Return the payload of this round's training tasks; None, the default, for nothing.
 
-        Its name is that of the client's half that uses it (:mod:`hanse.core.payload`).
+        Its name selects the client's half that uses it (:mod:`hanse.core.payload`).
         """
         return None
 
 
 class AggregatePart(Part, Protocol):
-    """Stands in the weigh slot, and says how the updates of one group become the server row that they train.
+    """Fills the weigh slot: turns the updates of one group into the server row that they train.
 
-    A coalition's model, which value parts ask for, is made of the whole group's weights for the first two kinds. A rule
-    of the third kind is applied again to the coalition's updates.
+    For the first two kinds, a coalition's model uses the whole group's weights. A rule of the third kind is applied
+    again to the coalition's updates.
 
     Attributes:
-        kind: "average" for weights of at least 0 that sum to 1 with nothing of the old row; "affine" for any weights on
-            the updates and the old row; "again" for a function of the group's rows, the old row and the state from
-            before the round, which may return a row.
-        parted: whether each ``row`` that it returns comes with ``along``: the parts of the step that are the updates'.
+        kind: "average": weights of at least 0 that sum to 1, without the old row; "affine": any weights on the updates
+            and the old row; "again": a function of the group's rows, the old row and the state before the round, which
+            may return a row.
+        parted: whether each ``row`` that it returns comes with ``along``.
     """
 
     kind: ClassVar[Kind] = "affine"
     parted: ClassVar[bool] = False
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights, or a row. It must be a pure function of the group and the state from before the round."""
+        """Return the weights, or a row. Must be a pure function of the group and the state before the round."""
 
 
 class WeighPart(Part, Protocol):
-    """Says what becomes of the rows of the blocks that it ``fills``; ``GROUPS`` stands for the rows that groups train.
+    """Returns the new rows of the blocks that it ``fills``; ``GROUPS`` stands for the rows that groups train.
 
-    It may stand in another slot than weigh: it is asked unless the part in the weigh slot fills the same blocks. Rows
-    that nobody trains or fills stay as they are. A row that only its own client trains becomes that client's update.
+    A part in another slot may have this method, too: it is called unless the part in the weigh slot fills the same
+    blocks. Rows that nobody trains or fills stay unchanged. A row that only its own client trains becomes that client's
+    update.
     """
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return the new rows, and the next state. It is not called in a round without updates."""
+        """Return the new rows, and the next state. Not called in a round without updates."""
 
 
 class ValuePart(Part, Protocol):
-    """Says what each update was worth. A part that ``gives`` "again" can value aggregates of any kind."""
+    """Values each update. A part that ``gives`` "again" can value aggregates of any kind."""
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return one value per seat, and the next state. It is not called in a round without updates."""
+        """Return one value per seat, and the next state. Not called in a round without updates."""
 
 
 class SettlePart(Part, Protocol):
-    """Says who pays whom, and what is withheld from those who do not pay."""
+    """Decides who pays whom, and what is withheld from those who do not pay."""
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Return the transactions of ``view.stage``, and the next state.
 
-        It is called at "open" (the answers to the "open" questions are here, nobody is selected yet), at "close" (the
-        mix and the values are known; rows can be withheld), and at "end" (after the last round).
+        Called at "open" (questions answered, nobody selected yet), at "close" (mix and values known; rows can be
+        withheld), and at "end" (after the last round).
         """
 
     def terms(self, joining: Joining) -> Terms | None:
-        """Return what a client may pay and gain, as it is told before it joins. None, the default: not known."""
+        """Return what a client may pay and gain, to be shown before it joins. None, the default: not known."""
         return None
 
 
 class DeployPart(Part, Protocol):
-    """Says which model each client holds after the round."""
+    """Decides which model each client holds after the round."""
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return each client's row of the new table, and the next state."""
@@ -817,7 +820,7 @@ SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A published system, or a new one: one part per slot, where one part may stand in several slots.
+    """A published system, or a new one: one part per slot. One part may fill several slots.
 
     Make a variant of a mechanism with ``dataclasses.replace``, for example with another ``weigh``.
 
@@ -865,7 +868,7 @@ class Mechanism:
         return min(asked, clients) if isinstance(asked, int) else clients
 
     def parts(self) -> dict[str, Part]:
-        """Return the parts, each once, by the first slot that it stands in. That slot is also the key of its state."""
+        """Return each part once, by the first slot that it fills. That slot is also the key of its state."""
         found: dict[str, Part] = {}
         for slot, part in self.slots().items():
             if not any(part is other for other in found.values()):
@@ -873,5 +876,5 @@ class Mechanism:
         return found
 
     def standing(self, part: Part) -> list[str]:
-        """Return the slots in which a part stands, in the order of a round."""
+        """Return the slots that a part fills, in the order of a round."""
         return [slot for slot, other in self.slots().items() if other is part]

@@ -1,8 +1,8 @@
-"""What travels beside a training task: tensors and numbers by name, and what the client must report for them.
+"""Extra inputs of a training task (tensors and numbers by name), and what the client must report for them.
 
 A mechanism may send its clients a :class:`Payload` with their training. The *client's half* (:class:`ClientHalf`) turns
-it into an extra term of each batch's loss, and says what is reported beside the update. The half declares what payload
-and report must look like (:class:`Declaration`); server and client both check them against that
+it into an extra loss term for each batch, and reports results along with the update. It declares the form of payload
+and report (:class:`Declaration`); server and client both check them against this declaration
 (:mod:`hanse.learning.client_payloads`, where a half is registered by name).
 """
 
@@ -27,7 +27,7 @@ Term = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Payload:
-    """What is sent.
+    """Extra inputs that the server sends with a training task.
 
     Attributes:
         name: the client's half that uses it.
@@ -51,7 +51,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Like:
-    """What a tensor must be: of this shape and type, finite, with every entry from ``low`` to ``high``.
+    """The required shape, type and range of a tensor. Entries must be finite and from ``low`` to ``high``.
 
     Attributes:
         shape: its shape.
@@ -94,7 +94,7 @@ class Like:
 
 @dataclass(frozen=True)
 class Between:
-    """What a number must be: finite, and from ``low`` to ``high``.
+    """The required range of a number. It must be finite and from ``low`` to ``high``.
 
     Attributes:
         low: the least value.
@@ -118,11 +118,11 @@ class Between:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What goes with a payload of certain numbers.
+    """The tensors that belong to a payload with given numbers.
 
     Attributes:
         tensors: the tensors that the payload must have.
-        extras: the tensors that every answer to it must report, called extras.
+        extras: the tensors that every answer must report, called extras.
     """
 
     tensors: Mapping[str, Like] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Declaration:
 class ClientHalf(Protocol):
     """How a client uses one kind of payload.
 
-    All methods are pure; what they draw comes from a stream of the seat's key.
+    All methods are pure; random numbers come from a stream with the seat's key.
     """
 
     @property
@@ -140,10 +140,10 @@ class ClientHalf(Protocol):
         """The numbers that the payload must have, with their bounds."""
 
     def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
-        """Return the tensors and extras that go with these numbers, which are within their bounds."""
+        """Return the tensors and extras for these numbers, which were checked against their bounds."""
 
     def unfit(self, payload: Payload, layout: Layout) -> str | None:
-        """Return why a payload that is as declared cannot be used with a model of this layout; None if it can."""
+        """Return why a payload that matches its declaration does not suit a model of this layout; None if it does."""
 
     def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
         """Return the extra loss of one seat's batches; None for plain training.
@@ -151,7 +151,7 @@ class ClientHalf(Protocol):
         Args:
             payload: what was sent.
             key: the seat's ``(seed, round, client, start row)``, for its random streams.
-            module: the model while it trains, so that its parameters are those of each step.
+            module: the model during training: its parameters change with each step.
             layout: how the model lies in a row.
         """
 

@@ -1,17 +1,17 @@
 """The federation port: everything that a server may ask of its clients, and what they may answer.
 
 Whatever crosses between server and clients is a :class:`Request` with tasks, or a :class:`Reply` with one result per
-task. Data never crosses. The questions of one stage travel together, so that a round costs as few exchanges as the
-mechanism allows. :class:`Federation` is the protocol of what stands behind the port: clients in this process, on
-Flower's network, or in its simulation. What a client reports is filled in by :mod:`hanse.federation.local` for updates
-and by :mod:`hanse.federation.answers` for questions, and changed by :mod:`hanse.federation.behaviour` where it lies.
+task. Data never crosses. The questions of one stage travel together, which keeps the number of exchanges small.
+:class:`Federation` is the protocol of whatever is behind the port: clients in this process, on Flower's network, or in
+its simulation. Clients' updates are filled in by :mod:`hanse.federation.local`, their answers by
+:mod:`hanse.federation.answers`; :mod:`hanse.federation.behaviour` falsifies both where a client lies.
 
 The tasks and their results are :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
 :class:`Nearest` and :class:`Counted`, :class:`Gradient` and :class:`Derived`, :class:`Confusion` and :class:`Confused`,
 :class:`Ask` and :class:`Answered`, :class:`Test` and :class:`Tested`, :class:`CommitSize` and :class:`SizeCommitted`,
 :class:`AuditSize` and :class:`SizeAudited`, :class:`Mask` and :class:`Masked`.
 
-The annotated types of the fields are what a value from outside is checked against (:mod:`hanse.core.declared`), bounds
+Values from outside are checked against the annotated types of the fields (:mod:`hanse.core.declared`), bounds
 included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 can represent. In the shapes, P
 is the length of a model's row and C the number of models asked about.
 """
@@ -57,10 +57,10 @@ class ClientInfo:
 
     Attributes:
         id: 0..N-1, in the order of registration.
-        name: what it is called in reports.
-        key: what identifies it, whatever it calls itself. Accounts and grants belong to the key.
+        name: its name in reports.
+        key: its identity, independent of its name. Accounts and grants belong to the key.
         num_samples: how many samples it *reports*.
-        profile: what else is known of it, such as its cost or role.
+        profile: other known properties, such as its cost or role.
     """
 
     id: int
@@ -73,7 +73,7 @@ class ClientInfo:
 class Roster(tuple[ClientInfo, ...]):
     """The present clients, ascending by id.
 
-    A federation that hands out the same roster again saves making its arrays anew.
+    Its arrays are cached, so a federation should return the same object as long as nothing changes.
 
     Examples:
         >>> here = [ClientInfo(0, "farm", key="", num_samples=20), ClientInfo(2, "mill", key="", num_samples=5)]
@@ -104,14 +104,13 @@ class Train:
         centre: ``[P]``, the model that it is pulled to. None: no pull.
         mu: the strength of the pull.
         tilt: ``[P]``, a linear term of the loss. None: no such term.
-        work: how many local epochs, or steps where the recipe counts steps, instead of the recipe's number. None: as
-            the recipe says.
-        private: whether the row is the client's own. Then neither it nor the update leaves the client.
+        work: how many local epochs (or steps, if the recipe counts steps) to train. None: as the recipe says.
+        private: whether the row is the client's own. If so, neither the row nor the update leaves the client.
         payload: tensors and numbers for an extra loss term (:mod:`hanse.core.payload`). The client's half of its name
             adds the term, and the answer must have the extras that it declares.
         before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
         last: the last round in which the client trained. None: it has not.
-        clip: the length to which a client with a privacy account shortens its update. None: its account's own.
+        clip: the norm to which a client with a privacy account clips its update. None: the account's own.
     """
 
     seat: Count
@@ -133,10 +132,10 @@ class OnModels:
     """A question about some models on a share of the client's own samples.
 
     Attributes:
-        name: what the question is called; the answer has the same name.
+        name: the name of the question and of its answer.
         models: ``[C, P]``.
         share: "train", "validation" or "test".
-        limit: the most samples to use: the first ones of a random order keyed by round and client. None: all.
+        limit: use at most this many samples, the first in a random order keyed by round and client. None: all.
     """
 
     name: Name
@@ -150,7 +149,7 @@ class Score(OnModels):
 
 
 class Nearest(OnModels):
-    """Asks on how many samples each model has the lowest loss of all; ties count for the first."""
+    """Asks for how many samples each model has the lowest loss; ties count for the first model."""
 
 
 class Gradient(OnModels):
@@ -165,9 +164,9 @@ class Confusion(OnModels):
 class Ask:
     """A question to the client's own policy, such as "bid", "declare" or "stay".
 
-    Models that come with it are scored on the client's own samples before the policy is called. The policy finds the
-    scores as ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry a model) and ``num_samples``; they
-    stay with the client.
+    Any models are scored on the client's own samples before the policy is called. The policy finds the scores in
+    ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry a model) and ``num_samples``; they stay with
+    the client.
 
     Attributes:
         name: the question.
@@ -190,7 +189,7 @@ class Mixture:
 
     Attributes:
         models: ``[k, P]``, the models to mix, weighted by how well each fits the client's own samples.
-        share: the share of these samples; a client without any there takes its train share.
+        share: the share of these samples; a client that has none there uses its train share.
         normalised: whether the weights are divided by their sum.
     """
 
@@ -205,10 +204,11 @@ class Test:
 
     Attributes:
         model: ``[P]``, the model that the client holds.
-        row: the number of a private row that the client holds instead; the row began as ``model``. None: it holds
+        row: the number of the private row, initially ``model``, that the client holds instead. None: it holds
             ``model``.
-        mixture: models that the client mixes, to test the result; ``model`` where all weights are 0. None: no mixture.
-        beside: ``[P]``, another model whose accuracy is reported, too. None: no other.
+        mixture: models that the client mixes before testing; if all weights are 0, ``model`` is tested. None: no
+            mixture.
+        beside: ``[P]``, a second model whose accuracy is also reported. None: no second model.
         scored: whether to test at all. If not, the client only makes its mixture.
     """
 
@@ -231,12 +231,12 @@ class CommitSize:
 
 @dataclass(frozen=True)
 class AuditSize:
-    """Asks to open some leaves of the commitment. Samples do not cross: an auditor looks at them where they are.
+    """Asks to open some leaves of the commitment. Samples stay where they are; an auditor inspects them there.
 
     Attributes:
         root: of the commitment that is audited, 64 hexadecimal digits.
         size: how many samples it claims.
-        seed: what the leaves were drawn by, 64 hexadecimal digits.
+        seed: the seed of the draw of leaves, 64 hexadecimal digits.
         leaves: the places of the leaves.
     """
 
@@ -273,7 +273,7 @@ class Trained:
         seat: the seat's position in the round.
         row: ``[P]``, the trained model.
         num_samples: how many samples the client *reports*.
-        loss: the mean training loss of the last epoch. None: the client's own training loop does not say.
+        loss: the mean training loss of the last epoch. None: the client's own training loop reports none.
         steps: the optimiser steps taken.
         extras: tensors by name, exactly those that the task's payload declares.
         metrics: numbers by name that a training loop of the client's own reports.
@@ -294,7 +294,7 @@ class Scored:
 
     Attributes:
         loss: ``[C]``, the mean losses.
-        accuracy: ``[C]``, from 0 to 1; NaN where there is no accuracy, as in a regression.
+        accuracy: ``[C]``, from 0 to 1; NaN if there is no accuracy, as in regression.
         num_samples: how many samples were used.
     """
 
@@ -361,15 +361,15 @@ class Tested:
     Attributes:
         loss: the mean loss of the model that the client holds. None: there is none.
         accuracy: from 0 to 1. None: there is none.
-        num_samples: how many test samples the client has; with 0 there are no figures.
+        num_samples: how many test samples the client has; if 0, there are no results.
         loss_error: the standard error of the loss.
         accuracy_beside: the accuracy of the other model of the task.
-        weights: ``[k]`` float64, those of the client's own mixture, only where client and server are one process. On a
-            network they stay with the participant, and a reply that has them is refused.
+        weights: ``[k]`` float64, the weights of the client's own mixture, only if client and server share a process. On
+            a network they stay with the participant, and a reply that contains them is refused.
         metrics: the experiment's metrics by name.
-        gaps: for each metric that these samples cannot have, the reason.
-        without_block: ``[B]`` float64, the main metric with each of B blocks of the samples left out; NaN where it has
-            no value then.
+        gaps: for each metric that is undefined on these samples, the reason.
+        without_block: ``[B]`` float64, the main metric with each of B blocks of the samples left out; NaN where it is
+            undefined.
         interval: ``[2]`` float64, the 95 % interval of the main metric; NaN where it is not known.
     """
 
@@ -404,11 +404,12 @@ class SizeCommitted:
 
 @dataclass(frozen=True)
 class SizeAudited:
-    """The ways to the leaves that were asked for, without samples, and the word of who looked at the samples.
+    """The Merkle proofs of the requested leaves, without samples, and the signature of the auditor who inspected them.
 
     Attributes:
         hashes: ``[4 h]`` int64, the tags and proofs (:func:`hanse.data.commitment.packed`).
-        auditor: the auditor's public key (Ed25519), 64 hexadecimal digits. Empty in a simulation, which looks itself.
+        auditor: the auditor's public key (Ed25519), 64 hexadecimal digits. Empty in a simulation, which inspects the
+            samples itself.
         signature: the auditor's, 128 hexadecimal digits.
     """
 
@@ -420,11 +421,11 @@ class SizeAudited:
 
 @dataclass(frozen=True)
 class Masked:
-    """What a member of a group says in a step of masking.
+    """The answer of a group's member in a step of masking.
 
     Attributes:
         name: of the step.
-        values: what it says, by name.
+        values: the answer's values, by name.
         words: ``[P + 6]`` int64, its update under masks, in "sum"; empty otherwise.
     """
 
@@ -454,9 +455,8 @@ class Request:
     """Everything that the server asks of one client at one stage of a round.
 
     Attributes:
-        accepted: for each of the client's private rows that ever took an update,
-            ``(row, round of the last update that was accepted)``. None: nothing is said about them. It matters only
-            where private rows are kept by their owners.
+        accepted: for each private row of the client that was ever updated, ``(row, round of the last accepted
+            update)``. None: not stated. It matters only where owners keep their private rows.
 
     Examples:
         >>> Request(0, (Ask("bid", {"price": 3}),)).tasks[0].name
@@ -479,11 +479,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How a reply came, where it did not come at once.
+    """When a reply arrived, if not at once.
 
     Attributes:
         seconds: the virtual time that the client took, in a simulation.
-        round: the round whose training request it answers. None: this round's.
+        round: the round whose training request it answers. None: this round.
         open: the client has not answered yet; its reply comes with a later exchange.
     """
 
@@ -497,11 +497,11 @@ class Closing:
     """When an exchange with training tasks may end before its deadline.
 
     Attributes:
-        enough: as soon as this many sound replies are in. None: when nobody is left to be waited for.
+        enough: end once this many valid replies are in. None: wait for everybody.
         since: the earliest round whose late replies count towards that number.
 
     Examples:
-        A round that may end as soon as three sound replies of this round (number 5) are in:
+        Round 5, which may end once three valid replies to its own request are in:
 
         >>> Closing(enough=3, since=5).enough
         3
@@ -515,12 +515,12 @@ class Closing:
 class Reply:
     """A client's answers, which are untrusted.
 
-    :mod:`hanse.federation.check` refuses what is wrong before anything uses it. The last three fields are written by
-    the server's side of the port, whatever the client says.
+    :mod:`hanse.federation.check` refuses what is wrong before anything uses it. The last three fields are set by the
+    server's side of the port, never by the client.
 
     Attributes:
         results: one per task.
-        refused: why there are no results. None: there are.
+        refused: why there are no results. None: there are results.
         authorise: the most that the client agrees to pay this round, in the smallest unit. None: it set no limit.
         bytes_down: how many bytes the request had on the wire.
         bytes_up: how many bytes the reply had.
@@ -569,9 +569,9 @@ class Federation(Protocol):
     ) -> Sequence[Reply]:
         """Send the requests, and return the replies that came in time, in any order. Silence is no reply.
 
-        Without ``closing`` all clients are waited for until the deadline, and what comes later is lost. With it, an
-        answer may come with a later exchange; until then the client is reported as open (see :class:`Arrival`). A
-        simulation has all replies at once: it says how long each took and leaves the rest to the loop.
+        Without ``closing``, the call waits for all clients until the deadline, and later replies are lost. With it, a
+        reply may arrive with a later exchange; until then the client is reported as open (see :class:`Arrival`). A
+        simulation returns all replies at once, with the time that each took.
 
         Args:
             round: the round that is played.

@@ -8,19 +8,19 @@ from typing import Literal
 
 Optimizer = Literal["sgd", "adamw", "adadelta"]
 REMEMBERING = ("lr_decay_by", "order", "statistics")
-"""The settings that make training depend on what a client did before."""
+"""The settings that make training depend on a client's earlier rounds."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Local training, as the ``[train]`` section of an experiment sets it for all clients.
 
-    An epoch goes once through a client's samples. Set one of ``batch_size`` (batches of this size, the last one
+    An epoch is one pass over a client's samples. Set one of ``batch_size`` (batches of this size, the last one
     smaller), ``batches_per_epoch`` (this number of nearly equal batches) or ``steps``. With ``steps``, ``batch_size``
     or ``batch_share`` says how large a batch is, and ``epochs`` does not count.
 
-    The last three settings make training depend on what a client did before (:mod:`hanse.core.history`), as in GTFLAT's
-    public code.
+    The last three settings make training depend on a client's earlier rounds (:mod:`hanse.core.history`), as in
+    GTFLAT's public code.
 
     Attributes:
         epochs: passes over a client's samples in a round.
@@ -31,7 +31,8 @@ class Recipe:
             sample.
         lr: the learning rate of round 0.
         momentum: of SGD, from 0 to below 1.
-        weight_decay: the share of each weight that is added to its gradient; AdamW takes it in its step instead.
+        weight_decay: L2 penalty: this multiple of each weight is added to its gradient; AdamW decays weights in its
+            step instead.
         lr_decay: the learning rate of a round is ``lr * lr_decay**round``.
         optimizer: "sgd", or "adamw" or "adadelta" with their own steps. These two ignore ``momentum``, start anew in
             every round, and need an engine that runs the module itself.
@@ -68,7 +69,7 @@ class Recipe:
 
     @property
     def remembers(self) -> bool:
-        """Whether training depends on what a client did before."""
+        """Whether training depends on a client's earlier rounds."""
         return bool(self.remembered)
 
     @property
@@ -77,11 +78,11 @@ class Recipe:
         return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
 
     def sampling(self, samples: int, work: int | None = None) -> tuple[int, int]:
-        """Return into how many batches a client's samples are split, and how many steps it takes in a round.
+        """Return how many batches a client's samples are split into, and how many steps it takes in a round.
 
         Args:
             samples: how many it has.
-            work: epochs, or steps where the recipe counts steps, in the place of the recipe's.
+            work: epochs (or steps, if the recipe counts steps) that replace the recipe's. None: the recipe's.
 
         Examples:
             >>> Recipe(epochs=2, batch_size=10).sampling(25)

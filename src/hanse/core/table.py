@@ -2,11 +2,11 @@
 
 ``M [K, P]`` is the :class:`Table`: one flattened model per row, parameters first, then float buffers (batch-norm
 statistics). Distances, norms and proximal terms use the first ``Layout.num_parameters`` columns only; mixing uses all
-of them. Rows lie in named blocks (:class:`Block`). Before training, :class:`Seats` say who trains which row; afterwards
-:class:`Updates` hold what came back, and a :class:`Mix` says how much of each update and of each old row goes into each
-new row. :func:`mix` multiplies.
+of them. Rows lie in named blocks (:class:`Block`). :class:`Seats` say who trains which row, :class:`Updates` hold the
+trained models, and a :class:`Mix` holds the weights of updates and old rows in each new row, which :func:`mix`
+computes.
 
-Only this module knows where a block begins. Everybody else asks by name (:meth:`Table.at`).
+Only this module knows where a block begins. All other code asks by name (:meth:`Table.at`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a module lies in a flat row.
+    """The position of each tensor of a module in a flat row.
 
-    Integer buffers, such as batch counters, are not part of a row and are not mixed. Neither are frozen parameters of a
-    model of which only the trained part is sent. Both stay in the module as they are.
+    Integer buffers, such as batch counters, are not part of a row and are not mixed. Nor are frozen parameters if only
+    the trained part of a model is sent. Both stay in the module as they are.
 
     Attributes:
         names: the parameters in the order of ``module.named_parameters()``, then the float buffers.
         shapes: the shape of each.
-        offsets: the column where each begins, and at the end ``size``: one entry more than ``names``.
+        offsets: the first column of each, followed by ``size``: one entry more than ``names``.
         num_parameters: how many columns are parameters; they are the first ones.
         size: the length of a row, P: parameters and float buffers.
 
@@ -124,10 +124,10 @@ class Block:
     Attributes:
         name: what they are called, such as "server" or "own".
         count: how many rows; ``PER_CLIENT`` for one per client.
-        initial: what they start as: "model" for the first initial model, "different" for an initial model each, "zero"
-            for zeros.
-        private: whether each row is its client's, computed by it and never sent to the server.
-        held: whether the rows are made for clients to hold. A mechanism that hands out other rows only is warned about.
+        initial: initial values: "model" for the first initial model, "different" for a different initial model in each
+            row, "zero" for zeros.
+        private: whether each row belongs to a client, which computes it and never sends it to the server.
+        held: whether the rows are meant for clients to hold. hanse warns of a mechanism that hands out only other rows.
 
     Raises:
         ValueError: a count or an initial state that is not allowed.
@@ -163,8 +163,8 @@ class Table:
     Attributes:
         rows: ``[K, P]`` float32.
         owner: ``[K]`` int64, whose row it is: -1 (``SERVER``) for the server, else a client id.
-        block: ``[K]`` int64, the row's block, as a position in ``blocks``. After rows were added, a block need not be
-            contiguous.
+        block: ``[K]`` int64, the row's block, as a position in ``blocks``. A block need not be contiguous once rows
+            were added.
         blocks: the named blocks.
 
     Examples:
@@ -196,7 +196,7 @@ class Table:
 
     @staticmethod
     def of(rows: Tensor, owner: Ints | None = None) -> Table:
-        """Return a table from rows alone: blocks "server" and "own", by the rows' owners.
+        """Return a table of given rows, in blocks "server" and "own" by their owners.
 
         Args:
             rows: ``[K, P]``.
@@ -244,7 +244,7 @@ class Table:
         return any(block.name == name for block in self.blocks)
 
     def number(self, name: str) -> int:
-        """Return a block's position in ``blocks``. Raises KeyError, with the names that there are, if it is not one."""
+        """Return a block's position in ``blocks``. Raises KeyError, with the existing names, if there is none."""
         names = [block.name for block in self.blocks]
         if name not in names:
             raise KeyError(f"the table has no block '{name}'; it has {', '.join(map(repr, names))}")
@@ -283,8 +283,8 @@ class Table:
     def some(self, rows: Ints) -> Tensor:
         """Return the models of these rows, ``[n, P]``.
 
-        Rows that lie side by side are returned as a view and not as a copy. By its place in memory it is recognised as
-        what a client was sent before in the round, so that its bytes are counted once.
+        Consecutive rows are returned as a view, not a copy. Its address in memory identifies models that a client was
+        already sent this round, so their bytes are counted once.
         """
         return some_rows(self.rows, rows)
 
@@ -301,7 +301,7 @@ class Table:
     def on_show(self) -> Ints:
         """The server's rows ``[n]`` that are tested on held-out data by distribution.
 
-        Where the server sees a row of each client, and there are other rows beside, these others are tested.
+        If there are both per-client rows and shared rows, only the shared rows are tested.
         """
         rows = np.flatnonzero(self.owner == SERVER)
         mine = [b for b, block in enumerate(self.blocks) if block.per_client and not block.private]
@@ -309,8 +309,8 @@ class Table:
         return others if len(others) else rows
 
     def per_client(self, rows: Ints) -> NDArray[np.bool_]:
-        """Return which of ``rows [n]`` belong to one client alone, ``[n]``: private ones, and rows of a block with one
-        per client.
+        """Return which of ``rows [n]`` belong to a single client, ``[n]``: private rows, and rows of a per-client
+        block.
         """
         own = np.array([block.per_client or block.private for block in self.blocks])
         return np.asarray(own[self.block[rows]])
@@ -318,7 +318,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Seats:
-    """The places at one round's training; a client may hold several.
+    """The places in one round's training; a client may hold several.
 
     Seat s minimises its client's loss plus ``mu/2 |theta - (R M)_s|^2 + <(L M)_s, theta>``, starting from row
     ``start[s]``.
@@ -388,19 +388,19 @@ class Seats:
 
 @dataclass(frozen=True)
 class Updates:
-    """What came back from training and was accepted, in the order of ``seats``.
+    """The accepted results of training, in the order of ``seats``.
 
     Attributes:
         seats: the seats that answered, S of them.
         rows: ``[S, P]`` float32, the trained models.
         num_samples: ``[S]``, the numbers of samples that clients *report*.
-        loss: ``[S]``, mean training losses; NaN where a client's own training loop does not say.
+        loss: ``[S]``, mean training losses; NaN where a client's own training loop reports none.
         steps: ``[S]`` int64, optimiser steps.
         extras: tensors by name, ``[S, ...]`` each.
         metrics: numbers that clients' own training loops report, one mapping per seat; empty where nobody reports any.
-        staleness: ``[S]`` int64, for how many rounds an update was under way; 0 for this round's. A late update is
+        staleness: ``[S]`` int64, how many rounds late an update is; 0 for this round's. A late update is
             rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
-        raw: late updates as they came, by position.
+        raw: late updates before rebasing, by position.
 
     Examples:
         >>> rows = torch.tensor([[1.0, 2.0], [5.0, 6.0]])
@@ -430,7 +430,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Replace:
-    """What some rows become: row ``rows[r]`` is ``updates[r] @ U + models[r] @ M``.
+    """New values of some rows: row ``rows[r]`` becomes ``updates[r] @ U + models[r] @ M``.
 
     Attributes:
         rows: ``[r]`` int64, row numbers.
@@ -482,8 +482,8 @@ class Mix:
         block: ``[K']`` int64, their blocks.
         home: ``[N]`` int64, the row that each client starts from next.
         metrics: numbers by name that are recorded with the round.
-        refused: ``(client, reason)`` of clients whose part in the mix was refused.
-        made: the rows, by number, that are no weighted sums; they are zeros in ``W``.
+        refused: ``(client, reason)`` of each client excluded from the mix.
+        made: by number, the rows that are not weighted sums; they are zero in ``W``.
 
     Examples:
         Two updates of a table with one row become their mean:
@@ -513,13 +513,13 @@ class Mix:
 
     @staticmethod
     def keeping(table: Table, num_updates: int, home: Ints) -> Mix:
-        """Return the mix in which every row of ``table`` stays, beside ``num_updates`` updates that nobody uses."""
+        """Return the mix that keeps every row of ``table`` and uses none of the ``num_updates`` updates."""
         return Mix(np.eye(table.size, num_updates + table.size, num_updates), table.owner, table.block, home)
 
     def changed(self, table: Table, replaced: Sequence[Replace], added: Sequence[Add] = ()) -> Mix:
         """Return the mix with some rows of ``table`` replaced, and others appended at its end.
 
-        Where a row is replaced twice, the last one counts.
+        If a row is replaced twice, the last one counts.
 
         Args:
             table: the table before the round.
@@ -551,8 +551,8 @@ class Mix:
     def without(self, table: Table, rows: Sequence[int], home: Ints) -> Mix:
         """Return the mix that leaves these rows of ``table`` as they are.
 
-        If one of ``rows`` is new, it has no old state to stay in. Then all rows stay, and everybody keeps its
-        ``home [N]``.
+        If one of ``rows`` is new, it has no old value to keep: then all rows stay, and every client keeps its ``home
+        [N]``.
         """
         count = self.W.shape[1] - table.size
         if rows and max(rows) >= table.size:  # rows are only appended, so those numbers are the new ones
@@ -562,13 +562,13 @@ class Mix:
         return replace(self, W=W, made={row: one for row, one in self.made.items() if row not in rows})
 
     def with_made(self, made: Mapping[int, Made]) -> Mix:
-        """Return the mix in which these rows, by number, are made otherwise than as weighted sums."""
+        """Return the mix in which these rows, by number, are given directly instead of as weighted sums."""
         W = self.W.copy()
         W[list(made)] = 0.0
         return replace(self, W=W, made={**self.made, **made})
 
     def made_of(self, num_updates: int) -> NDArray[np.bool_]:
-        """Return which of the ``num_updates`` updates each new row is made of, ``[K', S]``."""
+        """Return which of the ``num_updates`` updates each new row depends on, ``[K', S]``."""
         found = np.asarray(self.W[:, :num_updates] != 0)
         for row, one in self.made.items():
             found[row, one.of] = True
@@ -582,17 +582,17 @@ class Mix:
         return found
 
     def makers(self, table: Table, rows: Sequence[int]) -> NDArray[np.bool_]:
-        """Return which updates these new rows are made of, ``[S]``."""
+        """Return which updates these new rows depend on, ``[S]``."""
         return np.asarray(self.made_of(self.W.shape[1] - table.size)[list(rows)].any(axis=0))
 
 
 def copies(W: Floats) -> NDArray[np.bool_]:
-    """Return which rows of ``W [K, n]`` take one model as it is, ``[K]``: a single weight, which is 1."""
+    """Return which rows of ``W [K, n]`` copy one model, ``[K]``: their only nonzero weight is 1."""
     return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0))
 
 
 def some_rows(models: Tensor, rows: Ints) -> Tensor:
-    """Return the ``rows [n]`` of ``models [K, P]`` as ``[n, P]``: a view where they lie side by side, else a copy."""
+    """Return the ``rows [n]`` of ``models [K, P]`` as ``[n, P]``: a view if they are consecutive, else a copy."""
     if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
         return models[int(rows[0]) : int(rows[-1]) + 1]
     return models[rows]
@@ -601,8 +601,7 @@ def some_rows(models: Tensor, rows: Ints) -> Tensor:
 def as_one(rows: Sequence[Tensor]) -> Tensor:
     """Return several models ``[P]`` as one tensor ``[n, P]``.
 
-    If they are consecutive rows of one tensor, as an engine returns what it trained, the result is a view of it and not
-    a copy.
+    If they are consecutive rows of one tensor, as engines return them, the result is a view, not a copy.
     """
     first, size = rows[0], len(rows[0])
     begin, memory = first.storage_offset(), first.untyped_storage().data_ptr()
@@ -623,8 +622,8 @@ _COLUMNS = 1 << 20  # numbers that are copied to float64 at a time, so that mixi
 def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     """Return ``M' = W [U; M]``.
 
-    Sums are made in float64 in a fixed order. A row that only keeps one model is copied bit for bit, even beside rows
-    that are infinite.
+    Sums are made in float64 in a fixed order. A row that copies one model is copied bit for bit, even if other rows are
+    infinite.
 
     Args:
         W: ``[K', S + K]``, the weights; columns of updates first.

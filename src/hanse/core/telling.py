@@ -1,10 +1,10 @@
-"""What parts, behaviours and policies say of themselves, so that no report has to know them by name.
+"""Descriptions that parts, behaviours and policies give of themselves, so no report needs to know them by name.
 
 A part returns a :class:`Telling` from its method ``tells``, a behaviour or policy a :class:`Conduct`, and a payment
-rule :class:`Terms` before anybody joins. They are data. Whoever runs the experiment writes them into the run directory,
-as ``about.json``, when the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page
-read them there (:func:`read_about`), from a directory that may be a stranger's: types and lengths are checked, nothing
-that they name is imported, and pages show their words as text.
+rule :class:`Terms` before anybody joins. These are plain data, written into the run directory as ``about.json`` when
+the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page read them there
+(:func:`read_about`). The directory may be a stranger's: types and lengths are checked, nothing is imported, and pages
+escape all text.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Plot:
 
     Attributes:
         title: the chart's title.
-        metric: a name as in ``metrics.jsonl``, such as "fees/total", or several at once: a ``*`` stands for anything
-            between two slashes, as in "tokens/tier */accuracy".
-        unit: what stands at the axis.
-        line: the name of a curve, in which each ``*`` is replaced by what the pattern's ``*`` stood for, as in "tier
-            *". Empty: what the ``*`` stood for is the name.
+        metric: a name in ``metrics.jsonl``, such as "fees/total", or a pattern: ``*`` matches anything between two
+            slashes, as in "tokens/tier */accuracy".
+        unit: the label of the axis.
+        line: the name of a curve, such as "tier *", in which each ``*`` is replaced by what the pattern's ``*``
+            matched. Empty: the name is what matched.
         caption: a sentence below the chart.
-        how: "lines" joins the rounds, "steps" holds a value until the next one, "bars" shows the last round alone.
-        factor: what values are multiplied by.
+        how: "lines" connects the rounds, "steps" holds each value until the next, "bars" shows only the last round.
+        factor: multiplies all values.
     """
 
     title: Label
@@ -60,13 +60,14 @@ class Plot:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of transaction that a part posts, and what statements and reports call it.
+    """A kind of transaction that a part posts, and its name in statements and reports.
 
-    A payment rule that names any kinds posts no others: the loop refuses them, and ``hanse ledger verify`` finds them.
+    A payment rule that declares kinds may post no others: the loop refuses them, and ``hanse ledger verify`` reports
+    them.
 
     Attributes:
         kind: the transactions' ``kind``.
-        label: what people read, such as "seats paid for".
+        label: the name for readers, such as "seats paid for".
     """
 
     kind: Label
@@ -75,7 +76,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Worth:
-    """A number about each client that the live page shows in the place of contributions.
+    """A number per client that the live page shows instead of contributions.
 
     Attributes:
         metric: the metric's name with one ``*`` for the client's number, such as "utility/client/*".
@@ -93,10 +94,9 @@ class Measure:
     """What a value part measures.
 
     Attributes:
-        name: what one value is called, such as "Shapley value".
+        name: the name of one value, such as "Shapley value".
         sentence: what it means.
-        share_out: whether the values of a round sum to what the round gained, so that a share of their sum means
-            something.
+        share_out: whether the values of a round sum to the round's gain, so that shares of the sum are meaningful.
     """
 
     name: Label
@@ -106,17 +106,17 @@ class Measure:
 
 @dataclass(frozen=True)
 class Telling:
-    """What a part says of itself.
+    """A part's description of itself.
 
     Attributes:
         participant: a sentence for a participant, such as "It bids for seats ...".
         report: a sentence for the report.
-        section: the heading under which its charts stand.
+        section: the heading above its charts.
         charts: the charts that it wants.
-        kinds: what its kinds of transactions are called.
+        kinds: the names of its kinds of transactions.
         worth: a number about each client for the live page.
-        measures: what its values are, if it values updates.
-        warning: a sentence that must stand before a run's results, wherever they are shown.
+        measures: what its values mean, if it values updates.
+        warning: a sentence to show before a run's results, wherever they appear.
     """
 
     participant: Sentence = ""
@@ -133,15 +133,15 @@ class Telling:
 class Conduct:
     """What a behaviour or a policy does to clients.
 
-    Without a ``label`` these clients are not told apart from the others.
+    Without a ``label``, charts do not distinguish these clients.
 
     Attributes:
-        label: what its clients are called in charts, such as "free riders".
+        label: the name of its clients in charts, such as "free riders".
         sentence: what they do.
         clients: their ids.
         cheats: whether it is cheating.
-        rest: what the other clients are called.
-        rank: a client with several conducts goes under the one of the lowest rank.
+        rest: the name of all other clients.
+        rank: a client with several conducts is listed under the lowest rank.
     """
 
     label: Words = ""
@@ -189,7 +189,7 @@ class Joining:
 
     @property
     def at_stake_in_words(self) -> str:
-        """The same as a phrase for people, in tokens."""
+        """The same in words, in tokens."""
         if self.debt:
             units = tokens(self.at_stake), tokens(self.debt)
             return f"at most {units[0]} tokens: its grant, and {units[1]} of debt, where the floor is"
@@ -203,8 +203,8 @@ class Terms:
     Attributes:
         pays: sentences on what it may pay.
         gains: sentences on what it may get.
-        unknown: sentences on what cannot be said before.
-        most: the most units that it can lose over the run. None: all that its account can bear.
+        unknown: sentences on what cannot be known in advance.
+        most: the most units that it can lose over the run. None: as much as its account can lose.
         most_round: the most units that it can lose in one round. None: no bound.
         money: whether anybody pays at all.
     """
@@ -221,10 +221,10 @@ FREE = Terms(("Nobody pays in this experiment.",), ("A model that learned from o
 
 
 def matched(pattern: str, name: str) -> tuple[str, ...] | None:
-    """Return what each ``*`` of a pattern stands for in a metric's name; None if the pattern does not fit.
+    """Return what each ``*`` of a pattern matches in a metric's name; None if the pattern does not match.
 
-    Both are split at slashes into steps. A step of the pattern has at most one ``*``, which stands for one character or
-    more and never for a slash.
+    Both are split at slashes. Each piece of the pattern has at most one ``*``, which matches one character or more,
+    never a slash.
 
     Examples:
         >>> matched("tokens/tier */accuracy", "tokens/tier 2/accuracy")
@@ -256,7 +256,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Said:
-    """What one part of the mechanism says.
+    """The description of one part.
 
     Attributes:
         slot: the first slot that it stands in.
@@ -283,16 +283,16 @@ class Role:
 
 @dataclass(frozen=True)
 class About:
-    """What a run says of itself: the contents of ``about.json``.
+    """A run's description of itself: the contents of ``about.json``.
 
     Attributes:
-        parts: what its parts say, in the order of a round.
+        parts: the parts' descriptions, in the order of a round.
         conducts: what its behaviours and its policy do.
         roles: the roles of its profiles. None: they are not known.
-        names: what the data call each client; empty if they have no names.
+        names: the clients' names in the data; empty if they have none.
 
     Examples:
-        What a small run says of itself, as it is written into ``about.json``:
+        The description of a small run:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> about = rehearse("ipfl", behaviour={"attacker": {"clients": [0], "kind": "flip"}}).setup.about
@@ -307,7 +307,7 @@ class About:
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """What each kind of transaction is called, those of the loop itself included."""
+        """The name of each kind of transaction, including the loop's own."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
         own = {"grant": "granted when it joined", "transfer": "transfers"}
         own |= {"size bond": "bonds for sizes", "bond returned": "bonds of proved sizes", "bond kept": "bonds lost"}
@@ -315,36 +315,36 @@ class About:
 
     @property
     def warnings(self) -> list[str]:
-        """What parts say that must stand before a run's results."""
+        """The parts' warnings, to show before a run's results."""
         return [said.telling.warning for said in self.parts if said.telling.warning]
 
     @property
     def posted(self) -> frozenset[str]:
-        """The kinds of transactions that the parts say they post; empty: no part says any."""
+        """The kinds of transactions that the parts declare; empty: no part declares any."""
         return frozenset(kind.kind for said in self.parts for kind in said.telling.kinds)
 
     @property
     def worth(self) -> Worth | None:
-        """The first number about each client that a part tells of; None if no part does."""
+        """The first per-client number that a part describes; None if no part does."""
         return next((said.telling.worth for said in self.parts if said.telling.worth is not None), None)
 
     @property
     def measure(self) -> Measure:
         """What the value part measures.
 
-        A part of the user's own may say nothing of it: then it is a "value" whose shares are shown.
+        If the part does not describe it, it is called "value", and shares are shown.
         """
         said = (said.telling.measures for said in self.parts if said.telling.measures is not None)
         return next(said, Measure("value", share_out=True))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What a report says of parts, behaviours and policy, each sentence once."""
+        """A report's sentences on parts, behaviours and policy, without repetition."""
         told = [said.telling.report for said in self.parts] + [conduct.sentence for conduct in self.conducts]
         return tuple(dict.fromkeys(line for line in told if line))
 
     def told_to(self, client: int) -> tuple[str, ...]:
-        """Return what a participant, by its id, is told of the parts and of what it does itself in this run."""
+        """Return the sentences for one participant, by id: on the parts, and on its own behaviour in this run."""
         found = [said.telling.participant for said in self.parts]
         for conduct in self.conducts:
             if client in conduct.clients:
@@ -361,19 +361,18 @@ def describe(
     num_clients: int,
     seed: int,
 ) -> About:
-    """Return what a run says of itself. Whoever has no method ``tells`` says nothing.
+    """Return a run's description of itself, from the ``tells`` methods of all that have one.
 
     Args:
         parts: the mechanism's parts by slot.
         behaviours: the behaviours by name.
-        policy: what clients decide for themselves, such as :class:`hanse.federation.policy.Loyal`. None: nothing is
-            known of it.
+        policy: the clients' policy, such as :class:`hanse.federation.policy.Loyal`. None: not known.
         profiles: the clients' profiles by id. None: not known.
         num_clients: how many clients there are, for behaviours and the policy.
-        seed: the run's seed, from which they draw whom they concern.
+        seed: the run's seed, from which behaviours draw their clients.
 
     Raises:
-        UserError: something says what is no :class:`Telling` or :class:`Conduct`, or what is too long.
+        UserError: a description is not a :class:`Telling` or :class:`Conduct`, or is too long.
     """
     said, seen = [], set[int]()
     for slot, part in parts.items():
@@ -420,11 +419,11 @@ def write_about(folder: Path, said: About) -> None:
 
 
 def read_about(folder: Path) -> About:
-    """Return what a run directory says of itself.
+    """Read a run directory's ``about.json``.
 
     Raises:
-        UserError: the file is missing, or something in it has another type, is too long or too much, since the
-            directory may be anybody's. The message names the field.
+        UserError: the file is missing, or a field has the wrong type, is too long or has too many entries; the message
+            names it.
     """
     file = folder / ABOUT
     if not file.exists():

@@ -1,6 +1,6 @@
-"""Augmentation: images that are changed a little, at random, each time that they are trained on.
+"""Augmentation: random small changes to images each time they are used in training.
 
-``[data] augment`` names one of the ways. :class:`Augment` belongs to the data
+``[data] augment`` chooses the kind. :class:`Augment` belongs to the data
 (:attr:`hanse.data.federated.FederatedData.augment`), and :mod:`hanse.federation.augmented` applies it to the batches of
 each training.
 """
@@ -45,15 +45,14 @@ class Augment:
 
 
 def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
-    """Return images cut at a uniform place out of padded ones, and mirrored with probability 1/2.
+    """Return random crops of the padded images, mirrored with probability 1/2.
 
-    Padding is 4 black pixels on each side, and the cut has the image's size. iPFL's public code trains so on
-    Fashion-MNIST.
+    Padding is 4 black pixels on each side, and crops have the image's size, as in iPFL's public code for Fashion-MNIST.
 
     Args:
         x: the images, ``[n, C, H, W]``.
         black: the value of a black pixel, ``[C]``.
-        draw: all draws come from it.
+        draw: the random generator.
     """
     n, channels, height, width = x.shape
     top, left = draw.integers(0, 2 * PADDING + 1, size=(2, n))
@@ -68,9 +67,9 @@ def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
 def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
     """Return a random box of each image, enlarged to the image's size (bilinear) and mirrored with probability 1/2.
 
-    A box has 3/4 to all of the image's area and a shape of 3:4 to 4:3. One that does not fit is drawn again, up to ten
-    times; then it is the whole image. iPFL's public code trains so on PACS, where it cuts from the pictures as
-    published; here they are smaller already.
+    A box has at least 3/4 of the image's area and an aspect ratio of 3:4 to 4:3. One that does not fit is redrawn up to
+    ten times; then the whole image is used. iPFL's public code does this on PACS with pictures of the original size;
+    here they are already smaller.
 
     Args:
         x: images, ``[n, channels, size, size]``.

@@ -1,8 +1,8 @@
 """From a :class:`DataSpec` to the data of a federation.
 
-:func:`build` is the way in: it loads the source, splits it and cuts the server's sets. Its steps are functions of their
-own. :func:`with_own` reads data of the user's own; a run calls it first, to record what these data decide.
-:func:`prepared` brings a data set into the form that its partition needs, and :func:`split` makes the partition.
+:func:`build` is the entry point: it loads the source, splits it and cuts the server's sets. Its steps are separate
+functions. :func:`with_own` reads the user's own data; a run calls it first, to record the settings that these data
+imply. :func:`prepared` converts a data set to the form that its partition needs, and :func:`split` makes the partition.
 """
 
 from __future__ import annotations
@@ -66,19 +66,18 @@ from hanse.data.synthetic import GeneratedData, Synthetic
 
 
 def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | None]:
-    """Read data of the user's own, and settle what they decide in the spec.
+    """Read the user's own data, and write the settings that they imply into the spec.
 
-    Where the data name the client of each sample, the partition is "natural" unless the spec names one, and a natural
-    partition takes all of these owners unless the spec says how many clients there are. The name and the digest of data
-    that are given as an object are written into the spec, so that a run that is resumed can tell whether it gets the
-    same data.
+    If the data name each sample's client, the partition is "natural" unless the spec names one, with all clients unless
+    the spec gives their number. For data given as an object, their name and digest are written into the spec, so a
+    resumed run can check that it gets the same data.
 
     Args:
         spec: the experiment's ``[data]`` section.
         given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
 
     Returns:
-        The spec with these settings, and the data set; for a source with a name, the spec as it is and None.
+        The spec with these settings, and the data set; for a named source, the unchanged spec and None.
 
     Raises:
         UserError: the spec needs an object that was not given, or the data cannot be used.
@@ -126,8 +125,7 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
 def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     """Load the source that a spec names, split it over the clients and cut the server's sets.
 
-    The same spec gives the same data, bit for bit. A generated source only registers its clients; their samples are
-    made when they are asked for.
+    The same spec gives the same data, bit for bit. For a generated source, clients' samples are made only on demand.
 
     Args:
         spec: source, partition and shares.
@@ -189,8 +187,8 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
 def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     """Return the data set as the partition needs it.
 
-    A mixture needs its distributions told apart. With natural clients, the test set keeps only samples of those who
-    take part, unless the spec brings ids of its own, which say nothing about the test set.
+    For a mixture, samples are assigned to distributions. With natural clients, the test set keeps only samples of the
+    participating clients, unless the spec brings its own ids, which do not cover the test set.
     """
     partition = spec.partition
     if isinstance(partition, Mixture):
@@ -248,14 +246,14 @@ def _with_next_owners(dataset: Dataset, spec: DataSpec, partition: Natural) -> D
 
 
 def split(dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the partition of a data set's train samples that the spec asks for.
+    """Return the spec's partition of a data set's train samples.
 
     Args:
         dataset: the data set. For a mixture it must have gone through :func:`prepared`, except for one by classes.
         spec: its ``partition``, ``clients``, ``seed`` and the settings of that partition are used.
 
     Raises:
-        UserError: the partition needs class labels and there are none, or it cannot be made of these samples.
+        UserError: the partition needs class labels and there are none, or is impossible with these samples.
     """
     partition = spec.partition
     if (dataset.num_classes is None or dataset.train.y.ndim > 1) and isinstance(partition, BY_LABEL):

@@ -1,8 +1,8 @@
-"""Sources and partitions by name, each with its options: what ``[data] source`` and ``[data] partition`` may say.
+"""The sources and partitions that ``[data] source`` and ``[data] partition`` can name, with their options.
 
 Each class here is one choice and its fields are the options of that choice; :mod:`hanse.base.factories` checks them.
 :func:`source_of` and :func:`partition_of` turn a name, or a table of a name and options, into the choice, and
-:func:`table_of` goes the other way. What the choices mean is in :mod:`hanse.data.build`, which carries them out.
+:func:`table_of` goes the other way. :mod:`hanse.data.build` carries the choices out.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Own:
             dates; or the import path of a function that returns a transformer, such as scikit-learn's
             ``ColumnTransformer``. Left out: they are numbers.
         statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
-        object: what data that were given as an object are called, for the record.
-        fingerprint: the digest of data that were given as an object; to resume a run, give it the same data.
+        object: the name of data given as an object, for the record.
+        fingerprint: the digest of data given as an object; to resume a run, give it the same data.
     """
 
     name: str
@@ -346,7 +346,7 @@ def partition_of(given: Any, default: str = "dirichlet", where: str = "data.part
     """Return the partition of a name, or of a table of a name and options.
 
     Args:
-        given: either; a partition is returned as it is.
+        given: either; a partition is returned unchanged.
         default: the name of a table that has none.
         where: the key, for messages.
 
@@ -369,9 +369,8 @@ def _known(given: Any, where: str, known: Mapping[str, Any]) -> tuple[Any, dict[
 
 
 def source_of(given: Any) -> Source:
-    """Return the source of a name or an import path, or of a table with either and options.
-
-    A table without a name means data that are given as an object.
+    """Return the source for a name or an import path, or a table with either and options. A table without a name means
+    data given as an object.
 
     Raises:
         UserError: with a line for each mistake.

@@ -1,19 +1,19 @@
-"""How many distinct samples a member has: a commitment, and an audit that finds a false one.
+"""Commitments to a member's number of distinct samples, and audits that detect false ones.
 
 A member tags each of its samples with a key that it keeps (HMAC-SHA256), sorts the tags, and publishes the root of
 their Merkle tree and their number: :class:`Commitment`. Nobody can guess or link the tags. Later a public seed draws
-``k`` of the leaves (:func:`drawn`). For each, the member shows the auditor the sample and the way to its tag by binary
-search (:meth:`Committed.open`), and :func:`fault` looks whether the tag is the sample's, whether the search ends at its
-leaf, and whether everything shown is in the tree.
+``k`` of the leaves (:func:`drawn`). For each, the member shows the auditor the sample and the binary search for its tag
+(:meth:`Committed.open`), and :func:`fault` checks that the tag is the sample's, that the search ends at its leaf, and
+that everything shown is in the tree.
 
-Leaves that pass form a strictly increasing sequence of tags of real samples, whatever the list was made of, so that at
-most as many can pass as there are distinct samples: a claim of x times the samples survives with a chance of at most
-``x^-k``, and an honest member always passes. What the audit counts are distinct records, not their worth: generated
-data, public data and copies with a little noise pass.
+Whatever list was committed to, leaves that pass form a strictly increasing sequence of tags of real samples, so at most
+as many can pass as there are distinct samples: a claim of x times the samples survives with probability at most
+``x^-k``, and an honest member always passes. The audit counts distinct records, not their worth: generated data, public
+data and slightly noisy copies pass.
 
-The samples that are opened are seen by the auditor and nobody else: the audit is made where the data are. The server
-gets the ways alone (:func:`packed`), which it checks with :func:`unpacked` and :func:`misplaced`, and the auditor's
-signature under :func:`attested`.
+Only the auditor sees the opened samples: the audit takes place where the data are. The server gets only the search
+paths (:func:`packed`), which it checks with :func:`unpacked` and :func:`misplaced`, and the auditor's signature under
+:func:`attested`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Commitment:
-    """What a member publishes of its samples.
+    """A member's published commitment to its samples.
 
     Attributes:
         root: the root hash of the tree of their tags, 32 bytes.
@@ -54,7 +54,7 @@ class Commitment:
 
 @dataclass(frozen=True)
 class Shown:
-    """A leaf of the tree that is shown on the way to another.
+    """A leaf of the tree, shown on the search path to another.
 
     Attributes:
         index: its place.
@@ -69,11 +69,11 @@ class Shown:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a member shows of one drawn leaf.
+    """A member's opening of one drawn leaf.
 
     Attributes:
         sample: the sample's bytes, as :func:`sample_bytes` gives them.
-        path: the leaves that a binary search for its tag looks at, in order; the last is the drawn one.
+        path: the leaves visited by a binary search for its tag, in order; the last is the drawn one.
     """
 
     sample: bytes
@@ -81,12 +81,11 @@ class Opening:
 
 
 class Committed:
-    """A member's own side: its samples in the order of their tags, and their tree.
+    """The member's side: its samples in the order of their tags, and their tree.
 
     Args:
         samples: the samples' bytes, in the order of ``tags``.
-        tags: ``size`` tags of 32 bytes. Who makes them honestly has them from :func:`commit`; any other list can be
-            committed to, and is what an audit is there to find.
+        tags: ``size`` tags of 32 bytes. Honest members get them from :func:`commit`; audits detect any other list.
     """
 
     def __init__(self, samples: Sequence[bytes], tags: Sequence[bytes]) -> None:
@@ -95,16 +94,16 @@ class Committed:
 
     @property
     def commitment(self) -> Commitment:
-        """What is published."""
+        """The commitment to publish."""
         return Commitment(self._tree.root(), len(self._tags))
 
     def open(self, index: int) -> Opening:
-        """Return what is shown of the leaf at ``index``."""
+        """Return the opening of the leaf at ``index``."""
         path = [Shown(i, self._tags[i], self._tree.inclusion(i)) for i in _search(index, len(self._tags))]
         return Opening(self._samples[index], tuple(path))
 
     def with_invented(self, more: int) -> Committed:
-        """Return a commitment to ``more`` samples that there are not, for experiments with liars."""
+        """Return a commitment to ``more`` nonexistent samples, for experiments with liars."""
         made = {hashlib.sha256(b"invented" + self.commitment.root + struct.pack("<Q", i)).digest() for i in range(more)}
         pairs = sorted([*zip(self._tags, self._samples, strict=True), *((tag, b"") for tag in made)])
         return Committed([sample for _, sample in pairs], [tag for tag, _ in pairs])
@@ -121,7 +120,7 @@ def sample_bytes(samples: Samples) -> list[bytes]:
 
 
 def commit(samples: Samples, key: bytes) -> Committed:
-    """Return a member's commitment to its samples. A sample that it has several times counts once.
+    """Return a member's commitment to its samples. Duplicate samples count once.
 
     Args:
         samples: all that it claims.
@@ -155,7 +154,7 @@ def drawn(commitment: Commitment, seed: bytes, k: int) -> list[int]:
 
     Args:
         commitment: what the member published; it is part of the draw.
-        seed: public, and not known to anybody before the commitment.
+        seed: public, and unpredictable before the commitment.
         k: how many leaves, at least 1.
     """
     if k < 1:
@@ -178,7 +177,7 @@ def _search(index: int, size: int) -> list[int]:
 
 
 def fault(commitment: Commitment, key: bytes, index: int, opening: Opening) -> str:
-    """Return what is wrong with what a member shows an auditor of a leaf, or "" if nothing is.
+    """Return what is wrong with a member's opening of a leaf, or "".
 
     Args:
         commitment: what it published.
@@ -194,7 +193,7 @@ def fault(commitment: Commitment, key: bytes, index: int, opening: Opening) -> s
 
 
 def misplaced(commitment: Commitment, index: int, path: Sequence[Shown]) -> str:
-    """Return what is wrong with the way to a leaf, or "" if nothing is. No sample is needed.
+    """Return what is wrong with the search path to a leaf, or "". Needs no sample.
 
     Args:
         commitment: what the member published.
@@ -216,21 +215,21 @@ def misplaced(commitment: Commitment, index: int, path: Sequence[Shown]) -> str:
 
 
 def num_shown(size: int, leaves: Sequence[int]) -> int:
-    """Return how many hashes the ways to some leaves have: a tag and a proof for each leaf that a search looks at."""
+    """Return the number of hashes in the search paths to some leaves: a tag and a proof for each visited leaf."""
     return sum(1 + path_length(i, size) for leaf in leaves for i in _search(leaf, size))
 
 
 def packed(paths: Sequence[Sequence[Shown]]) -> NDArray[np.int64]:
-    """Return the hashes of some ways, each tag before its proof, ``[4 num_shown]`` with eight bytes to a number."""
+    """Return the hashes of search paths, each tag before its proof, ``[4 num_shown]`` with eight bytes per number."""
     hashes = b"".join(b"".join((shown.tag, *shown.proof)) for path in paths for shown in path)
     return np.frombuffer(hashes, "<i8").astype(np.int64)
 
 
 def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> list[tuple[Shown, ...]]:
-    """Return the ways to ``leaves`` of a tree of ``size`` leaves, as :func:`packed` has them.
+    """Return the search paths to ``leaves`` of a tree of ``size`` leaves, from the output of :func:`packed`.
 
     Raises:
-        ValueError: there are fewer or more hashes than these ways have.
+        ValueError: the number of hashes is wrong.
     """
     if hashes.shape != (4 * num_shown(size, leaves),):
         raise ValueError(f"hashes: {list(hashes.shape)}: must be {[4 * num_shown(size, leaves)]}")
@@ -242,7 +241,7 @@ def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> lis
 
 
 def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
-    """Return what an auditor signs: that the samples of all leaves that ``seed`` draws were there.
+    """Return the statement that an auditor signs: that the samples of all leaves drawn by ``seed`` were there.
 
     Args:
         commitment: what the member published.

@@ -1,8 +1,8 @@
-"""A validation set under salted hashes: what an operator commits to, and what an auditor is given to look at.
+"""A validation set under salted hashes, which an operator commits to and gives to an auditor.
 
 Each sample has a salt of 32 random bytes, and SHA-256 of salt and sample is its *commitment*. The commitments are the
-leaves of a Merkle tree (RFC 9162), whose root is published. They say nothing of a sample to whoever lacks its salt. So
-a sample that must be erased goes together with its salt, and the others are still proved
+leaves of a Merkle tree (RFC 9162), whose root is published. Without the salt, a commitment reveals nothing about its
+sample. So a sample can be erased together with its salt, while the others are still provable
 (:meth:`CommittedSet.without`).
 """
 
@@ -34,10 +34,10 @@ class CommittedSet:
     """A validation set with its salts.
 
     Attributes:
-        samples: the samples; zeros in the place of one that was erased.
+        samples: the samples; erased ones are zeros.
         salts: ``[n, 32]`` bytes.
-        erased: ``[k]``, the places of those that were erased.
-        kept: ``[k, 32]`` bytes, the commitments of these.
+        erased: ``[k]``, the positions of erased samples.
+        kept: ``[k, 32]`` bytes, their commitments.
 
     Examples:
         >>> held = CommittedSet.of(Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])))
@@ -89,7 +89,7 @@ class CommittedSet:
         return CommittedSet(Samples(x, y, self.samples.inputs), salts, gone, kept)
 
     def wrong(self, commitments: Sequence[bytes]) -> str:
-        """Return which sample is not the one that was committed to, or ""."""
+        """Return which sample does not match its commitment, or ""."""
         mine = self.commitments
         if len(mine) != len(commitments):
             return f"has {len(mine)} samples; {len(commitments)} were committed to"
@@ -108,14 +108,14 @@ class CommittedSet:
 
     @staticmethod
     def read(file: Path, inputs: Inputs = Inputs()) -> CommittedSet:  # noqa: B008
-        """Return what :meth:`write` has written.
+        """Read a file written by :meth:`write`.
 
         Args:
             file: the file, which may be a stranger's.
-            inputs: how several inputs lie in a sample's row.
+            inputs: the layout of several inputs in a sample's row.
 
         Raises:
-            UserError: it is no such file.
+            UserError: it is not such a file.
         """
         arrays = read_arrays(file)
         odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]

@@ -1,9 +1,8 @@
-"""A data set: train and test samples, with what a model and a partition need to know about them.
+"""A data set: train and test samples with the facts that models and partitions need.
 
-Every source, and every form in which users bring their own data, ends as a :class:`Dataset`. It is checked when it is
-made, so that later code can rely on shapes, types and label ranges. The functions below it are the small tools that
-several sources share: scaling images, rounding shares to whole numbers of samples, and a split that keeps the share of
-each class.
+Every source and every form of users' own data becomes a :class:`Dataset`, which checks shapes, types and label ranges.
+The functions below it are shared by several sources: scaling images, rounding shares to whole samples, stratified
+splits.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ IGNORED = -100
 class Distributions:
     """Which of several distributions each sample was drawn from.
 
-    A source has these where its samples come in kinds that differ (drawing styles, upper and lower case); the partition
-    "mixture" gives every client its own mix of them.
+    Some sources have samples of different kinds (drawing styles, upper and lower case); the partition "mixture" gives
+    every client its own mix of them.
 
     Attributes:
         names: what each distribution is called.
@@ -51,14 +50,14 @@ class Dataset:
         train: the samples that are dealt out to clients; at least one.
         test: the samples that the server holds back; may be empty.
         num_classes: labels are int64 from 0 to ``num_classes - 1``; None for regression, with float32 targets.
-        input_shape: the shape of one input, without the sample axis. Of samples that have several inputs (``Samples``
-            made with a dictionary) it becomes the width of the row that holds them all, whatever is given.
-        note: what a reader of the results must know, such as "the split is not the official one".
+        input_shape: the shape of one input, without the sample axis. For samples with several inputs (``Samples`` made
+            from a dictionary), it is replaced by the width of the row that holds them all.
+        note: a note for readers of results, such as "the split is not the official one".
         client_of: ``[n_train]``, int64, the client of each train sample, if the source comes with clients.
         distributions: which distribution each sample comes from, if there are several.
         test_client_of: ``[n_test]``, the client of each test sample; -1 where that client has no train samples.
         client_names: the names of the clients, indexed by the numbers in ``client_of``.
-        ordered: a client's samples are in order of time, so that its test share is cut from the end.
+        ordered: a client's samples are in order of time, so its test share is cut from the end.
         black: the value of a black pixel in each channel, after scaling; augmentation pads with it. Empty: 0.
 
     Raises:
@@ -190,8 +189,8 @@ def image_samples(
 def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     """Return non-negative integers in proportion to ``weights`` that sum to ``total``, ``[m]``.
 
-    Every share is rounded down, and what is left goes one each to the largest fractions. Equal fractions are served in
-    order of their index, so that the result does not depend on the machine.
+    Shares are rounded down, and the remainder goes one each to the largest fractions, ties by index, so the result does
+    not depend on the machine.
 
     Args:
         weights: ``[m]``, non-negative with a positive sum.
@@ -214,7 +213,7 @@ def stratified_split(
         labels: the class of each position, ``[n]``; None for a plain random cut.
         n: number of positions.
         size: how many of them are cut.
-        draw: which ones are cut is drawn from it.
+        draw: the random generator.
 
     Returns:
         Two sorted index arrays, ``(rest [n - size], cut [size])``. The share of a class in the cut is exact up to

@@ -1,12 +1,11 @@
-"""Published image sets: fetched once, checked by their published md5, and read as plain bytes, never unpickled.
+"""Published image sets: downloaded once, checked by their published md5, and read without unpickling.
 
 :func:`fetch` downloads the files of a source that :data:`REMOTES` lists and returns its arrays; :func:`fetching`
-surrounds a download with the message that a user gets where it fails. The readers of the formats (IDX, CIFAR-10's
-binary version, EMNIST's archive) can also be used on files that are here already.
+adds a helpful message to a failed download. The readers of the formats (IDX, CIFAR-10's binary version, EMNIST's
+archive) can also be used on files that are here already.
 
-EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits, in which images lie on their side
-(rows and columns exchanged); they come out upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and
-36-61 for lower case.
+EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits, in which images are transposed; they
+are returned upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and 36-61 for lower case.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ _MNIST_FILES, _EMNIST_FILES = _idx_files("t10k"), _idx_files("test")
 
 
 def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
-    """Return where the published files of an EMNIST split are, the zip or a folder of gzipped files; None if nowhere.
+    """Return the zip, or the folder of gzipped files, with an EMNIST split; None if not found.
 
     Args:
         folders: searched in this order, each with the subfolders in which people unpack the files.
@@ -231,7 +230,7 @@ class Remote:
         bases: base addresses, tried in order.
         files: the md5 of each file, by name.
         read: returns the arrays from the folder that holds the files.
-        folder: where the files are kept, if several sources share them; empty for a folder of the source's own.
+        folder: the files' folder, if several sources share it; empty: the source has its own.
     """
 
     bases: tuple[str, ...]
@@ -319,7 +318,7 @@ def fetch_text(address: str, sha256: str, path: Path) -> None:
 
 @contextmanager
 def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -> Iterator[None]:
-    """Surround the download of a source that was not found locally.
+    """Wrap the download of a source that was not found locally.
 
     Args:
         source: its name, for messages.

@@ -1,9 +1,9 @@
 """Data as the federation uses them: the shares of registered clients, and the server's own sets.
 
-:class:`FederatedData` is what engines, reports and the server's judge work with. It has three forms, and callers need
-not know which they hold: :class:`SplitData` for a data set in memory that was split over clients,
-:class:`hanse.data.synthetic.GeneratedData` for clients whose samples are made on demand, and :class:`RemoteData` for
-what a server knows of clients whose data lie elsewhere. :func:`hanse.data.build.build` makes the first two.
+:class:`FederatedData` is used by engines, reports and the server's judge. It has three forms with the same interface:
+:class:`SplitData` for a data set in memory that was split over clients, :class:`hanse.data.synthetic.GeneratedData` for
+clients whose samples are made on demand, and :class:`RemoteData` for what a server knows of clients whose data lie
+elsewhere. :func:`hanse.data.build.build` makes the first two.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class FederatedData(ABC):
         name: what the source is called.
         num_classes: None for regression.
         input_shape: the shape of one sample's input.
-        note: what belongs beside any result, such as that a split is not the official one; may be empty.
+        note: a note to show with any result, such as that a split is not the official one; may be empty.
         sizes: ``[num_clients]``, the train samples of each client.
-        server_validation: what the server values updates on.
-        server_test: what the server tests models on.
-        server_root: what the server itself trains on, for mechanisms that need it.
-        names: what the source calls the clients; empty if it does not say.
-        groups: ``[num_clients]``, the cluster of each client, or the distribution that it trains on most; None where
-            there is neither.
+        server_validation: the server's set for valuing updates.
+        server_test: the server's set for testing models.
+        server_root: the server's own training set, for mechanisms that need one.
+        names: the clients' names in the source; empty if it has none.
+        groups: ``[num_clients]``, the cluster of each client, or its most frequent distribution; None if there is
+            neither.
         test_weights: for each client the weight of each sample of its test share, float64 ``[n]``, summing to 1. A
-            client's test result is then the weighted mean. None where all count alike.
+            client's test result is then the weighted mean. None: all count alike.
         augment: changes images each time that a client trains on them, or None.
         distribution_names: the distributions that samples come from, if there are several.
         server_tests: the part of ``server_test`` that comes from each distribution.
         warnings: lines that a user should see before a run.
-        inputs: how several inputs lie in a sample's row, if samples have several.
+        inputs: the layout of several inputs in a sample's row, if any.
 
     Examples:
         >>> from hanse.data import build
@@ -85,11 +85,11 @@ class FederatedData(ABC):
 
     @property
     def sample_shape(self) -> tuple[int, ...] | Inputs:
-        """What a model must know of a sample: its shape, or the inputs that it consists of."""
+        """A sample's shape, or its several inputs, for building models."""
         return self.inputs or self.input_shape
 
     def called(self, client: int) -> str:
-        """Return what to call a client in a message: "client 3", or "client 3 (Hamlet)" if it has a name."""
+        """Return a client's name for messages: "client 3", or "client 3 (Hamlet)" if it has a name."""
         return f"client {client} ({self.names[client]})" if self.names else f"client {client}"
 
     @property
@@ -99,7 +99,7 @@ class FederatedData(ABC):
 
     @abstractmethod
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Return samples that hold a share of some clients, and where each client's lie in them.
+        """Return samples that contain a share of some clients, and the positions of each client's.
 
         The pool may hold other clients' samples too. It is shared, so it must not be written to.
 
@@ -125,9 +125,8 @@ class FederatedData(ABC):
         return None if self.groups is None else int(self.groups[client])
 
     def origin(self, share: str) -> Sequence[str] | None:
-        """Return what clients' samples are made from, where they are not in memory.
-
-        The data's fingerprint uses it instead of making every sample.
+        """Return a description of how clients' samples are generated, if they are not in memory, for the data's
+        fingerprint.
 
         Returns:
             A line for each client; an empty sequence for clients that are elsewhere; None where the samples are in
@@ -163,8 +162,8 @@ class SplitData(FederatedData):
             validation, then test.
         bounds: ``[clients, 4]``, where these shares begin and end in ``order``.
         distribution_of: ``[n_train]``, the distribution of each sample of the pool, if there are several.
-        lent: test shares that clients have out of the server's test set: that set, and each client's positions in it.
-            None where clients test on samples of their own.
+        lent: test shares taken from the server's test set: that set, and each client's positions in it. None: clients
+            test on their own samples.
 
     Examples:
         >>> import torch
@@ -194,11 +193,11 @@ class SplitData(FederatedData):
         root: float = 0.0,
         test_from: Literal["own", "server", "equal", "classes"] = "own",
     ) -> SplitData:
-        """Cut each client's samples into shares, and the source's test set into the server's sets.
+        """Split each client's samples into shares, and the source's test set into the server's sets.
 
         A client's shares are disjoint. They are cut from a random order keyed by ``(seed, client)``, or from the end if
-        its samples are in order of time. They are rounded down, so that training keeps at least one sample. A partition
-        that has drawn the shares itself is followed.
+        its samples are in order of time. They are rounded down, so training keeps at least one sample. Shares drawn by
+        the partition itself take precedence.
 
         Args:
             dataset: the samples, and the source's test set.
@@ -208,12 +207,12 @@ class SplitData(FederatedData):
             client_validation: the part that becomes its validation share; together below 1.
             validation: the part of the source's test set that becomes the server's validation set.
             validation_seed: keys the cut of the test set; None for ``seed``.
-            root: the part of the source's test set that the server itself trains on.
+            root: the part of the source's test set on which the server itself trains.
             test_from: "own" cuts test shares from the clients' samples. The other ways take them from the server's test
                 set; see :func:`hanse.data.shares.borrowed`.
 
         Raises:
-            UserError: the server's test set has nothing for a client that borrows from it.
+            UserError: the server's test set has no samples for a client that needs some.
         """
         cut_off = client_test if test_from == "own" else 0.0
         shares = client_shares(partition, cut_off, client_validation, seed, dataset.ordered)
@@ -281,10 +280,10 @@ def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
 
 
 def unfinite(data: SplitData, test: Samples) -> str | None:
-    """Return a message if a sample that is used has a number that is not finite, or None.
+    """Return a message if any used sample has a number that is not finite, or None.
 
     Args:
-        data: the split data; samples that no client holds are not looked at.
+        data: the split data; samples that no client holds are ignored.
         test: the source's test samples.
 
     Returns:
@@ -340,7 +339,7 @@ def _unheld_classes(data: FederatedData) -> list[str]:
 
 @dataclass(frozen=True)
 class RemoteData(FederatedData):
-    """What a server knows of clients whose data lie elsewhere: its own sets, the shape of a sample, reported sizes.
+    """A server's knowledge of remote clients: its own sets, the shape of a sample, reported sizes.
 
     Attributes:
         text: samples are tokens with a label at every position.
@@ -362,7 +361,7 @@ class RemoteData(FederatedData):
         text: bool = False,
         inputs: Inputs = Inputs(),  # noqa: B008
     ) -> RemoteData:
-        """Return what a server knows of its clients.
+        """Return a server's knowledge of its clients.
 
         Args:
             sizes: the number of train samples that each client reports, ``[clients]``.

@@ -1,11 +1,11 @@
-"""A fingerprint of the data that a process can see, so that a run does not go on with other data unnoticed.
+"""Fingerprints of the data that a process can see, to notice when a run is resumed with different data.
 
 A run directory, or a participant's folder, keeps it in ``data.json``: :func:`fingerprint` takes it, :func:`write_data`
 keeps it, and :func:`compare_data` checks it when a run is resumed.
 
-A client's share is a digest of its samples in their order: which they are, what they are, and how they are labelled. It
-finds accidents (another file, flipped labels, another split), not forgeries. A sample's inputs enter as a CRC-32 of
-their bytes, the one checksum that is fast enough to be taken at every start (60,000 images of 28 x 28 in about 0.1 s).
+A client's share is a digest of its samples in order: positions, contents and labels. It detects accidents (another
+file, flipped labels, another split), not forgeries. A sample's inputs enter as a CRC-32, which is fast enough for every
+start (60,000 images of 28 x 28 in about 0.1 s).
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ DATA = "data.json"
 def fingerprint(data: FederatedData) -> Fingerprint:
     """Return the fingerprint of the clients' shares and the server's sets.
 
-    Samples that a generator makes on demand are not made for this; the generator's settings are hashed instead. Clients
-    that are elsewhere have no digest.
+    For generated samples, the generator's settings are hashed instead. Remote clients have no digest.
     """
     known: dict[int, _Sums] = {}
     shares = {share: _shares(data, share, known) for share in SHARES}
@@ -71,11 +70,11 @@ def of_text(text: str) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str] = ()) -> list[str]:
-    """Return what differs between two fingerprints: one line for each share, with the clients it concerns.
+    """Return the differences between two fingerprints: one line per share, with the clients concerned.
 
     Args:
         before: the fingerprint that was kept.
-        now: the fingerprint of the data at hand; shares that it does not name are not compared.
+        now: the fingerprint of the current data; shares that it lacks are not compared.
         names: the clients' names, if they have any.
     """
     found = []
@@ -155,7 +154,7 @@ def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> N
         folder: the run's directory, or a participant's.
         round: the first round with these data.
         data: their fingerprint.
-        note: why they are not the data of the rounds before; empty at the start.
+        note: why they differ from the data of earlier rounds; empty at the start.
     """
     entry = {"round": round, "note": note, "data": {name: list(digests) for name, digests in data.items()}}
     write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)
@@ -176,7 +175,7 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
         None if the data are the same, else a note for the run's record.
 
     Raises:
-        UserError: the data are others, and that is not allowed; the line says which shares of which clients.
+        UserError: the data differ, and that is not allowed; the line names shares and clients.
     """
     entries = _entries(folder)
     if not entries:
@@ -197,14 +196,13 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
 
 
 def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
-    """Keep the fingerprint of a participant's data, and return a line if they changed since its rounds before.
-
-    It goes on all the same: a participant's data are its own affair, and may grow.
+    """Record the fingerprint of a participant's data, and return a line if they changed since earlier rounds. Changes
+    are allowed: a participant's data may grow.
 
     Args:
-        folder: where the participant keeps its files; the fingerprint goes there.
+        folder: the participant's folder, where the fingerprint is kept.
         round: the round's number.
-        data: the fingerprint of today's samples.
+        data: the fingerprint of the current samples.
     """
     entries = _entries(folder)
     changed = [name for name, now in data.items() if entries and list(entries[-1]["data"].get(name, [])) != list(now)]

@@ -1,8 +1,7 @@
-"""A pandas DataFrame read as samples of its clients, or refused in words of the table.
+"""Reads a pandas DataFrame as clients' samples, or refuses it with messages that name columns and rows.
 
-:func:`of_frame` is the way in, called by :mod:`hanse.data.own`. The smaller functions that name clients and describe
-rows are used for the other forms of own data too, so that all messages sound alike. pandas itself is not imported:
-whoever has a frame has installed it.
+:func:`of_frame` is the entry point, called by :mod:`hanse.data.own`. The helpers that name clients and describe rows
+serve the other forms of own data, too. pandas is not imported: if you have a frame, you have installed it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NAME = 80
 
 @dataclass(frozen=True)
 class Rows:
-    """Samples as they were given, before they are numbered and checked.
+    """Samples as given, before they are numbered and checked.
 
     Attributes:
         x: inputs ``[n, ...]``, or several by name.
@@ -65,12 +64,12 @@ def of_frame(
     """Return the rows of a frame, before they are numbered and checked.
 
     Args:
-        frame: a pandas DataFrame, a row a sample.
+        frame: a pandas DataFrame, one sample per row.
         target: the column to be predicted.
         client: the column with the client of each row; None: none.
         features: columns of numbers, or lists of them by the name of an input; None: all the other columns.
         name: what the data are called in messages.
-        prepare: how columns become numbers, once it is known which rows are trained on; None: they are numbers.
+        prepare: how columns become numbers, once the training rows are known; None: they are numbers.
 
     Raises:
         UserError: one line for each mistake.
@@ -129,7 +128,7 @@ def _columns(
 
 
 def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
-    """Return the name of each row's client, ``[n]``; a number is called by its column, such as "hospital 3".
+    """Return the name of each row's client, ``[n]``; a number is prefixed with its column, such as "hospital 3".
 
     Args:
         column: a pandas column, ``[n]``, an entry a row.
@@ -137,7 +136,7 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
         where: what the data are called in messages.
 
     Raises:
-        UserError: a row has no client, or two clients' names would be shown alike.
+        UserError: a row has no client, or two clients' names would look alike.
     """
     rows = np.flatnonzero(column.isna().to_numpy())
     if len(rows):
@@ -148,15 +147,15 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
 
 
 def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray[Any]:
-    """Return the name of the client that each value stands for, ``[n]``; a number is called by its ``kind``.
+    """Return the client's name for each value, ``[n]``; a number is prefixed with its ``kind``.
 
     Args:
         values: numbers or texts, ``[n]``; equal ones are the same client.
         where: what the data are called in messages.
-        kind: how a client that is a number is called, such as the column's name.
+        kind: the prefix for clients that are numbers, such as the column's name.
 
     Raises:
-        UserError: two clients' names would be shown alike, so that they would become one.
+        UserError: two clients' names would look alike.
     """
     # named once each: values repeat in thousands of rows
     names: dict[Any, str] = {}
@@ -175,7 +174,7 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
 
 
 def name_of(value: Any) -> str:
-    """Return a client's name as it can be shown: one line of printable characters, at most 80."""
+    """Return a client's name for display: one line of at most 80 printable characters."""
     return "".join(c for c in " ".join(str(value).split()) if c.isprintable())[:NAME] or "?"
 
 
@@ -211,7 +210,7 @@ def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = Fa
 
 
 def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
-    """Return in words how many rows these are, the first one, and whose they are.
+    """Describe rows in words: how many, the first one, and whose they are.
 
     Args:
         rows: row numbers, ``[m]``, ascending.

@@ -1,8 +1,8 @@
 """A Hugging Face data set read as samples of its clients.
 
 A data set of plain columns is read as a frame (:mod:`hanse.data.frames`); one with lists or images is read column by
-column, since a frame would hold Python objects. The library ``datasets`` is not imported: whoever has such a
-data set has installed it.
+column, since a frame would hold Python objects. The library ``datasets`` is not imported: if you have such a data set,
+you have installed it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _images(values: Any, where: str) -> NDArray[Any]:
 def array_of(x: Any) -> Any:
     """Return inputs as an array or tensor: lists become arrays, and whole numbers of any length int64, as tokens are.
 
-    Bytes (uint8) stay as they are: they may be pixels.
+    Bytes (uint8) stay unchanged: they may be pixels.
     """
     x = np.asarray(x) if isinstance(x, list | tuple) else x
     # a tensor would share memory that may not be written to

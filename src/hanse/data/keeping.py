@@ -1,7 +1,7 @@
-"""Sources that are loaded once for many runs: those of this process, and of the processes that it forks.
+"""Loads sources once for many runs in this process and the processes that it forks.
 
 A grid of experiments often reads the same source in every run. Within :func:`keeping`, loaders that go through
-:func:`once` read it a single time. Outside of it nothing is kept, so that a single run can free its data.
+:func:`once` read it a single time. Outside of it nothing is cached, so a single run can free its data.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ _kept: dict[Hashable, Any] | None = None  # None: every run loads its own
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Keep what :func:`once` and :func:`of_kept` make until the block ends.
-
-    Inside another such block, it is kept until that one ends. Samples are in memory once, however many runs there are,
-    so nobody may write to them.
+    """Cache the results of :func:`once` and :func:`of_kept` until the (outermost) block ends. All runs share the
+    samples, so nobody may write to them.
     """
     global _kept
     before = _kept
@@ -34,7 +32,7 @@ def keeping() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return what ``make`` returns; within :func:`keeping` it is made once for each ``key``."""
+    """Return ``make()``; within :func:`keeping`, cached by ``key``."""
     if _kept is None:
         return make()
     if key not in _kept:
@@ -44,12 +42,12 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def of_kept(samples: Samples, what: str, make: Callable[[], T]) -> T:
-    """Return what ``make`` works out of ``samples`` alone, once if these belong to a data set that is kept.
+    """Return ``make()``, a function of ``samples`` only, cached if they belong to a cached data set.
 
     Args:
-        samples: compared by identity with the train and test samples of data sets that are kept.
-        what: tells apart several things that are worked out of the same samples.
-        make: does the work.
+        samples: compared by identity with the train and test samples of cached data sets.
+        what: distinguishes several results from the same samples.
+        make: computes the result.
     """
     kept = (one for one in (_kept or {}).values() if isinstance(one, Dataset))
     if any(samples is share for one in kept for share in (one.train, one.test)):

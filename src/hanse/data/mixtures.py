@@ -2,9 +2,9 @@
 
 The setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse), which takes
 them from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution each sample
-belongs to: by class, by rotation of the images, or as the source itself says. :func:`mixes` makes each client's shares
-of them, :func:`inverse` the opposite shares for testing, and :func:`mixture` deals the samples out accordingly.
-``[data] partition = "mixture"`` does all of it.
+belongs to: by class, by rotation of the images, or as the source says. :func:`mixes` makes each client's shares of
+them, :func:`inverse` the opposite shares for testing, and :func:`mixture` distributes the samples accordingly. ``[data]
+partition = "mixture"`` does all of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def with_distributions(
         seed: keys the draw of which image is turned.
 
     Raises:
-        UserError: the data have no classes, no square images, or no distributions of their own, where these are needed.
+        UserError: the data lack the classes, square images or distributions that are needed.
     """
     dists = dataset.distributions
     if kind is None:
@@ -96,13 +96,13 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     """Return the data set with distribution d made of images turned by d times 90 degrees, counter-clockwise.
 
     With two distributions these are 0 and 90 degrees, as in FedSoft. Every image of the train and of the test set is in
-    exactly one distribution, drawn from the seed, with the same share of each class in each. No image is met in two
-    positions.
+    exactly one distribution, drawn from the seed, with the same share of each class in each. No image occurs in two
+    orientations.
 
     Args:
         dataset: square images, ``[n, channels, size, size]``.
         count: how many distributions, 2 to 4.
-        seed: keys the draw of each image's distribution.
+        seed: the seed of the draw of each image's distribution.
 
     Raises:
         UserError: samples are no square images, or ``count`` is not from 2 to 4.
@@ -194,9 +194,8 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
     Args:
         law: "a:b": clients fall into as many equal groups as there are distributions, in order of id. Group d has b %
             of distribution d, and the others share a %. "linear": with two distributions, client k of N has (k + 0.5) /
-            N of the first, which for N = 100 is the printed (0.5 + k) %; with more, the same path runs through them one
-            after another, from the last to the first. "random": the lengths into which ``distributions - 1`` uniform
-            points cut [0, 1].
+            N of the first, which for N = 100 is the printed (0.5 + k) %; with more, the same path runs from the last to
+            the first. "random": the lengths into which ``distributions - 1`` uniform points cut [0, 1].
         clients: how many rows.
         distributions: how many columns, at least 2.
         seed: keys the draw of "random".
@@ -242,12 +241,11 @@ def mixture(
     total: int | None = None,
     validation_mix: Literal["test", "train"] = "test",
 ) -> list[Shares]:
-    """Deal samples to clients so that each has its mixtures; no sample is dealt twice.
+    """Distribute samples so that each client has its mixtures; no sample is used twice.
 
     Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
-    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. Mixtures are
-    kept as they are: without ``total``, as many samples are used as the scarcest distribution allows, and the rest by
-    nobody.
+    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. Mixtures are exact:
+    without ``total``, as many samples are used as the scarcest distribution allows, and the rest is unused.
 
     Args:
         pools: the sample indices of each distribution, D arrays.

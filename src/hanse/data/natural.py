@@ -1,9 +1,9 @@
-"""Sources with clients of their own, read from files: plays, handwritten characters, pictures.
+"""Sources with natural clients, read from files: plays, handwritten characters, pictures.
 
 Each reader returns a :class:`hanse.data.dataset.Dataset` with the client of each sample, for the partition "natural".
 :func:`shakespeare` and :func:`shakespeare_next`: every speaking role is a client that learns to predict the next
 character of its lines. :func:`femnist`: characters by the people who wrote them, in LEAF's format (Caldas et al. 2018).
-:func:`pacs` (Li et al. 2017): pictures of seven kinds of things in four styles, where each style is a client.
+:func:`pacs` (Li et al. 2017): pictures of seven kinds of things in four styles, each a client.
 
 The readers are called through :func:`hanse.data.sources.load`, which passes the folders that are searched.
 """
@@ -105,10 +105,10 @@ LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghi
 def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
     """Return the same text in LEAF's form: x int64 ``[n, 80]``, y ``[n]`` the one character that follows.
 
-    There is a window at *every* position of a role's lines, and the classes are LEAF's 80 characters; characters that
-    it lacks are read as spaces. Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a
-    role's windows to train on, the rest to test on. The first test windows overlap the end of the train part. The whole
-    text needs 0.6 GB.
+    There is a window at *every* position of a role's lines, and the classes are LEAF's 80 characters; other characters
+    become spaces. Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a role's windows to
+    train on, the rest to test on. The first test windows overlap the end of the train part. The whole text needs 0.6
+    GB.
 
     Raises:
         UserError: as :func:`shakespeare`.
@@ -152,8 +152,8 @@ def parse_roles(text: str) -> dict[str, str]:
 def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]:
     """Return windows that do not overlap, with what follows each of their characters: ``[windows, 2, length]``.
 
-    The second axis has the window itself and the same span one character later. What is left at the end, less than a
-    window, is dropped.
+    The second axis has the window itself and the same span one character later. An incomplete window at the end is
+    dropped.
 
     Args:
         codes: the text as class numbers, ``[n]``.
@@ -217,7 +217,7 @@ def femnist(folders: Sequence[Path], download: bool) -> Dataset:
     """Return 28 x 28 characters in 62 classes, one client for each writer.
 
     Pixels are 0 to 1 as LEAF has them, where 1 is paper. Clients are in order of the writers' names; test samples
-    belong to their writer too. LEAF publishes scripts and no file, so there is nothing to download.
+    belong to their writer too. LEAF publishes scripts, not a file, so nothing can be downloaded.
 
     Raises:
         UserError: the files are missing or not in LEAF's format.
@@ -298,7 +298,7 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
 
     Each of the four domains (styles) is a client and a distribution. The published folders are
     ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the test set; the official
-    split is into folds that hold out a domain. PACS is offered by hand only, so there is nothing to download.
+    split is into folds that hold out a domain. PACS must be downloaded by hand.
 
     Raises:
         UserError: the folders are missing, or a picture cannot be read.

@@ -1,13 +1,13 @@
-"""Data of the user's own, in the forms in which people have them.
+"""The user's own data, in many forms.
 
 :func:`from_frame` reads a pandas DataFrame, :func:`from_arrays` numpy arrays or tensors, :func:`from_torch` a PyTorch
 data set and :func:`from_hugging_face` a Hugging Face data set. Each returns a :class:`hanse.data.dataset.Dataset`.
 :func:`as_dataset` takes any of these forms, and a dictionary with one of them for each client; ``hanse.run(...,
-data=...)`` goes through it.
+data=...)`` uses it.
 
 A table has a column to be predicted and, if it holds data of several clients, a column with the client of each row.
-What cannot be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and
-Hugging Face's ``datasets`` are not imported: whoever has such an object has installed the library.
+Unusable data are refused with messages that name the column, the client and the number of rows. pandas and Hugging
+Face's ``datasets`` are not imported: if you have such an object, you have installed the library.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def from_frame(
 
     Args:
         frame: a pandas DataFrame, a row a sample.
-        target: the column to be predicted. Floats are regression targets; anything else (whole numbers, strings, true
-            or false) are classes, numbered in their order.
-        client: the column with the client of each row; each of its values is a client, in their order. None: the rows
-            belong to no client yet, and ``[data] partition`` deals them out.
+        target: the column to be predicted. Floats are regression targets; anything else (integers, strings, booleans)
+            are classes, numbered in sorted order.
+        client: the column with the client of each row; clients are numbered in sorted order. None: ``[data] partition``
+            distributes the rows.
         features: columns of numbers, or lists of them by the name of an input for a model that takes several. None: all
             the other columns.
         test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
@@ -95,9 +95,9 @@ def from_arrays(
 
     Args:
         x: the inputs ``[n, ...]``, numpy or tensors; a dictionary of several by name for a model that takes several
-            inputs. Floats are features, whole numbers tokens (for an embedding).
+            inputs. Floats are features, integers are tokens (for an embedding).
         y: the targets ``[n]``; floats are regression targets, anything else are classes.
-        clients: the client of each sample, ``[n]``, names or numbers; None for ``[data] partition`` to deal them out.
+        clients: the client of each sample, ``[n]``, names or numbers; None: ``[data] partition`` distributes them.
         test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
         min_samples: the fewest samples that a client may have.
         seed: draws which samples are held out for testing.
@@ -144,7 +144,7 @@ def from_torch(
         name: what the data are called in messages and records.
 
     Raises:
-        UserError: items of another form, or what :func:`from_arrays` refuses.
+        UserError: malformed items, or the errors of :func:`from_arrays`.
     """
     tested = test if isinstance(test, int | float) else _any(test, target, None, None, f"{name}, test")
     return _dataset(_any(dataset, target, None, None, name), tested, min_samples, seed, name)
@@ -164,7 +164,7 @@ def from_hugging_face(
     """Return the data set of a Hugging Face ``datasets.Dataset``, or of a ``DatasetDict`` with "train" and "test".
 
     Columns of numbers are features as in :func:`from_frame`. A column of lists or images is an input by itself: images
-    become ``[channels, height, width]`` in 0 to 1. Of several such columns each is an input with the column's name.
+    become ``[channels, height, width]`` in 0 to 1. Several such columns become separate inputs with the columns' names.
 
     Args:
         dataset: the data set, or its splits; "test" is the test set unless ``test`` is a data set itself.
@@ -177,7 +177,7 @@ def from_hugging_face(
         name: what the data are called in messages and records.
 
     Raises:
-        UserError: there is no split "train", or what :func:`from_frame` refuses.
+        UserError: there is no split "train", or an error of :func:`from_frame`.
     """
     if isinstance(dataset, Mapping):
         if "train" not in dataset:
@@ -201,22 +201,22 @@ def as_dataset(
     prepare: Any = None,
     statistics: Statistics = "own",
 ) -> Dataset:
-    """Return the data set of whatever was given as data, in any form that this module knows.
+    """Return data in any form that this module knows as a data set.
 
     Args:
-        given: a :class:`hanse.data.dataset.Dataset`, which is returned as it is, or one of the forms above.
+        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or one of the forms above.
         target: as in :func:`from_frame`; needed for tables.
         client: as in :func:`from_frame`, for tables alone.
         features: as in :func:`from_frame`, for tables alone.
         test: the share of each client's samples that becomes the test set.
         min_samples: the fewest samples that a client may have.
         seed: draws which samples are held out for testing.
-        name: what the data are called; empty for the name of their type.
+        name: the data's name; empty: the name of their type.
         prepare: as in :func:`from_frame`, for pandas tables alone.
         statistics: as in :func:`from_frame`.
 
     Raises:
-        UserError: another form, or columns that are named where there is no table.
+        UserError: an unknown form, or column names for data that are not a table.
     """
     called = name or type(given).__name__
     if isinstance(given, Dataset):
@@ -235,17 +235,17 @@ def as_dataset(
 
 
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
-    """Return all samples of whatever was given as data, and the number of classes (None: regression).
+    """Return all samples of data in any form, and the number of classes (None: regression).
 
-    This is for data of one party that are not split further, such as a server's own set.
+    For one party's data that are not split further, such as the server's set.
 
     Args:
-        given: any form of :func:`as_dataset` that is not divided into train and test sets already.
+        given: any form of :func:`as_dataset` that is not already divided into train and test sets.
         target: the column or key of the targets, for forms that have one.
         name: what the data are called in messages.
 
     Raises:
-        UserError: another form, or samples that cannot be used.
+        UserError: an unknown form, or unusable samples.
     """
     rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
     samples = _samples(rows, f"data: {name}", classes)

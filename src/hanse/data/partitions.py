@@ -1,15 +1,14 @@
-"""Partitions of a data set over clients: from labels to one sorted index array a client, with no sample used twice.
+"""Partitions of a data set over clients: one sorted index array per client, with no sample used twice.
 
 Each function here is one way to split. By size alone: :func:`iid`. By label: :func:`dirichlet` and
 :func:`scaled_dirichlet` draw a mix of classes for each client, :func:`niid` spreads each class over the clients,
 :func:`pathological` gives a few classes to each. By clusters of clients that are alike inside and different between
-(iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the owners that the source itself has:
-:func:`natural`. All to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
+(iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the source's own clients: :func:`natural`. All
+to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
 
 An experiment reaches these through ``[data] partition``, whose options :mod:`hanse.data.choices` declares, and
 :func:`hanse.data.build.split`, which wraps the indices into a :class:`Partition`. They can also be called directly with
-an array of labels. Every draw comes from a stream that the seed keys, so that the same seed gives the same split
-wherever it is made.
+an array of labels. Draws come from streams keyed by the seed, so the same seed gives the same split everywhere.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ def client_sizes(
         law: "power" gives sizes in proportion to q with the density 3 q^2 on [0, 1] (GreedyFed, section 4.1; mean 0.75,
             standard deviation 0.19). "equal" gives the same number to each, and the remainder one each to the first
             clients.
-        min_samples: the least that a client gets. A client whose proportion is smaller is raised to it, and the others
-            share the rest in proportion, so that the sum stays.
+        min_samples: the least that a client gets. Smaller clients are raised to it, and the others share the rest in
+            proportion.
         total: what the sizes sum to; None for all samples.
 
     Raises:
-        UserError: ``total`` is more than there is, or there is too little for ``min_samples`` each.
+        UserError: ``total`` exceeds the number of samples, or there are too few for ``min_samples`` each.
     """
     if total is not None and total > samples:
         raise UserError(f"{total} samples are asked for and there are {samples}; allowed: 1..{samples}")
@@ -161,11 +160,10 @@ def dirichlet(
 ) -> list[NDArray[np.int64]]:
     """Give every client a size and a label mix ~ Dirichlet(alpha), then the samples for it.
 
-    The partition of GreedyFed. Clients are served in a random order, each by a multinomial draw from its mix. When a
-    class runs out, what a client still needs is drawn from the classes left, in the proportions that its mix gives them
-    (Hsu et al. 2019 do so sample by sample). Sizes are therefore met exactly, and mixes only as far as the samples
-    last: if all samples are used, the clients served last take what is left, whatever their mix. A ``total`` below the
-    number of samples avoids that.
+    The partition of GreedyFed. Clients are served in random order, each by a multinomial draw from its mix. When a
+    class runs out, the rest is drawn from the remaining classes, in the proportions of the mix (Hsu et al. 2019 do so
+    sample by sample). Sizes are therefore exact, mixes only while samples last: if all samples are used, the last
+    clients take what is left. A ``total`` below the number of samples avoids that.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -231,9 +229,9 @@ def scaled_dirichlet(
     """Give every client a label mix ~ Dirichlet(alpha) and a proportional size, and keep both as drawn.
 
     This is what GreedyFed's published code does. As many samples are used as the class that runs out first allows (at
-    most ``total``), the rest are used by nobody, and counts are rounded down. Sizes and mixes are redrawn, at most 100
-    times, until every client has ``min_samples``; an older published version keeps the last draw if none of 101 gave
-    what it asks for, which is refused here.
+    most ``total``), and counts are rounded down. Sizes and mixes are redrawn, at most 100 times, until every client has
+    ``min_samples``. If none of the 101 draws succeeds, an older published version keeps the last one; here that is an
+    error.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -318,9 +316,9 @@ def niid(
 ) -> list[NDArray[np.int64]]:
     """Spread each class over the clients in shares ~ Dirichlet(alpha); every sample goes to one client.
 
-    Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a client that already
-    holds an average number of samples gets nothing of the classes that follow. The whole draw is repeated until every
-    client has ``min_samples``.
+    Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a client that already has the
+    average number of samples gets none of the remaining classes. The whole draw is repeated until every client has
+    ``min_samples``.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -435,10 +433,9 @@ class Partition:
         labels: the classes of the whole train set, ``[n]``; None if there are no classes.
         num_classes: how many classes there are; None with ``labels`` None.
         groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
-        owners: ``[clients]``, the source's own client that each client is, or is a part of, where the source has
-            clients.
-        kept: the indices (validation, test) that each client keeps, where the partition draws these itself; ``train``
-            is then without them.
+        owners: ``[clients]``, for sources with clients, the source's client that each client is, or is a part of.
+        kept: the indices (validation, test) that each client holds out, if the partition draws these itself; ``train``
+            then excludes them.
 
     Raises:
         UserError: an index is out of range, a sample is used twice, or a client has none.
@@ -496,7 +493,7 @@ def iid(
     min_samples: int = 1,
     total: int | None = None,
 ) -> Indices:
-    """Deal the samples at random.
+    """Distribute the samples at random.
 
     Args:
         labels: one entry a sample, ``[n]``; only their number is used.
@@ -521,9 +518,9 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
     """Give every client exactly ``classes_per_client`` classes, in shards of one class each.
 
     After McMahan et al. 2017, whose shards of label-sorted samples give most clients two classes. Here a class is cut
-    into one nearly equal shard for each client that has it, so the number of classes is exact. Classes are dealt
-    evenly: the numbers of clients that have them differ by at most one. Where clients times ``classes_per_client`` is
-    less than the number of classes, some classes are not used.
+    into one nearly equal shard for each client that has it, so the number of classes is exact. The numbers of clients
+    per class differ by at most one. Where clients times ``classes_per_client`` is less than the number of classes, some
+    classes are not used.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -578,16 +575,16 @@ def natural(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> Indices:
-    """Follow the source's own clients: each of its owners becomes a client, or several.
+    """Use the source's own clients: each becomes a client, or several.
 
     Args:
         labels: one entry a sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
         ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
-        clients: how many clients there are in the end; None for all. See :func:`natural_owners` for who is left out.
+        clients: the resulting number of clients; None: all. See :func:`natural_owners` for the choice.
         seed: keys all draws.
-        choose: which owners take part where not all do: "random" or "largest".
+        choose: which owners take part if not all do: "random" or "largest".
         per_owner: into how many clients each owner is divided, evenly and at random.
-        ordered: the samples are in order of time, so that an owner is divided into consecutive spans instead.
+        ordered: the samples are in order of time, so owners are divided into consecutive spans.
         per_owner_alpha: divide each class of an owner over its clients ~ Dirichlet with this concentration, as
             :func:`niid` does (iPFL's public code on PACS); None to divide evenly.
         min_samples: the least that a client gets, with ``per_owner_alpha`` alone.
@@ -694,12 +691,12 @@ def cluster(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Spread every class over clusters of clients, then inside each cluster over its clients.
+    """Spread every class over clusters of clients, then over the clients of each cluster.
 
     The shares are drawn from Dirichlet(alpha_between) and Dirichlet(alpha_within). iPFL says that heterogeneity is high
     between clusters (beta 0.1) and low inside them (beta 10), but not how the draws nest; here both levels are drawn as
     :func:`niid` draws its clients. Clusters are in order of client id, which differs from the paper's random clustering
-    only in names.
+    only in numbering.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -757,7 +754,7 @@ def skew(
     seed: int = 0,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Give each cluster of clients a few classes of its own, and divide their samples evenly inside it.
+    """Give each cluster of clients its own few classes, and divide their samples evenly within the cluster.
 
     The classes are divided into consecutive groups of ``classes_per_client``, one for each cluster. All clients of a
     cluster have the same classes, in nearly the same numbers; two clusters share no class (iPFL, "skew").

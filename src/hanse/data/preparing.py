@@ -1,12 +1,11 @@
-"""A table's columns as numbers: gaps filled, numbers scaled, words and dates made columns.
+"""Converts a table's columns to numbers: fills gaps, scales numbers, encodes words and dates.
 
-:class:`Columns` (``prepare = "auto"``) does what :mod:`hanse.data.tables` does with its tables. Anything else with
-``fit`` and ``transform``, such as a scikit-learn ``ColumnTransformer``, serves as well. Labels are never shown to it.
+:class:`Columns` (``prepare = "auto"``) works like :mod:`hanse.data.tables`. Any other object with ``fit`` and
+``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. It never sees labels.
 
-**Whose statistics.** Means, deviations and the values that fill gaps are those of each client's own rows (``statistics
-= "own"``), so that nobody's are told. With "pooled" they are those of all rows together, which supposes that the
-members' rules allow to add them up before round 0. Which columns there are, which values their words have, and which
-have gaps anywhere, is what a federation must agree on in any case.
+**Whose statistics.** Means, deviations and fill values are those of each client's own rows (``statistics = "own"``), so
+nothing is disclosed. With "pooled" they are those of all rows, which assumes that members may add up theirs before
+round 0. Members must agree on columns, words and gaps in any case.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def scaled(values: NDArray[np.float64], own: NDArray[np.float64], gaps: bool) ->
 
     Args:
         values: ``[n]``, NaN for a gap.
-        own: the numbers from which mean and deviation are taken; none of them: 0 and 1.
-        gaps: whether a column follows that says where the gaps are.
+        own: the numbers that determine mean and deviation; if empty, 0 and 1.
+        gaps: whether to add a column that marks the gaps.
     """
     missing = np.isnan(values)
     mean, deviation = (own.mean(), own.std() or 1.0) if len(own) else (0.0, 1.0)
@@ -66,11 +65,11 @@ class Columns:
     """Columns of a table as numbers, each by its type.
 
     Numbers are scaled to mean 0 and deviation 1 and cut at 5 deviations, and a gap becomes the mean, with a further
-    column that says where the gaps were. Words and categories become a column of 0 and 1 for each value. Dates become
-    days (scaled), and the season, the weekday and the time of day as places on circles.
+    column that marks gaps. Words and categories become a 0/1 column for each value. Dates become scaled days, and
+    points on circles for season, weekday and time of day.
 
     Args:
-        frame: the whole table of features, which says what columns there are.
+        frame: the whole table of features, which determines the columns.
         where: what messages begin with.
 
     Raises:
@@ -86,7 +85,7 @@ class Columns:
         self._fitted: list[NDArray[np.float64]] = []
 
     def fit(self, frame: Any) -> Columns:
-        """Take means and deviations from these rows."""
+        """Compute means and deviations of these rows."""
         self._fitted = [one.numbers(frame[one.name])[:, 0] for one in self._columns]
         self._fitted = [values[np.isfinite(values)] for values in self._fitted]
         return self
@@ -207,7 +206,7 @@ class Prepare:
 
     @property
     def note(self) -> str:
-        """A sentence for whoever reads the run's record."""
+        """A sentence for the run's record."""
         whose = "all clients' rows together" if self.statistics == "pooled" else "each client's own rows"
         return f"columns were prepared by the statistics of {whose}"
 
@@ -219,7 +218,7 @@ class Prepare:
         Args:
             table: a pandas DataFrame of ``n`` rows, without client and target.
             owner: ``[n]``, each row's client; None: none is known.
-            train: the rows on which a transformer may be fitted, ascending.
+            train: the rows for fitting a transformer, ascending.
             where: what messages begin with.
 
         Raises:

@@ -1,9 +1,8 @@
-"""Samples: inputs and targets as two tensors, the one form in which data are handed around inside a client.
+"""Samples: inputs and targets as two tensors, the only form of data inside a client.
 
-A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample lie in
-one row, and :class:`Inputs` says where. Engines, scoring, fingerprints and the network therefore need to know nothing
-about it. The model takes the row apart again and hands its inputs to the user's module by name
-(:class:`hanse.learning.by_name.ByName`).
+A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample form
+one row, laid out by :class:`Inputs`, so engines, scoring, fingerprints and the network need not know. The model splits
+the row and passes the inputs to the user's module by name (:class:`hanse.learning.by_name.ByName`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Input:
     Attributes:
         name: the parameter of the model's ``forward`` that receives it.
         shape: the shape of one sample's input, without the sample axis.
-        whole: it holds whole numbers (int64, such as tokens) instead of float32.
+        whole: whether it holds integers (int64, such as tokens) instead of float32.
     """
 
     name: str
@@ -41,11 +40,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Inputs:
-    """How several inputs lie in a sample's row, one after another.
+    """The layout of several inputs in a sample's row.
 
     Attributes:
-        parts: the inputs in the order in which they lie in the row. Empty: a sample is a single input and is stored as
-            it is; the object is then false.
+        parts: the inputs in order. Empty: a sample is a single input, stored unchanged; the object is then false.
 
     Examples:
         >>> both = Samples({"age": torch.zeros(2, 1), "image": torch.ones(2, 4)}, torch.tensor([0, 1]))
@@ -74,7 +72,7 @@ class Inputs:
         return {part.name: cut[part.name].long() if part.whole else cut[part.name] for part in self.parts}
 
     def place(self, column: int) -> str:
-        """Return which input a column of a row belongs to, in words for a message."""
+        """Return, for messages, which input a column of a row belongs to."""
         for part in self.parts:
             if column < prod(part.shape):
                 return f"input '{part.name}', column {column}"
@@ -83,7 +81,7 @@ class Inputs:
 
 
 def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inputs]:
-    """Return several inputs as rows of one tensor, and how they lie in it.
+    """Join several inputs into rows of one tensor, and return their layout.
 
     Args:
         given: tensors or numpy arrays ``[n, ...]`` by name; a name must be one that a function's parameter can have.
@@ -159,7 +157,7 @@ class Samples:
         return Samples(self.x.index_select(0, index), self.y.index_select(0, index), self.inputs)
 
     def to(self, device: torch.device) -> Samples:
-        """Return the samples on a device; those that lie there already are returned unchanged."""
+        """Return the samples on a device, unchanged if they are already there."""
         if self.x.device.type == device.type == self.y.device.type:
             return self
         return Samples(self.x.to(device), self.y.to(device), self.inputs)
@@ -171,7 +169,7 @@ class Samples:
 
 
 def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
-    """Return what a user gave as samples in the form that :class:`Samples` describes.
+    """Convert a user's samples to the form that :class:`Samples` describes.
 
     Inputs of any floating type become float32, labels of any whole type int64, and regression targets float32. Samples
     that already have this form are returned unchanged.
@@ -182,8 +180,7 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
         classes: whether the targets are classes.
 
     Raises:
-        UserError: strings, objects, or whole-number inputs other than int64, which may be meant as features or as
-            tokens.
+        UserError: strings, objects, or integer inputs other than int64, which could be features or tokens.
     """
     x, y = _tensor(samples.x, f"{where} inputs"), _tensor(samples.y, f"{where} {'labels' if classes else 'targets'}")
     x = _as_input(x, f"{where} inputs")
@@ -224,7 +221,7 @@ def _tensor(given: Any, what: str) -> Tensor:
 
 
 def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:
-    """Return where the first number that is not finite stands, and what it is.
+    """Return the position and value of the first number that is not finite.
 
     Args:
         values: any tensor ``[n, ...]``; whole numbers are always finite.

@@ -1,9 +1,8 @@
-"""Cuts: which of a client's samples it trains on, validates on and tests on, and which the server keeps.
+"""Splits a client's samples into train, validation and test shares, and the source's test set into the server's sets.
 
 :func:`client_shares` cuts each client's own samples, and :func:`server_cut` cuts the source's test set into the
-server's validation, test and root sets. Where clients should keep all of their samples for training, :func:`borrowed`
-gives them test shares out of the server's test set instead; the setting ``[data] client_test_from`` chooses among its
-ways.
+server's validation, test and root sets. If clients should train on all of their samples, :func:`borrowed` takes their
+test shares from the server's test set instead, in the way that ``[data] client_test_from`` chooses.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def client_shares(
 ) -> list[tuple[NDArray[np.int64], ...]]:
     """Return each client's sorted (train, validation, test) indices.
 
-    The cut is at random, keyed by ``(seed, client)``, or in the given order. A partition that has drawn the shares
-    itself is followed.
+    The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition itself take
+    precedence.
 
     Args:
         partition: the samples of each client.
@@ -75,8 +74,8 @@ def server_cut(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted positions of the server's (validation, test, root) sets in a source's test set.
 
-    The cut takes the same share of every class, and of every distribution if there are several. Where a sample has a
-    class at each position, as text has, it takes the same share of every owner instead.
+    The split is stratified by class, and by distribution if there are several; for texts, which have a class at each
+    position, by owner.
 
     Args:
         test: the source's test samples.
@@ -107,13 +106,13 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
 def class_weights(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
-    """Return which test samples each client is tested on, and how much each of them counts.
+    """Return each client's test samples and their weights.
 
-    A class weighs as much as it does among the client's train samples, and its test samples share that weight equally.
-    The weighted accuracy is then the one to be expected under the client's own class mix. iPFL's public code tests so
+    A class has its weight among the client's train samples, shared equally by its test samples, so the weighted
+    accuracy estimates that under the client's own class mix. iPFL's public code does this
     (``utils/evaluation.py:compute_local_test_accuracy``; on sets whose classes are not equally frequent it divides by a
-    class's share in the test set, which is the same). A class that the tests lack is left out, and the others weigh in
-    proportion.
+    class's share in the test set, which is the same). A class without test samples is left out, and the other weights
+    are renormalised.
 
     Args:
         tests: the server's test set.
@@ -206,7 +205,7 @@ def borrowed(
         tests: the server's test set; None if it has none.
         dataset: the source, whose test set the shares come from.
         partition: the clients' samples and owners.
-        cut: where ``tests`` lie in the source's test set, ``[m]``.
+        cut: the positions of ``tests`` in the source's test set, ``[m]``.
         train: the train indices of each client.
         test_from: "equal": the set is dealt out, each class evenly. "server": a client has its owner's samples if the
             source says whose they are, else samples drawn with its class mixture. "classes": all of the set, or its

@@ -1,9 +1,9 @@
 """Sources of samples by name: bundled, from a local folder, downloaded once, or from the user's own function.
 
-:func:`load` is the way in; :data:`SOURCES` lists the names. Image sources are looked for as ``<name>.npz`` in the
-folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's cache directory. What
-is found nowhere is downloaded from where it is published, into the cache. Sources that come with clients are in
-:mod:`hanse.data.natural`, tables in :mod:`hanse.data.tables`, and texts in :mod:`hanse.data.instructions`.
+:func:`load` is the entry point; :data:`SOURCES` lists the names. Image sources are looked for as ``<name>.npz`` in the
+folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's cache directory. If
+not found, they are downloaded into the cache. Sources that come with clients are in :mod:`hanse.data.natural`, tables
+in :mod:`hanse.data.tables`, and texts in :mod:`hanse.data.instructions`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ GENERATED = ("synthetic",)
 
 
 class Loader(Protocol):
-    """What a source is: a function that returns a :class:`Dataset`, called with keywords."""
+    """A source: a function that returns a :class:`Dataset`, called with keywords."""
 
     def __call__(self, *, root: Path | None, seed: int, download: bool) -> Dataset:
         """Return the data set.
@@ -121,16 +121,16 @@ def load(
 ) -> Dataset:
     """Return the data set of a source.
 
-    Within :func:`hanse.data.keeping.keeping` a source that draws nothing is loaded once.
+    Within :func:`hanse.data.keeping.keeping`, a source without random draws is loaded once.
 
     Args:
         source: a name of :data:`SOURCES`, or ``"package.module:function"``.
         root: a folder to look in before ``HANSE_DATA``.
-        seed: keys the draws of sources that draw; the others do not depend on it.
+        seed: the seed of sources with random draws.
         download: whether a source that is not found may be downloaded.
-        scale: how pixels of the image sources come out: "standard" (mean 0 and deviation 1 over the train set), "unit"
-            (0 to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (its means and
-            deviations). femnist and pacs are in 0 to 1 under "standard"; digits always are.
+        scale: the scaling of image sources' pixels: "standard" (mean 0 and deviation 1 over the train set), "unit" (0
+            to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (its means and deviations).
+            femnist and pacs are in 0 to 1 under "standard"; digits always are.
         text: how instructions become tokens; None for bytes in windows of 512.
 
     Raises:
@@ -178,7 +178,7 @@ def _load(
 def imported(source: str, *, root: Path | None, seed: int, download: bool) -> Any:
     """Return what the function at an import path returns.
 
-    The function is called with those of ``root``, ``seed`` and ``download`` that it takes.
+    The function is called with those of ``root``, ``seed`` and ``download`` that it accepts.
 
     Raises:
         UserError: there is no such function, or it needs other arguments.
@@ -308,10 +308,8 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
 
 
 def split_note(source: str) -> str:
-    """Return a note if the file of an image source has a split of its own.
-
-    Only the labels are read. Empty if the split is the official one, if the file is not here or cannot be read, or if
-    the source is not a file of arrays.
+    """Return a note if an image source's file does not have the official split; else, or if it cannot be read, "". Only
+    the labels are read.
     """
     for path in (folder / f"{source}.npz" for folder in _folders(None)):
         if source in _IMAGES and path.is_file():
@@ -352,7 +350,7 @@ def _folders(root: Path | None) -> list[Path]:
 
 
 def is_here(source: str) -> bool:
-    """Return whether a source of images, tables or natural clients can be loaded without the network."""
+    """Return whether a source can be loaded without the network."""
     folders, split = _folders(None), source.removeprefix("emnist_")
     if source in NATURAL:
         return natural_is_here(source, folders)

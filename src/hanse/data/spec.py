@@ -1,8 +1,8 @@
-"""What to load and how to split it: the ``[data]`` table of an experiment.
+"""The ``[data]`` table of an experiment: what to load and how to split it.
 
-:class:`DataSpec` lists every key with its default and meaning. In Python it is made directly, with keywords; a table
-that was read from a file goes through :func:`parse_spec`, whose messages name the key as a user has written it.
-:func:`hanse.data.build.build` turns a spec into data.
+:class:`DataSpec` lists every key with its default and meaning. In Python, create it with keywords; :func:`parse_spec`
+reads a table from a file, with messages that name keys as written. :func:`hanse.data.build.build` turns a spec into
+data.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ PartitionField = Annotated[Split, PlainValidator(partition_of), _WRITTEN, _ALLOW
 class DataSpec(BaseModel):
     """Source, partition and shares of a federation's data.
 
-    A spec is frozen, and it is checked as a whole when it is made: a key that does not exist, a value of another type,
-    an option without effect, or keys that contradict each other are errors. ``source`` and ``partition`` are a name or
-    a table of a name and its options; in the spec they are what :mod:`hanse.data.choices` makes of it.
+    A spec is frozen and checked on creation: unknown keys, values of the wrong type, options without effect and
+    contradictory keys are errors. ``source`` and ``partition`` are given as a name or a table of a name and its
+    options, and stored as objects of :mod:`hanse.data.choices`.
 
     Examples:
         >>> spec = DataSpec(source="digits", clients=4, partition={"name": "niid", "alpha": 0.1}, client_test=0.2)
@@ -130,7 +130,7 @@ class DataSpec(BaseModel):
 
     @property
     def own(self) -> bool:
-        """Whether the data are the user's own: an object, or what an import path returns."""
+        """Whether the data are the user's own: an object or an import path."""
         return isinstance(self.source, Own)
 
     @property
@@ -229,7 +229,7 @@ def mistakes(item: Any, loc: tuple[Any, ...], values: Any) -> list[str]:
     Args:
         item: the error.
         loc: the key below ``data``.
-        values: the whole table, for keys that are now written elsewhere.
+        values: the whole table, for keys that belong elsewhere.
     """
     name = ".".join(str(part) for part in ("data", *loc))
     wrong = item.get("ctx", {}).get("error")

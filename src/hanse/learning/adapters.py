@@ -1,11 +1,11 @@
-"""How far LoRA adapters are apart, measured on what they do: on the products B A, not on the factors.
+"""Distances between LoRA adapters, measured on the products B A, not on the factors.
 
 A LoRA adapter (Hu et al. 2021) changes a weight by ``alpha / rank B A``. The factors are not unique: ``(B R, R^-1 A)``
 is the same change for every invertible R. So two clients with the same model may have factors that are far apart or
 even orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. They
 are never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
 
-:func:`product_gram` and :func:`travel_gram` return inner products, of which distances and cosines are made.
+:func:`product_gram` and :func:`travel_gram` return inner products, from which distances and cosines follow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def has_adapters(layout: Layout) -> bool:
 
 
 def product_gram(layout: Layout, rows: Tensor) -> Floats:
-    """Return the inner products ``[k, k]`` of what adapters change, summed over the weights, in float64.
+    """Return the inner products ``[k, k]`` of the adapters' changes, summed over the weights, in float64.
 
     The factor ``(alpha / rank)^2``, which all adapters share, is left out.
 
@@ -65,12 +65,12 @@ def product_gram(layout: Layout, rows: Tensor) -> Floats:
 
 
 def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Floats:
-    """Return the inner products ``[k, k]`` of how far adapters have moved: of ``B A - B_0 A_0``.
+    """Return the inner products ``[k, k]`` of the adapters' moves, ``B A - B_0 A_0``.
 
     Args:
         layout: of the rows.
         rows: ``[k, P]``.
-        reference: where they came from, ``[P]`` for all or ``[k, P]`` for each; None: from nothing.
+        reference: where they started, ``[P]`` for all or ``[k, P]`` for each; None: at zero.
 
     Raises:
         ValueError: as :func:`product_gram`.

@@ -1,12 +1,11 @@
-"""Does a module fit the data, and does an engine compute what the module computes? Both are asked once, before round 0.
+"""Checks before round 0 that a module fits the data and that an engine computes what the module computes.
 
 :func:`why_unfit` runs a module on a few samples and says what is wrong. :func:`settle` makes the chosen engine,
 compares it with the module itself, and falls back to the sequential engine if they differ.
 
-The fast ways to train and score rest on what is read off a module. If something were read wrongly, they would train
-another network than the user's; so each is compared with the module as PyTorch runs it (:class:`Plain`). A comparison
-costs a few steps on a few samples, draws from no stream of the run, and leaves the template and all generators as they
-were.
+Fast training and scoring rely on layers read from a module. A reading error would train a different network, so each
+engine is compared with the module as PyTorch runs it (:class:`Plain`). A comparison takes a few steps on a few samples,
+uses no stream of the run, and leaves the template and all generators unchanged.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Plain:
         module: the copy, in float32.
         device: where the copy lies.
         precision: "bf16" runs it under autocast to bfloat16.
-        images: whether images lie channels-last, as in engines; it is set for bf16 only, where another order of sums
-            gives numbers that are far off.
+        images: whether images are channels-last, as in engines; set for bf16 only, where another order of sums changes
+            numbers noticeably.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -76,9 +75,8 @@ class Plain:
         return Plain(problem, module, device, precision, images)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return what the module puts out on inputs ``x [n, ...]``.
-
-        Tensors come as float32; anything else that a module may return is left to the caller to complain about.
+        """Return the module's outputs on inputs ``x [n, ...]``. Tensors are converted to float32; anything else is
+        returned unchanged, for the caller to reject.
         """
         around: AbstractContextManager[None] = nullcontext()
         if self.precision == "bf16":
@@ -96,7 +94,7 @@ class Plain:
         Args:
             row: ``[P]``.
             samples: n samples.
-            precision: takes the place of this object's own.
+            precision: overrides this object's own.
         """
         self.problem.layout.load(self.module, row.to(self.device))
         self.module.eval()
@@ -106,7 +104,7 @@ class Plain:
             return outcomes_of(self.problem, outputs, samples.x, y)[0][0].cpu().double()
 
     def loss(self, samples: Samples) -> Tensor:
-        """Return the mean loss of a batch, a scalar with gradients, by the weights that the module holds."""
+        """Return the mean loss of a batch under the module's current weights, a scalar with gradients."""
         return loss_of(self.problem, self.outputs(samples.x), samples.y.to(self.device))
 
     def _gentle(self, samples: Samples, row: Tensor) -> float:
@@ -171,7 +169,7 @@ def why_unfit(
         device: where the module is run.
 
     Returns:
-        One line that goes on from the model's name, such as "gives outputs of shape [4, 2] for 4 samples; ...".
+        One line that continues the model's name, such as "gives outputs of shape [4, 2] for 4 samples; ...".
     """
     device = torch.device(device)
     few = Samples(samples.x[:_FITTED], samples.y[:_FITTED], samples.inputs)
@@ -320,11 +318,11 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
 
 
 def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples, device: torch.device) -> str | None:
-    """Return what an engine, its scorer or the values of coalitions compute otherwise than the module itself, or None.
+    """Return how an engine, its scorer or coalition values disagree with the module itself, or None.
 
     Three things are compared: rows and buffers after two steps from near ``row``, with momentum, weight decay, proximal
-    pull and tilt; the loss of each sample in evaluation mode; and the values of coalitions. What differs must differ in
-    each of three attempts with other samples and seats.
+    pull and tilt; the loss of each sample in evaluation mode; and the values of coalitions. A difference counts if it
+    occurs in each of three attempts with different samples and seats.
 
     Args:
         engine: the engine to compare.

@@ -1,4 +1,4 @@
-"""The batches of a round's seats laid out for engines that train many seats at once.
+"""The layout of a round's batches for engines that train many seats at once.
 
 :func:`plan_seats` finds each seat's batches as positions in the pool. :func:`group_seats` says which seats train
 together in one program, or :func:`deal_seats` which worker gets which seats. :class:`Batches` pads a group's plans to
@@ -26,7 +26,7 @@ _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
 
 
 class FlatPool:
-    """A pool's samples as rows ``[n, d]`` and its targets, on a device; kept as long as the pool stays the same."""
+    """Caches a pool's samples as rows ``[n, d]`` and its targets on a device."""
 
     def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
         self.problem, self.device, self.dtype = problem, device, dtype
@@ -55,7 +55,7 @@ class SeatPlan:
         seat: the position of its job among the round's jobs.
         batches: int64 ``[steps, B]``, -1 where a batch is short.
         reported: the first step whose losses are reported.
-        spare: the position of one of the seat's own samples, which is read where a batch is short, with weight 0.
+        spare: the position of one of the seat's own samples, which pads short batches with weight 0.
     """
 
     seat: int
@@ -76,13 +76,13 @@ class SeatPlan:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of T steps that the same ``a`` seats take together in batches of the same width B.
+    """T consecutive steps in which the same ``a`` seats train, with the same batch width B.
 
     Attributes:
         taken: int64 ``[T, a B]``, positions in the pool.
         targets: ``[T, a, k, B]``.
         weights: ``[T, a, 1, B]``, each sample's share of its batch; 0 for padding.
-        tally: ``[T, a, 1, B]``, what a sample's loss counts in the mean that is reported.
+        tally: ``[T, a, 1, B]``, each sample's weight in the reported mean loss.
         counted: ``[T]``, whether any loss of that step is reported.
     """
 
@@ -100,10 +100,10 @@ class Batches:
     Attributes:
         samples: int64 ``[T, S, B]``, positions in the pool; padding is a sample of the same seat.
         weights: ``[T, S, B]``, each sample's share of its batch; 0 for padding.
-        tally: ``[T, S, B]``, what a sample's loss counts in the mean that its seat reports.
+        tally: ``[T, S, B]``, each sample's weight in the mean loss that its seat reports.
         reports: ``[T]``, whether some seat reports losses of that step.
-        segments: ``(begin, end, active, width)`` for each run of steps in which the same first ``active`` seats train,
-            the widest batch being ``width``.
+        segments: ``(begin, end, active, width)`` for each run of steps in which the first ``active`` seats train, with
+            batches up to ``width``.
     """
 
     samples: Tensor
@@ -165,10 +165,8 @@ def _widest_first(plans: Sequence[SeatPlan]) -> list[SeatPlan]:
 
 
 def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
-    """Deal the seats to ``workers``, and return what each gets; workers without a seat are left out.
-
-    The widest and longest seats go first, and every other turn runs backwards (1, 2, 3, 3, 2, 1, ...), so that no
-    worker always gets the larger seat of a turn.
+    """Distribute the seats over ``workers``, and return each one's; workers without a seat are omitted. Seats are dealt
+    from the widest and longest down, back and forth (1, 2, 3, 3, 2, 1, ...), to balance the load.
     """
     ordered = _widest_first(plans)
     hands: list[list[SeatPlan]] = [[] for _ in range(workers)]
@@ -181,9 +179,9 @@ def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
 def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
     """Cut the seats into groups that train together, each sorted by steps, the longest seat first.
 
-    A group's batches are padded to its widest, and its seats wait for its longest. Another group costs another
-    program's steps. The best cut of the seats, sorted by batch width, is found by dynamic programming over the cost
-    ``steps x (overhead + seats x width x 3 P)``.
+    Batches are padded to the group's widest, and seats wait for its longest; more groups mean more steps in all. The
+    best cut of the seats, sorted by batch width, is found by dynamic programming over the cost ``steps x (overhead +
+    seats x width x 3 P)``.
 
     Args:
         plans: the seats.

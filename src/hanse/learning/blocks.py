@@ -1,7 +1,7 @@
-"""Samples in blocks that are left out one at a time: how much a figure owes to the draw of its samples.
+"""Leaves out blocks of samples, one at a time, to estimate the error due to the draw of samples.
 
-:func:`sample_blocks` cuts the samples, whoever scores finds the figure without each block, and :func:`errors_without`
-makes standard errors of these by the jackknife (:mod:`hanse.games.jackknife`).
+:func:`sample_blocks` splits the samples, a scorer computes the figure without each block, and :func:`errors_without`
+turns these into standard errors by the jackknife (:mod:`hanse.games.jackknife`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BLOCKS = 20
 def sample_blocks(n: int) -> list[Tensor]:
     """Return the positions of ``n`` samples in 20 blocks, or in n blocks of one sample if there are fewer than 20.
 
-    Blocks are drawn, always the same ones for the same n, so that the order of the samples plays no role. Of fewer than
-    two samples there are none.
+    Blocks are drawn at random, always alike for the same n, so the order of samples does not matter. For fewer than two
+    samples there are none.
     """
     order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
     count = min(BLOCKS, n) if n > 1 else 0
@@ -33,8 +33,8 @@ def errors_without(without: NDArray[np.float64], count: NDArray[np.int64]) -> ND
     """Return the standard errors of n figures, ``[n]``; NaN where it is not known.
 
     Args:
-        without: ``[n, 20]``, each figure with one block of its samples left out at a time. Of fewer than 20 samples
-            only the first that many blocks count.
+        without: ``[n, 20]``, each figure with one block of its samples left out. With m < 20 samples only the first m
+            blocks count.
         count: int64 ``[n]``, how many samples each figure has.
     """
     found = np.full(len(without), np.nan)

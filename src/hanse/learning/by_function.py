@@ -1,6 +1,6 @@
-"""Models that only a function of the user's can score: an engine, a judge and a game of coalitions over it.
+"""Models that only the user's function can score: an engine, a judge and a game of coalitions that call it.
 
-hanse need not know what the models are: a row goes in, what it is worth comes out. ``hanse.valued`` and
+hanse need not know what the models are: the function takes a row and returns its worth. ``hanse.valued`` and
 ``hanse.flower.strategy`` use this for apps whose models hanse cannot run. Since nothing is known of samples, there are
 no gradients, no confusion counts, and no values with a block of the samples left out.
 """
@@ -33,9 +33,9 @@ Model = TypeVar("Model")
 
 @dataclass
 class FunctionEngine:
-    """Scores models by a function, in the place of an engine that runs them.
+    """Scores models by a function instead of running them.
 
-    The samples that it is given play no role, since the function has its own.
+    It ignores the samples that it is given, since the function has its own.
 
     Attributes:
         evaluate: gets a row ``[P]`` and returns figures by name.
@@ -51,7 +51,7 @@ class FunctionEngine:
     name: str = "function"
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Return the scores of ``rows [C, P]``; a figure "count" says on how many samples, else that is 1."""
+        """Return the scores of ``rows [C, P]``; the figure "count", if any, is the number of samples, else 1."""
         said = [self.evaluate(row) for row in rows]
         loss, accuracy = [loss_of(one) for one in said], [accuracy_of(one) for one in said]
         count = [int(one.get("count", 1)) for one in said]
@@ -70,7 +70,7 @@ class FunctionEngine:
         raise RuntimeError("models are trained elsewhere")
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Sequence[ModelOutputs]:
-        """Raise RuntimeError: a function does not tell what a model puts out."""
+        """Raise RuntimeError: a function does not return a model's outputs."""
         raise RuntimeError("a function says what a model is worth, not what it puts out")
 
     def close(self) -> None:
@@ -86,10 +86,10 @@ class FunctionCoalitions(Generic[Model]):
     Args:
         worth: returns what a model is worth, the more the better.
         make: returns the model of some players, by their positions int64 ``[m]``; None if they make none.
-        base: the model of nobody, and of players who make none.
+        base: the model of the empty coalition, and of coalitions that have none.
         weights: ``[S]``, how much each update counts; negative ones count as 0.
         moves: ``[S, P]``, how each update moved the base.
-        again: the rule by which ``make`` aggregates anew; None: it takes weighted means.
+        again: the rule by which ``make`` aggregates each coalition; None: weighted means.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ def mixer(
         weights: ``[S]``, how much each update counts.
         affine: ``(total, old)``: the row is ``total`` times the players' weighted mean plus ``old`` times the base.
             None for the increment game: the base plus the players' weighted steps from it.
-        again: a rule that makes the row in the place of that.
+        again: a rule that returns the row instead.
     """
 
     def row(members: Ints) -> Tensor:
@@ -183,11 +183,10 @@ def mixer(
 
 @dataclass(frozen=True)
 class FunctionJudge:
-    """Scores models by a function of the user's, in the place of the server's held-out samples.
+    """Scores models by the user's function instead of the server's held-out samples.
 
     Attributes:
-        evaluate: gets a row ``[P]`` and returns figures by name; None: there is no such function, and to ask is an
-            error.
+        evaluate: gets a row ``[P]`` and returns figures by name; None: there is no function, and scoring is an error.
         engine: scores rows by it.
     """
 

@@ -1,7 +1,7 @@
-"""Models of several inputs: a sample's row is taken apart, and its inputs go to the user's module by name.
+"""Models of several inputs: splits a sample's row into inputs, and passes them to the user's module by name.
 
-All of hanse handles a sample as one row of numbers. :class:`ByName` stands between such rows and a module whose
-``forward`` has a parameter for each input; :func:`own_module` gives the user's module back.
+hanse treats each sample as one row of numbers. :class:`ByName` connects such rows to a module whose ``forward`` has a
+parameter for each input; :func:`own_module` gives the user's module back.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from hanse.data.samples import Inputs
 
 
 class ByName(nn.Module):
-    """A user's module whose ``forward`` takes inputs by name, as a module of one tensor: rows that hold all inputs.
-
-    It takes the inputs by name, too.
+    """Wraps a user's module whose ``forward`` takes inputs by name as a module of one tensor, whose rows hold all
+    inputs. It also accepts inputs by name.
 
     Args:
         model: the user's module.

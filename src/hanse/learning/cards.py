@@ -1,4 +1,4 @@
-"""What a graphics card needs: samples that stay on it, and arithmetic whose bits are the same every time.
+"""For graphics cards: samples that stay on the device, and arithmetic that repeats bit for bit.
 
 :func:`same_bits` is called by :func:`hanse.learning.engines.make_engine`; engines and scorers hold their samples in a
 :class:`Resident`.
@@ -16,8 +16,8 @@ _KEPT = 2  # sets of samples on a card: those that are trained on, and those of 
 def same_bits(device: torch.device) -> None:
     """Have convolutions on a CUDA device compute in float32, and in one order; on other devices do nothing.
 
-    By PyTorch's own settings they round their inputs to 10 bits (TF32), so that rows are 1e-3 off those of the CPU, and
-    may add in another order each time. The setting is cuDNN's, and that of the whole process.
+    By default PyTorch rounds their inputs to 10 bits (TF32), so rows differ from the CPU's by 1e-3, and may vary the
+    order of sums. The setting is cuDNN's, for the whole process.
     """
     if device.type == "cuda":
         cudnn = torch.backends.cudnn
@@ -25,10 +25,10 @@ def same_bits(device: torch.device) -> None:
 
 
 class Resident:
-    """Keeps the last sets of samples on a device, so that they travel once and not every round.
+    """Caches the last sets of samples on a device, so they are not copied every round.
 
     Args:
-        device: where they are kept. On the CPU samples are handed back as they are.
+        device: where to keep them. On the CPU, samples are returned unchanged.
     """
 
     def __init__(self, device: torch.device) -> None:

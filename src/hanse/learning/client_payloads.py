@@ -1,4 +1,4 @@
-"""What clients do with payloads, by the payload's name, and the check that both ends make before one is used.
+"""The clients' halves of payloads, by name, and the check of a payload that both ends make.
 
 A mechanism may send a *payload* with its training tasks (:mod:`hanse.core.payload`). The server's half is a part of the
 mechanism; the client's half is found here, by name, since no code is sent. :func:`register` makes one known.
@@ -14,9 +14,9 @@ HALVES: dict[str, ClientHalf] = {FromGenerator.name: FromGenerator()}
 
 
 def register(name: str, half: ClientHalf) -> None:
-    """Make a client's half known to this process.
+    """Register a client's half in this process.
 
-    The process of the server and that of every participant must call it before they train with such a payload.
+    The server's process and every participant's must call it before training with such a payload.
 
     Args:
         name: the payload's name.
@@ -41,7 +41,7 @@ def half_of(name: str) -> ClientHalf:
 
 
 def declaration(payload: Payload) -> Declaration:
-    """Return which tensors a payload and its answer must have.
+    """Return the tensors that a payload and its answer must have.
 
     Raises:
         ValueError: its name is not registered, or its numbers are not as its half declares them.

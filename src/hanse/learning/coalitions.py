@@ -1,8 +1,8 @@
-"""What coalitions of clients are worth: many models, made of their members' updates, evaluated at once.
+"""The worth of coalitions of clients: evaluates many models, built from the members' updates, at once.
 
-:class:`Coalitions` is the utility that :mod:`hanse.games` is given inside a run: a coalition goes in, the worth of its
-model on held-out samples comes out. The model is mostly the weighted mean of the members' updates: a mixture of rows,
-which :class:`hanse.learning.scoring.Scorer` runs without making it, wherever the model's layers allow.
+:class:`Coalitions` is a run's utility for :mod:`hanse.games`: it takes a coalition and returns the worth of its model
+on held-out samples. Usually that model is the weighted mean of the members' updates, a mixture of rows that
+:class:`hanse.learning.scoring.Scorer` can often evaluate without building it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Coalitions:
     """The game of some updates on some samples; a utility for :mod:`hanse.games`.
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and the base if C is
-    empty. In the increment game it is ``base + sum_C w_i (U_i - base)``: the weights stay as they are, and the others'
-    steps are missing. A model whose numbers or whose worth are not finite is worth :data:`WORST`. Nothing is memoised
-    here.
+    empty. In the increment game it is ``base + sum_C w_i (U_i - base)``: the weights are not renormalised, and the
+    others' steps are missing. A model with numbers or a worth that are not finite is worth :data:`WORST`. Nothing is
+    cached here.
 
     Args:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
@@ -62,10 +62,10 @@ class Coalitions:
         keep_outputs: whether the outputs of single players' models are kept when they are evaluated, for
             :meth:`output_gram`.
         affine: ``(total, old)``: a coalition's model is ``total`` times that mean plus ``old`` times the base, for a
-            table row whose weights on updates sum to ``total``.
-        again: a rule that makes a coalition's model in place of the mean; it is given the members' positions.
+            table row in which the updates' weights sum to ``total``.
+        again: a rule that returns a coalition's model instead of the mean, given the members' positions.
         game: "average", or "increment", for which ``weights`` are those in the table row, and ``affine`` is not used.
-        floor: a utility. Models that are worth less are counted.
+        floor: a utility; models worth less are counted.
 
     Attributes:
         evaluated: how many models were evaluated.
@@ -134,7 +134,7 @@ class Coalitions:
 
     @property
     def without_block(self) -> NDArray[np.float64]:
-        """What the utilities are with one of B blocks of the samples left out at a time, ``[evaluated, B]``.
+        """The utilities with each of B blocks of samples left out, ``[evaluated, B]``.
 
         There are 20 blocks, or one for each sample if there are fewer; rows are in the order of evaluation.
         """
@@ -254,11 +254,10 @@ class Coalitions:
         return inner_products(rows[:-1] - rows[-1])
 
     def output_gram(self) -> NDArray[np.float64] | None:
-        """Return how alike single players' models move the outputs away from the base's: inner products ``[S, S]``.
+        """Return the inner products ``[S, S]`` of the single players' changes of the base's outputs.
 
-        A sample's outputs are centred first if they are classes' logits, whose level says nothing. The result is None
-        unless the empty coalition and all single players were evaluated with ``keep_outputs``, and samples have
-        outputs.
+        Logits are centred per sample first, since their level is arbitrary. The result is None unless the empty
+        coalition and all single players were evaluated with ``keep_outputs``, and samples have outputs.
         """
         if set(self._outputs) != set(range(self.players + 1)):
             return None
@@ -317,7 +316,7 @@ def members_of(coalition: frozenset[int], players: int) -> list[int]:
 def mixtures(
     coalitions: Sequence[frozenset[int]], shares: NDArray[np.float64], affine: tuple[float, float] | None
 ) -> NDArray[np.float64]:
-    """Return what each coalition's model has of each update, and of the base in the last column, ``[C, S + 1]``.
+    """Return the weight of each update, and of the base in the last column, in each coalition's model, ``[C, S + 1]``.
 
     Args:
         coalitions: sets of players.

@@ -1,11 +1,11 @@
-"""Which engine trains a job: a rule over the model's kind, seats, threads and device. Nothing is timed or remembered.
+"""Chooses the engine by a rule over the model's kind, seats, threads and device, without timing anything.
 
-:func:`choose` reads the kind of a model and its rounds off the problem and returns an :class:`EngineChoice` with its
-reasons; :func:`rule` is the rule itself, over plain numbers; :func:`make_engine` makes the engine. An experiment's
-``[engine]`` table overrides any part of the choice.
+:func:`choose` determines the kind of a model and returns an :class:`EngineChoice` with its reasons; :func:`rule` is the
+rule itself, over plain numbers; :func:`make_engine` makes the engine. An experiment's ``[engine]`` table overrides any
+part of the choice.
 
-Where the rule's figures come from and what it cannot know is in ``docs/engines.md``; ``benchmarks/engines.py`` checks
-it against every other setting on the machine that it runs on.
+``docs/engines.md`` explains the rule's figures and limits; ``benchmarks/engines.py`` compares it with every other
+setting on your machine.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class EngineChoice:
     Attributes:
         engine: "native", "stacked", "vmapped" or "sequential".
         threads: intra-op threads of one program.
-        workers: threads that each train seats of their own; above 1, ``threads`` is 1.
-        why: explains the choice, line by line; two choices may be equal for different reasons.
+        workers: threads that each train different seats; if above 1, ``threads`` is 1.
+        why: lines that explain the choice; not compared by ``==``.
         graphs: whether steps are recorded as CUDA graphs.
     """
 
@@ -70,7 +70,7 @@ class EngineChoice:
 
     @property
     def label(self) -> str:
-        """What the choice is called in explanations, such as "stacked (2 threads)"."""
+        """The choice in words, such as "stacked (2 threads)"."""
         if self.workers > 1:
             what = "stacks" if self.engine == "stacked" else "seats"
             return f"{self.engine} ({self.workers} {what} side by side, 1 thread each)"
@@ -86,10 +86,10 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
             (2-d convolutions), "texts" (a label at every position, or recurrent layers), "batched" (any other module
             that ``torch.func`` can batch), or "other".
         seats: how many seats train in a round.
-        work: multiplications of one seat's step, taken as its batch times P.
-        cores: how many threads there may be at most.
+        work: an estimate of the multiplications in one seat's step: its batch size times P.
+        cores: the largest number of threads.
         device: "cpu" or "cuda".
-        engine: an engine that is wanted whatever the rule says, so that only its threads are chosen; "auto": none.
+        engine: an engine that overrides the rule, which then only chooses its threads; "auto": none.
 
     Examples:
         >>> rule("dense", seats=10, work=32 * 40_000, cores=4).label
@@ -150,14 +150,14 @@ def choose(
         workers: worker threads that are asked for; None: by the rule, or 1 if ``threads`` is given.
         device: where models are trained.
         precision: "bf16" for forward passes in bfloat16, which only the sequential engine has.
-        payload: whether the mechanism sends a payload beside its training tasks. It may add a loss of its own, so such
-            seats are not trained in one program.
-        own_loop: whether a training loop of the user's own trains the seats, which then run the module itself.
+        payload: whether the mechanism sends a payload with its training tasks. It may add its own loss, so such seats
+            are not trained in one program.
+        own_loop: whether the user's own training loop trains the seats, on the module itself.
         graphs: whether steps are to be recorded as CUDA graphs; None: by the rule.
 
     Raises:
-        UserError: the engine that is asked for cannot train this model, several workers have more than one thread each,
-            or graphs are asked for where there can be none.
+        UserError: the requested engine cannot train this model, several workers have more than one thread each, or
+            graphs are requested but impossible.
     """
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")

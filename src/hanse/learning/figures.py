@@ -1,8 +1,8 @@
-"""What a function of somebody else's says of a model: figures by name, and which of them counts.
+"""Interprets what a user's function returns for a model: figures by name, and which of them counts.
 
-Functions return what they like (a number, a dictionary of losses and accuracies). :func:`as_figures` turns it into
-figures, :func:`counted` finds the one that counts, and :func:`worth_of` makes it a worth, the more the better. This is
-the one place where a name decides that less is better (:func:`less_is_better`).
+A function may return a number or a dictionary of losses and accuracies. :func:`as_figures` turns it into figures,
+:func:`counted` finds the one that counts, and :func:`worth_of` turns it into a worth (higher is better). Only here does
+a name decide that less is better (:func:`less_is_better`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def less_is_better(name: str) -> bool:
 
 
 def as_figures(said: object, where: str) -> dict[str, float]:
-    """Return what a function said of a model as figures.
+    """Return a function's result for a model as figures.
 
     Args:
-        said: numbers by name, or one number (the more the better), which becomes the figure :data:`WORTH`. What is no
-            number is left out.
+        said: numbers by name, or one number (higher is better), which becomes the figure :data:`WORTH`. Anything else
+            is dropped.
         where: what an error's message begins with.
 
     Raises:
-        UserError: there is no number at all.
+        UserError: it contains no number.
     """
     if isinstance(said, Mapping):
         found = {str(name): x for name, value in said.items() if (x := _number(value)) is not None}
@@ -98,13 +98,12 @@ def _named(names: Iterable[str], figure: str) -> str | None:
 
 
 def counted(names: Iterable[str], utility: str | None = None) -> str | None:
-    """Return the name of the figure that counts; None: none does.
-
-    "loss" and "accuracy" are found in longer names, too, if nothing has just that name.
+    """Return the name of the figure that counts; None: none does. If no figure is called exactly "loss" or "accuracy",
+    longer names that contain the word match.
 
     Args:
         names: the figures there are.
-        utility: the figure that is asked for; None: the loss, else the accuracy, else the only figure.
+        utility: the requested figure; None: the loss, else the accuracy, else the only figure.
 
     Examples:
         >>> counted(["eval_loss", "accuracy"])
@@ -121,20 +120,20 @@ def counted(names: Iterable[str], utility: str | None = None) -> str | None:
 
 
 def signed(figures: Figures, name: str) -> float:
-    """Return the figure of this name, or minus it where less is better, so that more is better in any case."""
+    """Return the figure of this name, negated if less is better."""
     return -figures[name] if less_is_better(name) else figures[name]
 
 
 def worth_of(figures: Figures, utility: str | None, where: str) -> float:
-    """Return what a model is worth by its figures, the more the better; a lone number of :data:`WORTH` is that itself.
+    """Return a model's worth from its figures (higher is better); the figure :data:`WORTH` is the worth itself.
 
     Args:
-        figures: what is said of the model.
+        figures: the model's figures.
         utility: which figure counts; None: see :func:`counted`.
         where: what an error's message begins with.
 
     Raises:
-        UserError: the utility is not among the figures, or none is named and none counts by itself.
+        UserError: the utility is not among the figures, or none is named and none can be chosen.
     """
     if list(figures) == [WORTH]:
         return figures[WORTH]

@@ -1,16 +1,15 @@
 """Outputs of many models at once, feature-major: ``[C, k, m]`` of C models on m samples.
 
-Scorers come here (:mod:`hanse.learning.scoring`). :func:`forward` runs models of linear layers, whose first product is
-one for all, ``[C h, d] x [d, m]``; what follows, such as a maximum over classes, vectorises over samples.
+Used by scorers (:mod:`hanse.learning.scoring`). :func:`forward` runs models of linear layers with a single first
+product for all, ``[C h, d] x [d, m]``; later operations, such as a maximum over classes, vectorise over samples.
 :func:`read_convolutions` reads a convolutional model as a :class:`ConvStack`, whose models run side by side: their
-first convolutions as one wide one, the later ones grouped. This pays where a first convolution is too narrow to fill
-the vector units (GreedyFed's has 8 channels), since the samples are then read and unfolded once for all models. Wide
-models gain nothing and are run one by one.
+first convolutions as one wide one, the later ones grouped. This helps if the first convolution is too narrow to fill
+the vector units (GreedyFed's has 8 channels), since samples are read and unfolded once for all models. Wide models gain
+nothing and are run one by one.
 
-Two more things make most of the speed. A few images go through at a time, so that what one layer writes is still in the
-cache when the next one reads it. And images are cut to what the last layer sees: GreedyFed's pooling drops rows and
-columns at the lower and right edge, so that 29 x 29 of 32 x 32 pixels count, which saves a fifth of the first
-convolution.
+Most of the speed comes from two more steps. Images are processed a few at a time, so each layer's output is still in
+the cache for the next. And images are cropped to what the last layer sees: GreedyFed's pooling drops the lower and
+right edges, so only 29 x 29 of 32 x 32 pixels matter, which saves a fifth of the first convolution.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tens
     Args:
         specs: the models' layers.
         blocks: the models' tensors by name, each ``[C, *shape]``.
-        x: samples ``[m, d]`` for all models, or ``[C, m, d]``, other ones for each. Batch norm uses its running
+        x: samples ``[m, d]`` for all models, or ``[C, m, d]``, different ones for each. Batch norm uses its running
             statistics.
     """
     return through(specs, blocks, x.transpose(-1, -2))  # a view: the product reads the samples as they lie
 
 
 def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    """Return what layers make of feature-major values, which may be overwritten unless a gradient is followed.
+    """Return the layers' outputs for feature-major values, which may be overwritten unless gradients are tracked.
 
     Args:
         specs: the layers.

@@ -1,14 +1,13 @@
 """FedGen's generator, its training at the server, and how a client trains with it.
 
-The generator makes a *latent*, the input of a classifier's head (its last linear layer), of a label and noise. The
+The generator turns a label and noise into a *latent*, an input for a classifier's head (its last linear layer). The
 server trains it by :func:`train_generator` against the heads of the clients' models (:class:`Ensemble`) and sends it as
 a payload; :class:`FromGenerator` is the client's half, and :class:`Tutor` computes its terms in training. The mechanism
 is ``mechanisms/fedgen.py``.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021. Where the paper and
-its published code differ, the code is followed, since GTFLAT's tables were made with it: noise is uniform on [0, 1)
-(the paper: normal), and the ensemble's loss is the weighted sum of the heads' losses (eq. 4 has the loss of their mean
-logits).
+its published code differ, this follows the code, which produced GTFLAT's tables: noise is uniform on [0, 1) (the paper:
+normal), and the ensemble's loss is the weighted sum of the heads' losses (eq. 4 has the loss of their mean logits).
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ class Head:
 def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
     """Return why a model has no head, or None.
 
-    The linear layer that comes last in the layout must be the one that makes the model's output; the model is run to
-    see it.
+    The last linear layer in the layout must produce the model's output; the model is run to check.
 
     Args:
         module: the model.
@@ -211,8 +209,8 @@ class Generator:
 def diversity(noise: Tensor, latents: Tensor) -> Tensor:
     """Return the diversity loss of the published code, ``exp(-mean_ij |e_i - e_j|_2^2/d_e |z_i - z_j|_1/d_z)``.
 
-    It is 1 if all latents are the same, and less the further they are apart. The mean is over all pairs, those of a
-    sample with itself included.
+    It is 1 if all latents are equal, and falls with their distance. The mean is over all pairs, including each sample
+    with itself.
 
     Args:
         noise: e, ``[n, d_e]``.
@@ -225,12 +223,12 @@ def diversity(noise: Tensor, latents: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The last layers of the clients' updated models, which judge what a generator makes.
+    """The heads of the clients' updated models, which judge a generator's latents.
 
     Attributes:
         weight: ``[S, C, latent]``.
         bias: ``[S, C]``.
-        trust: ``[S, C]``, how much of the truth about label c client s holds; each column sums to 1.
+        trust: ``[S, C]``, the weight of client s for label c; each column sums to 1.
         labels: float64 ``[C]``, the probabilities by which labels are drawn.
     """
 
@@ -243,7 +241,7 @@ class Ensemble:
     def of(weight: Tensor, bias: Tensor, counts: Tensor, labels: NDArray[np.float64]) -> Ensemble:
         """Return the ensemble of heads that are weighed by the labels that each client trained on.
 
-        One is added to each count, as in the published code, so that every column has a sum.
+        One is added to each count, as in the published code, so no column is zero.
 
         Args:
             weight: ``[S, C, latent]``.
@@ -302,7 +300,7 @@ def train_generator(
 ) -> Schooled:
     """Train a generator by Adam (decay added to the gradient) on ``ensemble_loss + eta diversity``.
 
-    Nothing given is changed.
+    No argument is changed.
 
     Args:
         generator: its shape.
@@ -314,8 +312,8 @@ def train_generator(
         steps: how many steps to take.
         batch: how many latents are made at each step.
         lr: the learning rate.
-        weight_decay: times the parameters, is added to the gradient.
-        eta: how much diversity counts.
+        weight_decay: multiple of the parameters added to the gradient.
+        eta: the weight of diversity.
     """
     row, moments, count = row.clone(), moments.clone(), generator.num_parameters
     first, second = moments
@@ -346,8 +344,8 @@ def train_generator(
 class FromGenerator:
     """The client's half of FedGen's payload.
 
-    The head is trained on latents that the server's generator makes. And the model's answers on real samples are pulled
-    towards the head's answers on latents that are made for the same labels.
+    The head is also trained on the generator's latents, and the model's answers on real samples are pulled towards the
+    head's answers on latents of the same labels.
 
     The payload has the tensors "row" ``[generator.size]``, the generator's numbers, and "labels" float64 ``[classes]``,
     the probabilities by which a client draws labels. Its numbers are the generator's shape, this round's weights
@@ -387,7 +385,7 @@ class FromGenerator:
         return Generator(*(int(numbers[name]) for name in ("classes", "latent", "noise", "hidden")))
 
     def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
-        """Return which tensors a payload of these numbers has, and which its answer has."""
+        """Return the tensors of a payload with these numbers, and of its answer."""
         made, classes = self.generator(numbers), (int(numbers["classes"]),)
         return Declaration(
             {"row": Like((made.size,)), "labels": Like(classes, torch.float64, 0, 1)},
@@ -419,13 +417,13 @@ class FromGenerator:
         return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
 
     def reports(self, payload: Payload, y: Tensor, plan: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        """Return what goes with the update: how often each label was met, "label_counts"."""
+        """Return "label_counts": how often each label was met in training."""
         return {"label_counts": labels_met(y, plan, int(payload.numbers["classes"]))}
 
 
 @dataclass
 class Tutor:
-    """A payload's generator at work on one seat.
+    """A payload's generator for one seat.
 
     Attributes:
         payload: the generator and the weights of its terms.

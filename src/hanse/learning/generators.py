@@ -1,7 +1,7 @@
-"""The random generators of a process that anybody may draw from: Python's, NumPy's and PyTorch's.
+"""The global random generators of a process: Python's, NumPy's and PyTorch's.
 
-hanse draws from keyed streams (:mod:`hanse.base.streams`) and leaves these alone. A user's own code may draw from any
-of them, so they are seeded before it runs and put back afterwards.
+hanse itself uses keyed streams (:mod:`hanse.base.streams`). A user's code may draw from the global generators, so they
+are seeded before it runs and restored afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 @contextmanager
 def untouched(device: torch.device) -> Iterator[None]:
-    """Run a block and put all generators back as they were before it."""
+    """Run a block and then restore all generators."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -43,7 +43,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 def drawn_so_far(device: torch.device) -> tuple[Any, ...]:
-    """Return the state of all generators: it differs as soon as somebody draws from one or seeds one."""
+    """Return the state of all generators, which changes with any draw or seeding."""
     _, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
     cuda = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
     numpy = np.asarray(words).tobytes(), *rest

@@ -1,9 +1,8 @@
 """Segments of a stacked training as CUDA graphs: recorded once, then replayed with other samples.
 
-A step of small layers is some twenty short kernels, and the card waits for Python between them. A graph is launched at
-once. Its addresses and numbers are fixed, so a segment is recorded anew for other shapes, another learning rate or
-another momentum. What changes from round to round (which samples, what pulls) is copied to where the recorded kernels
-read it.
+A step of small layers is about twenty short kernels, and the card waits for Python between them. A graph is launched as
+a whole. Its addresses and constants are fixed, so a segment is recorded again for other shapes, learning rates or
+momenta. Inputs that change from round to round (samples, pulls) are copied to where the recorded kernels read them.
 
 The stacked engine makes a :class:`Graphs` for each of its programs where an experiment says ``[engine] graphs``.
 """
@@ -47,12 +46,12 @@ class _Recorded:
 class Graphs:
     """Takes the steps of one program's segments.
 
-    A new segment runs as it is, which also warms up the card's libraries. It is recorded when one like it comes again,
+    A new kind of segment first runs normally, which also warms up the card's libraries. The second time it is recorded,
     and replayed from then on.
 
     Args:
         steps: takes the steps of a segment.
-        capture: records them; a test can put something else in its place.
+        capture: records them; tests can replace it.
     """
 
     def __init__(self, steps: Steps, capture: Capture = _cuda_capture) -> None:

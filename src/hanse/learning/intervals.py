@@ -1,7 +1,7 @@
-"""95 % intervals of figures of small tests, which stay honest where every sample is right.
+"""95 % intervals for small tests that stay valid even if every sample is right.
 
-A standard error is 0 where a model gets all of ten samples right, and the interval it makes has no width. The intervals
-here come from the scores that a true figure could have led to instead.
+If a model gets all of ten samples right, the standard error is 0 and a normal interval has no width. The intervals here
+are the sets of true figures under which the observed one is plausible (score intervals).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def wilson(share: float, n: float) -> Interval:
 def auc_interval(auc: float, positive: int, negative: int) -> Interval:
     """Return the 95 % interval of an AUC (Newcombe 2006, method 5).
 
-    It has every true AUC from which the one found is at most 1.96 standard errors away, by the variance of Hanley and
-    McNeil (1982) at the true AUC, with the mean of the two sample sizes less 1 in place of each.
+    It contains every true AUC at most 1.96 standard errors from the observed one, by Hanley and McNeil's (1982)
+    variance at the true AUC, with the mean of the two sample sizes minus 1 for each.
 
     Args:
         auc: the AUC found, 0 to 1.
@@ -66,7 +66,7 @@ def difference(ours: float, mine: Interval, theirs: float, other: Interval, corr
     Args:
         ours: one figure.
         mine: its interval.
-        theirs: the figure that is taken away.
+        theirs: the figure to subtract.
         other: its interval.
         correlation: that of the two figures, -1 to 1; 0 for independent samples.
 

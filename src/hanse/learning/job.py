@@ -1,12 +1,12 @@
-"""What local training is asked to do: a problem, one job for each seat, and the order of a job's batches.
+"""The definition of local training: a problem, one job per seat, and the order of a job's batches.
 
-Come here to learn what an engine is given and what it must return. A :class:`Problem` is the model with its loss. A
-:class:`SeatJob` says where one seat starts, which samples it trains on and what pulls it. :func:`batch_plan` turns a
-job and a recipe (:class:`hanse.core.recipe.Recipe`) into batches. An :class:`Engine` takes all of these, trains
-(:class:`TrainedRows`) and scores models (:class:`Scores`).
+Read this module for an engine's inputs and outputs. A :class:`Problem` is the model with its loss. A :class:`SeatJob`
+says where one seat starts, which samples it trains on and what pulls it. :func:`batch_plan` turns a job and a recipe
+(:class:`hanse.core.recipe.Recipe`) into batches. An :class:`Engine` takes all of these, trains (:class:`TrainedRows`)
+and scores models (:class:`Scores`).
 
-Every engine (native, stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan, so that
-their results can be compared number by number.
+Every engine (native, stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan, so
+results can be compared number by number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hanse.learning.module_layers import Spec, read_stack
 
 
 class SampleJudge(Protocol):
-    """Scores samples in a way of its own, such as by comparing whole answers of a language model."""
+    """Scores samples in a special way, such as by comparing whole answers of a language model."""
 
     def __call__(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return each sample's loss and how right it is.
@@ -62,11 +62,11 @@ class Problem:
         layout: where the module's tensors lie in a row ``[P]``.
         loss: "cross_entropy" (labels int64 ``[n]``, accuracy is the share of right answers) or "mse" (float targets,
             accuracy is NaN).
-        judge: scores samples in place of the loss and of comparing classes; None: the usual way.
-        plain: True makes every engine and scorer run the module as it is: no stacked layers, no other memory layout of
-            images. It is set where the fast ways turn out to compute something else (:mod:`hanse.learning.agreement`).
-        objective: a loss that is minimised in place of ``loss``; None: ``loss`` itself.
-        metrics: what tests report beside loss and accuracy, the main metric first.
+        judge: replaces the usual scoring by loss and predicted class; None: the usual scoring.
+        plain: True makes every engine and scorer run the module itself, without stacked layers or another memory layout
+            of images. Set if the fast ways compute something else (:mod:`hanse.learning.agreement`).
+        objective: a loss to minimise instead of ``loss``; None: ``loss`` itself.
+        metrics: metrics that tests report in addition to loss and accuracy, the main one first.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -106,8 +106,8 @@ class Problem:
     def frozen(self) -> tuple[str, ...]:
         """The names of the parameters with ``requires_grad`` False.
 
-        They are columns of a row that training leaves as they are. In a layout that leaves them out they are the
-        module's own, the same for all rows.
+        Training does not change their columns of a row. If the layout omits them, they are the module's own, the same
+        for all rows.
         """
         return tuple(name for name, p in self.module.named_parameters() if not p.requires_grad)
 
@@ -115,8 +115,7 @@ class Problem:
     def unsent(self) -> str:
         """A digest of the frozen parameters that rows leave out, 32 hexadecimal digits; empty if there are none.
 
-        Such parameters are never sent, so a server and its participants compare this digest to know that they hold the
-        same ones.
+        Such parameters are never sent; server and participants compare this digest to ensure that theirs are equal.
         """
         digest, tensors = hashlib.blake2b(digest_size=16), dict(self.module.named_parameters())
         left = [name for name in self.frozen if name not in self.layout.names]
@@ -143,7 +142,7 @@ class Drawn:
 
     Attributes:
         batches: int64 ``[steps, B]``, positions into the seat's samples, -1 where a batch is short.
-        reported: the first step whose losses are reported, which is where the last pass over the samples begins.
+        reported: the first step whose losses are reported: the start of the last pass over the samples.
     """
 
     batches: NDArray[np.int64]
@@ -163,9 +162,9 @@ class SeatJob:
         mu: how strong the pull is.
         tilt: a row ``[P]`` that is added to every gradient; None: nothing is added.
         work: replaces the recipe's epochs, or its steps if it counts steps (stragglers); None: as the recipe says.
-        payload: adds a term to the loss of each batch, though not to the loss that is reported.
-        before: the steps that the client took in earlier rounds, from where batches that are not shuffled go on.
-        drawn: the batches, where they are not drawn from the stream of ``key``.
+        payload: adds a term to the loss of each batch, but not to the reported loss.
+        before: the client's steps in earlier rounds, after which unshuffled batches continue.
+        drawn: the batches, if not drawn from the stream of ``key``.
         name: the client's name, for display.
 
     Examples:
@@ -197,12 +196,12 @@ class SeatJob:
 
 @dataclass(frozen=True)
 class Said:
-    """What a training loop of the user's own said of a seat.
+    """What the user's own training loop returned for a seat.
 
     Attributes:
         metrics: numbers by name.
-        samples: on how many samples it trained; None: on all that the seat has.
-        refused: why the seat is refused; None: it is not.
+        samples: the number of samples it trained on; None: all of the seat's.
+        refused: why the seat is refused; None: it is accepted.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -212,14 +211,14 @@ class Said:
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """What came of training S seats.
+    """The results of training S seats.
 
     Attributes:
         rows: float32 ``[S, P]``, in the order of the jobs.
-        loss: ``[S]``, the mean loss over the samples of the last epoch, each taken at the step that met it. NaN where
-            training diverged, or where a loop of the user's own reports none.
+        loss: ``[S]``, the mean loss over the samples of the last epoch, each at its own step. NaN if training diverged,
+            or the user's own loop reports none.
         steps: int64 ``[S]``, optimiser steps taken.
-        said: what a loop of the user's own said of each seat; empty for hanse's own training.
+        said: what the user's own loop returned for each seat; empty for hanse's training.
     """
 
     rows: Tensor
@@ -248,7 +247,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """What one model puts out on n samples, on the CPU.
+    """One model's outputs on n samples, on the CPU.
 
     Attributes:
         outputs: ``[k, n]``, logits or predictions.
@@ -260,7 +259,7 @@ class ModelOutputs:
 
 
 class Engine(Protocol):
-    """Trains seats and scores models. Engines differ in speed, not in what they compute.
+    """Trains seats and scores models. Engines differ only in speed, not in results.
 
     In what follows ``rows`` are C models ``[C, P]`` and ``pool`` the samples that they are scored on.
 
@@ -283,7 +282,7 @@ class Engine(Protocol):
             pool: all samples; a job's ``index`` points into them.
             jobs: one for each seat.
             recipe: epochs or steps, batch size, optimiser and its settings.
-            lr: the learning rate of this round, which takes the place of the recipe's.
+            lr: the learning rate of this round, which overrides the recipe's.
         """
         ...
 
@@ -294,8 +293,7 @@ class Engine(Protocol):
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
         """Score only the models ``rows[some]`` on the pool; ``some [m]`` are positions.
 
-        Each of their scores is bit for bit what :meth:`score` would say of it among all rows. The other scores may be
-        NaN.
+        Their scores are bit for bit those of :meth:`score` on all rows. The other scores may be NaN.
         """
         ...
 
@@ -306,7 +304,7 @@ class Engine(Protocol):
         ...
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Sequence[ModelOutputs]:
-        """Return what each model puts out on the pool, or model c on the samples ``pool[index[c]]``."""
+        """Return each model's outputs on the pool, or model c's on the samples ``pool[index[c]]``."""
         ...
 
     def close(self) -> None:
@@ -368,7 +366,7 @@ def batch_plan(
     """Return the batches of one seat: positions into its samples, int64 ``[steps, B]``, short batches padded with -1.
 
     The order comes from the stream ``(seed, "batches", round, client, start)``: one permutation for each epoch. A
-    recipe whose order is not "shuffled" takes the samples as they lie.
+    recipe whose order is not "shuffled" takes the samples in their given order.
 
     Args:
         n: how many samples the seat has.
@@ -405,7 +403,7 @@ def batch_plan(
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
     """Return the step at which the last pass over the samples begins, be it complete or not.
 
-    The loss that is reported counts from there.
+    The reported loss starts there.
 
     Args:
         n: how many samples the seat has.
@@ -421,7 +419,7 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
 
 
 def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
-    """Return a seat's batches: the job's own if it brings them, else those of :func:`batch_plan`.
+    """Return a seat's batches: the job's own if given, else those of :func:`batch_plan`.
 
     Args:
         job: the seat, with the positions of its samples and its work in percent.
@@ -448,7 +446,7 @@ def smallest_batch(problem: Problem) -> int:
 def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
     """Raise ValueError for a job with a payload and for a recipe whose optimiser is not SGD.
 
-    Engines that can do neither call this before they train; the message names ``engine``.
+    Engines that support neither call this before training; the message names ``engine``.
 
     Args:
         jobs: the seats.

@@ -1,13 +1,12 @@
 """Stacked layers: the same layer of S models at once, with hand-written forward and backward passes.
 
 A :class:`hanse.learning.program.Program` builds them and the stacked engine runs them. Every :class:`Layer` takes the
-activations of the layer before it, writes its own into a buffer, and on the way back puts its gradients into its
+activations of the layer before it, writes its own into a buffer, and in the backward pass adds its gradients to its
 velocities. A :class:`Loss` ends the stack.
 
-Activations are *feature-major*, ``[S, features, batch]``. So reductions over classes vectorise along the batch (a
-log-softmax over 10 classes is six times faster), and a weight's gradient is one ``baddbmm_`` into its velocity, which
-takes in the momentum as well. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the
-pool.
+Activations are *feature-major*, ``[S, features, batch]``. Reductions over classes then vectorise along the batch (a
+log-softmax over 10 classes is six times faster), and a weight's gradient with momentum is a single ``baddbmm_`` into
+its velocity. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the pool.
 
 In all signatures B is the batch width, ``weights [S, 1, B]`` each sample's share of its batch (0 for padding), and
 ``grad`` the gradient of the loss at a layer's outputs.
@@ -40,14 +39,14 @@ class Layer(Protocol):
         """Put the gradients into the velocities, ``v = momentum v + g``, and return the gradient at the inputs.
 
         ``grad [S, out, B]`` may be overwritten; the result is ``[S, in, B]``. A layer below which nothing trains
-        returns ``grad`` as it is.
+        returns ``grad`` unchanged.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Enter:
-    """Turns the pool's ``[S, B, features]`` into feature-major, for stacks that do not begin with a linear layer.
+    """Transposes the pool's ``[S, B, features]`` to feature-major, for stacks that do not begin with a linear layer.
 
     Attributes:
         out: ``[S, features, B]``, where the samples go.
@@ -60,7 +59,7 @@ class Enter:
         return self.out.copy_(x.transpose(1, 2))
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Return ``grad`` as it is: nobody needs a gradient at the samples."""
+        """Return ``grad`` unchanged: gradients at the samples are not needed."""
         return grad
 
 
@@ -117,7 +116,7 @@ class Linear:
 
 
 class SeatwiseLinear:
-    """The first layer, one product for each seat, for one thread where single products are faster than batched ones.
+    """The first layer with one product per seat, used if single products on one thread are faster than batched ones.
 
     That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`, with
     ``x [S, B, in]``, the buffer in which the samples will lie. All views of the buffers are made once.
@@ -193,7 +192,7 @@ class BatchNorm:
         shift_velocity: as ``shift``.
         mean: the running mean.
         var: the running variance.
-        decay: PyTorch's ``momentum``: how far the running statistics move towards the batch's.
+        decay: PyTorch's ``momentum``: the step of the running statistics towards the batch's.
         eps: is added to the variance.
         normal: buffer of the normalised inputs ``[S, features, B]``.
         out: buffer of the outputs ``[S, features, B]``.
@@ -260,8 +259,8 @@ class Loss(Protocol):
             output: ``[S, k, B]``.
             y: labels ``[S, 1, B]`` or targets ``[S, d, B]``.
             weights: each sample's share of its batch.
-            tally: ``[S, 1, B]``, what each sample's loss counts in the loss that its model reports; None: losses of
-                this step are not reported.
+            tally: ``[S, 1, B]``, each sample's weight in its model's reported loss; None: this step's losses are not
+                reported.
         """
         ...
 
@@ -307,7 +306,7 @@ class SquaredError:
 class AnyLoss:
     """Any loss of a sample's outputs ``[S, k, B]`` and target ``[S, d, B]``.
 
-    Autograd gives its gradient at the outputs, from where the stack's own backward pass goes on.
+    Autograd computes its gradient at the outputs, where the stack's own backward pass continues.
 
     Args:
         objective: the loss, one number a sample.

@@ -1,4 +1,4 @@
-"""Local training of one seat with PyTorch's autograd: the reference against which every faster engine is checked.
+"""Local training of one seat with PyTorch's autograd: the reference for every faster engine.
 
 :class:`Trainer` holds a copy of a problem's module, trains one seat at a time, and runs the module on samples. Its
 steps are those of plain SGD as in ``torch.optim.SGD`` (momentum, weight decay), of AdamW, or of Adadelta;
@@ -60,8 +60,8 @@ class AdamW:
     """AdamW (Loshchilov and Hutter 2019) as in ``torch.optim.AdamW``; its moments start from zero in every round.
 
     Attributes:
-        weight_decay: the share of a parameter, times the learning rate, that each step takes away.
-        betas: how much of the first and of the second moment a step keeps.
+        weight_decay: each step subtracts this multiple of the parameter, times the learning rate.
+        betas: decay of the first and of the second moment.
         eps: is added to the root of the second moment.
         steps: how many steps were taken.
         first: the running mean of the gradients.
@@ -100,7 +100,7 @@ class Adadelta:
     A step is ``sqrt(moves + eps) / sqrt(squares + eps) g``, times the learning rate.
 
     Attributes:
-        rho: how much of the running means a step keeps.
+        rho: decay of the running means.
         eps: is added under both roots.
         squares: the running mean of squared gradients.
         moves: the running mean of squared steps, before they are multiplied by the learning rate.
@@ -130,7 +130,7 @@ class Adadelta:
 
 
 def stepper(recipe: Recipe) -> Step:
-    """Return a new optimiser for one seat's training, as the recipe names it."""
+    """Return a new optimiser for one seat's training, by the recipe."""
     if recipe.optimizer == "adadelta":
         return Adadelta(recipe.rho, recipe.eps)
     if recipe.optimizer == "adamw":
@@ -148,10 +148,9 @@ def has_convolutions(module: nn.Module) -> bool:
 
 
 def in_channels_last(problem: Problem) -> bool:
-    """Say whether a module's images are to lie channels-last in memory.
-
-    With max-pooling that is up to three times faster, and with many channels no slower. Narrow networks without pooling
-    (FedGen's) are tested in half the time without it.
+    """Say whether a module's images should be channels-last in memory. With max-pooling that is up to three times
+    faster, and with many channels no slower. Testing narrow networks without pooling (FedGen's) takes twice as long
+    with it.
     """
     if problem.plain:
         return False
@@ -222,7 +221,7 @@ class Trainer:
     def draws(self, pool: Samples) -> bool:
         """Say whether the module draws random numbers while it trains (dropout).
 
-        One forward pass on a few samples of ``pool`` finds it out; the answer is kept.
+        Found by one forward pass on a few samples of ``pool``, and cached.
         """
         if self._random is None:
             card = self.device.type == "cuda"
@@ -321,7 +320,7 @@ class Trainer:
             return torch.cat([tensors[name].reshape(-1) for name in self.layout.names])
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return what the loaded module puts out on inputs ``x [n, ...]`` from a pool, without gradients."""
+        """Return the loaded module's outputs on inputs ``x [n, ...]`` from a pool, without gradients."""
         with torch.no_grad(), self._autocast():
             output: Tensor = self.module(self._inputs(x))
         return output.to(self.dtype)

@@ -1,14 +1,13 @@
-"""A training loop of the user's own: ``fit(model, data, round)`` trains the plain module in place.
+"""The user's own training loop: ``fit(model, data, round)`` trains the plain module in place.
 
-hanse loads the seat's model before it and takes the row after it. What lies between is the loop's own: its loss,
-optimiser, schedule, clipping, augmentation, and whatever library. A loop is given the PyTorch module, a
-:class:`TrainingData` with the client's samples and a :class:`TrainingRound` with the settings. If it has a parameter
-``penalty``, it is also given a :class:`Penalty`, a function that returns what the mechanism adds to the seat's loss (a
-proximal pull, a tilt). It returns None, or numbers by name: "loss", "samples" and "steps" have a meaning (see
-``docs/own-loop.md``), others are recorded.
+hanse loads the seat's model before and reads the row afterwards. Loss, optimiser, schedule, clipping, augmentation and
+libraries are up to the loop. It gets the PyTorch module, a :class:`TrainingData` with the client's samples and a
+:class:`TrainingRound` with the settings. If it has a parameter ``penalty``, it also gets a :class:`Penalty`, a function
+that returns the mechanism's term of the seat's loss (proximal pull, tilt). It returns None, or numbers by name: "loss",
+"samples" and "steps" have a meaning (see ``docs/own-loop.md``), others are recorded.
 
-Generators are seeded before each seat, so that runs repeat bit by bit and are the same on a network. What a loop does
-wrong costs its client the seat, for a reason that is recorded; the round goes on.
+Generators are seeded before each seat, so runs repeat bit for bit, also on a network. If a loop fails, its seat is
+refused with a recorded reason, and the round continues.
 
 Inside hanse, :class:`Loop` is such a function and :class:`LoopEngine` the engine that trains seats by it.
 """
@@ -54,7 +53,9 @@ Batch = tuple[Tensor, Tensor]
 
 
 class LoopError(ValueError):
-    """What a training loop left or returned cannot be taken; the message says what it is and what is allowed."""
+    """A training loop left an invalid model or returned something invalid; the message says what, and what is
+    allowed.
+    """
 
 
 # ---- what a loop is given
@@ -62,25 +63,25 @@ class LoopError(ValueError):
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """What a training loop is told of its seat.
+    """The settings that a training loop gets for its seat.
 
-    The settings are those of ``[train]`` as far as this client is concerned: a straggler has fewer epochs, and
-    ``batches_per_epoch`` and ``batch_share`` are turned into the size of a batch.
+    These are those of ``[train]``, resolved for this client: a straggler has fewer epochs, and ``batches_per_epoch``
+    and ``batch_share`` become a batch size.
 
     Attributes:
         number: the round's, from 0.
         client: the client's number.
         name: the client's name.
-        seed: the seat's own, of 63 bits, drawn anew for each round, client and start row. All generators are seeded
-            with it.
+        seed: the seat's own 63-bit seed, different for each round, client and start row. All generators are seeded with
+            it.
         device: where the model and the data are.
-        epochs: how often the data are gone through.
+        epochs: passes over the data.
         batch_size: samples in a batch, at most as many as the client has.
-        steps: how many batches, for recipes that count these; None: epochs are counted.
+        steps: the number of batches, if the recipe counts steps; None: it counts epochs.
         lr: the learning rate, after ``lr_decay``.
         momentum: that of SGD.
         weight_decay: that of the optimiser.
-        recipe: all settings as they are written.
+        recipe: all settings as written.
     """
 
     number: int
@@ -98,7 +99,7 @@ class TrainingRound:
 
     @staticmethod
     def of(job: SeatJob, recipe: Recipe, lr: float, device: torch.device) -> TrainingRound:
-        """Return what a seat's loop is told.
+        """Return the settings for a seat's loop.
 
         Args:
             job: the seat.
@@ -131,14 +132,14 @@ class TrainingRound:
 
 
 class TrainingData(TorchDataset[Batch]):
-    """The samples that a client trains on; a dataset of PyTorch's, of which ``data[i]`` is a sample with its target.
+    """A client's training samples: a PyTorch dataset whose ``data[i]`` is a sample with its target.
 
     They are the client's own copy, so a loop may change them.
 
     Args:
         pool: the samples of all clients.
         index: int64 ``[n]``, which of them are this client's.
-        round: what the loop is told.
+        round: the loop's settings.
         smallest: the smallest batch that the model can train on.
     """
 
@@ -173,12 +174,12 @@ class TrainingData(TorchDataset[Batch]):
     ) -> DataLoader[Batch]:
         """Return a ``DataLoader`` of batches ``(x, y)``.
 
-        A batch is gathered at once, which costs less than sample by sample. The order is drawn from a generator of the
-        seat's own, which leaves all others as they are.
+        Batches are gathered at once, which is faster than sample by sample. The order comes from the seat's own
+        generator and affects no other.
 
         Args:
             batch_size: None: the round's.
-            shuffle: whether each pass over the samples has an order of its own.
+            shuffle: whether to shuffle for each pass.
             drop_last: whether a last, smaller batch is left out; None: only if batch norm could not use it.
 
         Examples:
@@ -232,10 +233,10 @@ def _as_it_is(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a mechanism adds to a seat's loss, as a function of the model.
+    """The mechanism's term of a seat's loss, as a function of the model.
 
-    It is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters that train. Its gradient is what hanse's own
-    training adds to that of the loss.
+    It is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the trained parameters; hanse's own training adds its
+    gradient to that of the loss.
 
     Attributes:
         mu: how strong the pull is.
@@ -308,7 +309,7 @@ class Loop:
 
     @staticmethod
     def of(given: str | Callable[..., Any], where: str) -> Loop:
-        """Return the loop that a function is, or that an import path names.
+        """Return the loop for a function or its import path.
 
         Args:
             given: the function or its path.
@@ -357,8 +358,8 @@ class _Seat:
 class LoopEngine(ScoringEngine):
     """Trains seats by a user's loop, one after another or on the worker threads of another engine, which also scores.
 
-    A loop that draws from the process's generators must have them to itself, so a single worker trains its seats.
-    Whether it draws is found out at the first seat, and is watched as long as there are several workers.
+    If a loop draws from the process's generators, a single worker trains its seats. Whether it does is detected at the
+    first seat, and monitored while there are several workers.
 
     Args:
         scoring: the engine that scores, whose threads are used.
@@ -376,7 +377,8 @@ class LoopEngine(ScoringEngine):
         self._process = _settings()
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; what each seat's loop said, or why it is refused, comes with the rows. A refused row is NaN.
+        """Train every job; the result includes what each seat's loop returned, or why the seat is refused. A refused
+        row is NaN.
 
         Args:
             pool: all samples; a job's ``index`` points into them.

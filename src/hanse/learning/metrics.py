@@ -1,11 +1,11 @@
-"""How good a model is, by name or import path: the figures of ``[eval] metrics``, computed by scikit-learn.
+"""Metrics of models, by name or import path: the figures of ``[eval] metrics``, computed by scikit-learn.
 
 :func:`build_metrics` makes a :class:`Metric` of each name in an experiment's list. A metric takes the true targets and
-what a model says of each sample (:class:`Judged`): the probability of each class, or predicted numbers. Where it has no
-value (samples of a single class have no AUC) it is NaN, with the reason in words, a *gap*.
+a model's predictions (:class:`Judged`): class probabilities, or numbers. If it is undefined (samples of a single class
+have no AUC), it is NaN with a reason, a *gap*.
 
-What a figure is called, and which way it is better, is a :class:`Reading`. Reports make it from an experiment's file by
-:func:`readings_of`, without importing anything that the file names.
+A figure's name and direction are its :class:`Reading`. Reports get it from an experiment's file by :func:`readings_of`,
+without importing anything.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Given = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric's figures are read and shown.
+    """How to name and show a metric's figures.
 
     Attributes:
-        key: what its figures are called in records.
-        title: what it is called in a sentence.
+        key: the name of its figures in records.
+        title: its name in a sentence.
         less_is_better: whether a lower figure is the better one.
-        percent: whether it is a share that is shown in percent.
-        within: the least and the greatest value that it can have; infinite where it has no bound that is known.
+        percent: whether it is shown in percent.
+        within: its smallest and largest possible value; infinite if not known.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Reading:
 
     @property
     def factor(self) -> float:
-        """What figures are multiplied by to be shown: 100 for percent, else 1."""
+        """The factor for showing figures: 100 for percent, else 1."""
         return 100.0 if self.percent else 1.0
 
     @property
@@ -96,7 +96,7 @@ _READINGS = {
 
 
 def reading_of(given: object) -> Reading | None:
-    """Return how a metric is read that an experiment's file names; None if this names none. Nothing is imported.
+    """Return the reading of a metric in an experiment's file; None if it is not a metric. Nothing is imported.
 
     ``given`` is a name, an import path, or a table with one of these under "name"; see :data:`Given`.
     """
@@ -121,13 +121,13 @@ def _bounds(given: object) -> tuple[float, float] | None:
 
 
 def readings_of(given: object) -> tuple[Reading, ...]:
-    """Return how the metrics of an ``[eval] metrics`` list are read, the main one first; empty if it is no list."""
+    """Return the readings of an ``[eval] metrics`` list, the main one first; empty if it is not a list."""
     found = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
     return tuple(reading for reading in found if reading is not None)
 
 
 def main_of(given: object) -> Reading:
-    """Return how the main metric of an ``[eval] metrics`` list is read: the first, or else the accuracy."""
+    """Return the reading of the main metric of an ``[eval] metrics`` list: the first, else the accuracy."""
     return next(iter(readings_of(given)), ACCURACY)
 
 
@@ -209,7 +209,7 @@ OF_TEXTS = ("loss", "accuracy")
 
 @dataclass(frozen=True)
 class Judged:
-    """What one model says of n samples.
+    """One model's predictions for n samples.
 
     Attributes:
         y: the true targets, ``[n]`` classes or ``[n, d]`` numbers.
@@ -230,7 +230,7 @@ class Judged:
 
     @staticmethod
     def of(y: Tensor, outputs: Tensor, loss: Tensor, objective: Objective | None, *, regression: bool) -> Judged:
-        """Return what a model's outputs say; logits, or the one logit of class 1, become probabilities.
+        """Return the predictions in a model's outputs; logits, or the single logit of class 1, become probabilities.
 
         Args:
             y: the true targets of n samples.
@@ -252,7 +252,7 @@ class Judged:
         return self.at(np.delete(np.arange(len(self.y)), block))
 
     def at(self, rows: NDArray[np.int64]) -> Judged:
-        """Return the same of the samples at the positions ``rows`` alone, each as often as it occurs there."""
+        """Return the predictions for the samples at positions ``rows``, repeated as they occur there."""
         return Judged(self.y[rows], self.predicted[rows], self.loss[rows])
 
 
@@ -263,8 +263,8 @@ class Metric:
     Attributes:
         reading: how its figures are read.
         function: takes targets and predictions and returns the figure; None: the mean loss.
-        two_classes: whether it has no value where all samples are of one class.
-        spread: whether it has no value where all targets are equal.
+        two_classes: whether it needs samples of at least two classes.
+        spread: whether it needs targets that are not all equal.
         built_in: False for a function of the user's.
 
     Examples:
@@ -287,7 +287,7 @@ class Metric:
         return self.reading.key
 
     def gap(self, y: NDArray[Any]) -> str:
-        """Return why samples with targets ``y [n]`` cannot have a value, whatever a model says; "" if they can."""
+        """Return why the metric is undefined for targets ``y [n]``, whatever the predictions; "" if it is defined."""
         if not len(y):
             return "there are no test samples"
         if self.two_classes and (y == y[0]).all():
@@ -297,7 +297,7 @@ class Metric:
         return ""
 
     def of(self, judged: Judged) -> tuple[float, str]:
-        """Return the metric's value and "", or NaN and the reason why there is none."""
+        """Return the metric's value and "", or NaN and the reason."""
         gap = self.gap(judged.y)
         if gap:
             return math.nan, gap
@@ -313,17 +313,16 @@ class Metric:
         return (value, "") if math.isfinite(value) else (math.nan, f"{self.reading.title} is not finite")
 
     def without_blocks(self, judged: Judged) -> Floats:
-        """Return the B values with one block of the samples left out at a time, ``[B]``; NaN where there is none."""
+        """Return the values with each of B blocks of samples left out, ``[B]``; NaN where undefined."""
         return np.asarray(self.of_models_without_blocks([judged])[0])
 
     def interval(self, judged: Judged, without: Floats) -> Interval:
-        """Return the 95 % interval of the value, over other samples like these; NaN where another one serves or where
-        it is not known.
+        """Return the value's 95 % interval over the draw of samples; NaN if it is not known or the jackknife's is used.
 
-        An accuracy has Wilson's, an AUC Newcombe's (of more than two classes by the rarest). Another figure with bounds
-        has Student's t around the jackknife, cut off at them; where no sample makes a difference, Wilson's, with as
-        many samples as the rarest class has. A function of the user's without bounds has that of a bootstrap over at
-        most 200 samples. NaN leaves an unbounded figure, or more samples, to the jackknife's standard error.
+        Accuracies get Wilson's interval, AUCs Newcombe's (for several classes by the rarest). Other bounded figures get
+        Student's t with the jackknife's error, clipped to the bounds, or, if no sample makes a difference, Wilson's
+        with the rarest class's number of samples. A user's function without bounds gets a bootstrap over at most 200
+        samples. For other unbounded figures, or more samples, it is NaN, and the jackknife's standard error is used.
 
         Args:
             judged: what the model says of the samples.
@@ -363,13 +362,13 @@ class Metric:
         return float(low), float(high)
 
     def of_models(self, judged: Sequence[Judged]) -> Floats:
-        """Return the values of C models on the same samples, ``[C]``; NaN where there is none."""
+        """Return the values of C models on the same samples, ``[C]``; NaN where undefined."""
         if self.function is _auc and judged and judged[0].predicted.shape[1] == 2 and not self.gap(judged[0].y):
             return _auc_of_models(judged[0].y, np.stack([one.predicted[:, 1] for one in judged]))
         return np.array([self.of(one)[0] for one in judged], np.float64)
 
     def of_models_without_blocks(self, judged: Sequence[Judged]) -> Floats:
-        """Return the values of C models with one block of the samples left out at a time, ``[C, B]``."""
+        """Return the values of C models with each of B blocks of samples left out, ``[C, B]``."""
         blocks = sample_blocks(len(judged[0].y)) if judged else []
         each = [self.of_models([one.without(block.numpy()) for one in judged]) for block in blocks]
         return np.stack(each, axis=1) if each else np.zeros((len(judged), 0))

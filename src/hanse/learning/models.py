@@ -1,12 +1,12 @@
-"""Models by name, or any user module by import path; each comes with its loss and its first row.
+"""Built-in models, and users' modules by import path, each with its loss and first row.
 
-:func:`build_problem` is what the rest of hanse calls: it makes the module, draws its weights and returns the problem
-that engines train, with the first row of the table. :data:`MODELS` names the built-in models; every other function here
-makes one of them, and takes the shape of a sample (``input_shape``, without the number of samples) and the number of
-classes (``num_classes``; None for regression, which has one output).
+:func:`build_problem` is the entry point: it makes the module, draws its weights and returns the problem that engines
+train, with the first row. :data:`MODELS` names the built-in models; the other functions here make them, and take the
+shape of a sample (``input_shape``, without the number of samples) and the number of classes (``num_classes``; None for
+regression, which has one output).
 
-Built-in models of dense layers and simple convolutions are an ``nn.Sequential`` of standard layers, so that many can be
-run at once. Pooling comes before ReLU: max-pooling and ReLU commute, and ReLU then works on a quarter of the numbers.
+Built-in models of dense layers and simple convolutions are an ``nn.Sequential`` of standard layers, so many can be run
+at once. Pooling precedes ReLU: max-pooling and ReLU commute, and ReLU then processes a quarter of the numbers.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def cnn_pifl(
     input_shape: Shape, num_classes: int | None, convolutions: int = 4, padded: int = 0, dropout: bool = True
 ) -> nn.Module:
-    """Return PI-FL's CNN as its authors' code has it.
+    """Return PI-FL's CNN from its authors' code.
 
     It has 3x3 convolutions of 32, 64, 64 and 64 channels, pooled after the second and the last, and a linear layer of
     128 with dropout of 1/4 before and 1/2 after it.
@@ -186,7 +186,7 @@ def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:
 
 
 def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return FedGen's CNN (Zhu et al. 2021), as its authors' code has it.
+    """Return FedGen's CNN (Zhu et al. 2021), from its authors' code.
 
     It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm, then a linear layer of 32 and one of the
     classes, with no activation between the two (784-32-10 on 28x28 images).
@@ -283,7 +283,8 @@ def build_module(
     number: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """Return a module with its weights drawn under ``(seed, "model", number)``; global generators stay as they were.
+    """Return a module with weights drawn from the stream ``(seed, "model", number)``, leaving global generators
+    unchanged.
 
     Args:
         name: a name of :data:`MODELS`, an import path, a factory, or a module, of which a copy is returned.
@@ -291,8 +292,8 @@ def build_module(
             shapes by name, and the module its inputs by name.
         num_classes: how many classes; None for regression.
         seed: of the run.
-        number: which of several models. A module given as an object keeps its own weights for 0, and draws them anew
-            for others.
+        number: which of several models. A module given as an object keeps its own weights for 0, and gets new ones for
+            others.
         options: passed on to the factory.
 
     Raises:
@@ -358,9 +359,9 @@ def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Mo
 
 
 def structure(module: nn.Module) -> str:
-    """Return a digest of what a module is, 16 hexadecimal digits: its classes, settings, and tensors' names and shapes.
+    """Return a digest of a module's structure, 16 hexadecimal digits: classes, settings, tensors' names and shapes.
 
-    Weights are not in it. A run keeps it as the fingerprint of a module that was given as an object.
+    It does not depend on weights. A run keeps it as the fingerprint of a module given as an object.
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     shapes = [f"{name} {tuple(t.shape)} {t.dtype} {t.requires_grad}" for name, t in tensors]
@@ -435,15 +436,14 @@ def build_problem(
         num_classes: how many classes; None for regression: one output and the mean squared error.
         seed: weights are drawn under ``(seed, "model", number)``.
         number: which of several models; a table whose rows start from different models draws one for each number.
-        send: with "trainable" rows leave out frozen parameters: these are neither sent nor mixed, and all rows share
-            those of number 0.
-        objective: a loss that is minimised in place of cross-entropy or the squared error. If it takes one output for
-            two classes, the model has one output.
+        send: "trainable" omits frozen parameters from rows: they are neither sent nor mixed, and all rows share those
+            of model 0.
+        objective: a loss to minimise instead of cross-entropy or the squared error. If it takes one output for two
+            classes, the model has one output.
         options: passed on to the factory.
 
     Raises:
-        UserError: see :func:`build_module`; and a model in which no parameter trains, two share memory, or one could
-            not be trained as it is.
+        UserError: see :func:`build_module`; also if no parameter trains, two share memory, or one cannot be trained.
 
     Examples:
         >>> problem, row = build_problem("mlp", (1, 8, 8), 10, seed=0, hidden=[16])

@@ -1,6 +1,6 @@
 """Which layers a module runs one after another (:func:`read_stack`), and what tensors they have.
 
-Engines that do not run the module itself rely on this, so whatever is not known exactly is None.
+Engines that do not run the module itself rely on this, so anything not known exactly gives None.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _RUNS = ("__call__", "__iter__", "forward", "train")  # what makes an nn.Sequent
 def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """Return the named layers of an ``nn.Sequential`` in the order in which it runs them, or None.
 
-    A layer that stands in it twice is returned twice. None is for any other module, one that replaces one of the
-    methods that run the layers, and one with hooks.
+    A layer used twice is returned twice. None for any other module, one that overrides the methods that run the layers,
+    or one with hooks.
     """
     if not isinstance(module, nn.Sequential) or is_changed(module):
         return None
@@ -60,7 +60,7 @@ def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Say whether this object computes something else than its class: by hooks, or by a ``forward`` of its own."""
+    """Say whether this object computes something other than its class: through hooks, or its own ``forward``."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
@@ -69,8 +69,7 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
     """Return the specs of named layers, or None if one of them is not known.
 
     Known are Identity (which needs no spec), Linear, ReLU, Tanh, and BatchNorm1d with weights and running statistics:
-    exactly these classes, no subclasses, and without hooks. ReLU and Tanh must stand after a layer that tells their
-    width.
+    exactly these classes, without hooks. ReLU and Tanh must follow a layer of known width.
     """
     specs: list[Spec] = []
     width = 0
@@ -96,8 +95,8 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
 def read_stack(module: nn.Module, names: tuple[str, ...]) -> list[Spec] | None:
     """Return the layers of an ``nn.Sequential`` of known layers, or None.
 
-    A Flatten may stand before them. The layers' tensors must be the row's tensors and nothing else, in the same order,
-    so that none is shared between layers. See :func:`read_layers` for what is known.
+    A Flatten may come first. The layers' tensors must be exactly the row's tensors in the same order, so none is
+    shared. See :func:`read_layers` for what is known.
 
     Args:
         module: any module.
@@ -111,12 +110,12 @@ def read_stack(module: nn.Module, names: tuple[str, ...]) -> list[Spec] | None:
 
 
 def flattens(layer: nn.Module) -> bool:
-    """Say whether a layer is a Flatten that makes each sample one row of numbers."""
+    """Say whether a layer is a Flatten that turns each sample into one row of numbers."""
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1) and not is_changed(layer)
 
 
 def tensors_of(specs: Sequence[Spec]) -> tuple[str, ...]:
-    """Return the names of the tensors that these layers have, in a row's order: parameters, then float buffers."""
+    """Return the names of these layers' tensors in a row's order: parameters, then float buffers."""
     kept = {"linear": ("weight", "bias"), "batch_norm": ("weight", "bias")}
     parameters = [f"{s.name}.{t}" for s in specs for t in kept.get(s.kind, ()) if t == "weight" or s.bias]
     buffers = [f"{s.name}.{t}" for s in specs if s.kind == "batch_norm" for t in ("running_mean", "running_var")]

@@ -1,8 +1,8 @@
 """DP-SGD in the local loop (Abadi et al. 2016), by Opacus: gradients are clipped sample by sample, and noised.
 
-Each step draws every sample with the same chance by a draw that only the client knows (Poisson sampling), which is what
-the account's subsampled Gaussian is. :func:`dp_sgd` makes the loop; it trains in the place of hanse's own training
-where ``[federation] private`` says ``unit = "sample"``.
+Each step includes every sample with the same probability, by a draw that only the client knows (Poisson sampling), as
+the account's subsampled Gaussian assumes. :func:`dp_sgd` makes the loop that replaces hanse's own training if
+``[federation] private`` says ``unit = "sample"``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
 
     Args:
         problem: the model and its loss.
-        clip: the longest that a sample's gradient may be.
+        clip: the largest norm of a sample's gradient.
         noise: the standard deviation of the noise on a step's sum of gradients, in multiples of ``clip``.
-        fresh: whether draws and noise come from the operating system. If not, they follow from the run's seed, so that
-            a simulation repeats.
+        fresh: whether draws and noise come from the operating system. If not, they follow from the run's seed, and a
+            simulation is repeatable.
 
     Raises:
         UserError: Opacus is not installed, or cannot train the model.

@@ -1,8 +1,8 @@
-"""Matrix products for processors on which PyTorch's usual library does not use the full vector width.
+"""Faster matrix products on processors whose full vector width PyTorch's usual library does not use.
 
 On AMD processors with AVX-512 the MKL in PyTorch's wheels uses half the vector width, while the oneDNN in the same
-wheels uses all of it, which makes a large product twice as fast. PyTorch reaches oneDNN for float32 by an operator that
-its own compiler emits. :func:`wide_vectors` says whether that pays here and works; where it does not, :func:`product`
+wheels uses all of it, which makes large products twice as fast. PyTorch can call oneDNN for float32 through an operator
+that its own compiler emits. :func:`wide_vectors` says whether that works and is faster here; otherwise :func:`product`
 is the ordinary one.
 """
 
@@ -19,7 +19,7 @@ _SMALL = 1 << 19  # multiplications below which a call costs more than it gains
 
 
 def processor(field: str = "model name") -> str:
-    """Return what Linux says of the processor under ``field`` ("vendor_id"); elsewhere what Python knows of it."""
+    """Return a field of Linux's processor information, such as "vendor_id"; on other systems, Python's own."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(field):

@@ -1,7 +1,7 @@
-"""From the layers of a module to a stacked program: where their tensors lie, and the buffers they work on.
+"""Turns a module's layers into a stacked program: the layout of its tensors and its buffers.
 
 The layers are those of :attr:`hanse.learning.job.Problem.stack`. A :class:`Program` holds the weights, velocities and
-activations of S models that train together; :meth:`Program.bind` narrows it to the seats and the batch width of a step,
+activations of S models that train together; :meth:`Program.bind` restricts it to the seats and batch width of a step,
 as an :class:`ActiveProgram` of layers (:mod:`hanse.learning.layers`). The stacked engine drives it
 (:mod:`hanse.learning.stacked`).
 """
@@ -36,17 +36,17 @@ _WIDE = 256  # inputs from which one product for each seat is worth its call (:c
 
 @dataclass(frozen=True)
 class ActiveProgram:
-    """A program narrowed to its first a seats and to a batch width b. All tensors are views of the program's buffers.
+    """A program restricted to its first a seats and to batch width b. All tensors are views of the program's buffers.
 
     Attributes:
-        inputs: ``[a, b, d]``, where a batch's samples are to be copied.
-        layers: run forwards in this order and backwards in the other.
-        loss: what ends the stack.
+        inputs: ``[a, b, d]``, destination of a batch's samples.
+        layers: in the order of the forward pass.
+        loss: the last element of the stack.
         parameters: of the a seats, layer by layer, or one flat tensor if they are all seats.
         velocity: as ``parameters``.
-        pull: what each parameter is multiplied by and added to its gradient (weight decay and ``mu``): one number for
-            all seats, or tensors as ``parameters``.
-        constant: what is added to the gradient as it is (:func:`constant_of`); None: nothing.
+        pull: this multiple of each parameter is added to its gradient (weight decay and ``mu``): one number for all
+            seats, or tensors as ``parameters``.
+        constant: a constant added to the gradient (:func:`constant_of`); None: nothing.
         frozen_velocity: the velocities of parameters that do not train.
     """
 
@@ -60,9 +60,8 @@ class ActiveProgram:
     frozen_velocity: list[Tensor]
 
     def descend(self, lr: float) -> None:
-        """Take a step: add what pulls to the velocities, then ``-lr`` times the velocities to the parameters.
-
-        The velocities hold the gradients already. Frozen parameters stay where they are.
+        """Take a step: add the pulls to the velocities, which already contain the gradients, then ``-lr`` times the
+        velocities to the parameters. Frozen parameters do not change.
         """
         if isinstance(self.pull, list):
             torch._foreach_addcmul_(self.velocity, self.pull, self.parameters)
@@ -78,8 +77,8 @@ class ActiveProgram:
 class Program:
     """The buffers of S stacked models and their batches, kept from round to round.
 
-    Rows lie layer-major: first the first tensor of all seats, then the second, and so on. So each layer's weights of
-    all seats are one contiguous block ``[S, *shape]``.
+    Rows are stored layer-major: the first tensor of all seats, then the second, and so on. Each layer's weights of all
+    seats are thus one contiguous block ``[S, *shape]``.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
@@ -154,7 +153,7 @@ class Program:
             block.copy_(table[:, a:b].view(-1, *shape))
 
     def start(self, jobs: Sequence[SeatJob], recipe: Recipe) -> None:
-        """Load the seats' start rows, set velocities and losses to zero, and set what pulls the seats in this round."""
+        """Load the seats' start rows, reset velocities and losses, and set this round's pulls."""
         self._spread([job.start for job in jobs], self.flat)
         self.velocity.zero_()
         self.total.zero_()
@@ -271,7 +270,7 @@ def _loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
 def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
     """Return the part of a seat's gradient that is the same at every step, ``tilt - mu centre`` ``[P]``, or None.
 
-    The rest of the pull, ``mu theta``, moves with the parameters and is added at each step.
+    The rest of the pull, ``mu theta``, depends on the parameters and is added at each step.
     """
     if job.tilt is None and (job.centre is None or not job.mu):
         return None

@@ -10,7 +10,7 @@ from hanse.base.errors import UserError
 
 
 def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return the channels, height and width of the images that model ``name`` is to take.
+    """Return the channels, height and width of the input images of model ``name``.
 
     Raises:
         UserError: samples of this shape are no images.
@@ -24,8 +24,8 @@ def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
 class Block(nn.Module):
     """Two 3x3 convolutions with batch norm, added to their input.
 
-    Where they halve the image and widen it, every second pixel of the input is taken, with channels of zeros before and
-    after its own (option A of the paper, which has no parameters).
+    Where a block halves the image and adds channels, the shortcut takes every second pixel and pads channels with zeros
+    on both sides (option A of the paper, without parameters).
     """
 
     def __init__(self, inputs: int, channels: int) -> None:

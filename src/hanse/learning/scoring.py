@@ -1,8 +1,8 @@
 """Loss and accuracy of many models on many samples.
 
 Engines score by a :class:`Scorer` (:class:`ScoringEngine` passes calls on to it), and :mod:`hanse.learning.coalitions`
-values coalitions by one. Models are rows, or mixtures of rows (:class:`ModelRows`); what comes out is a :class:`Chunk`
-of losses and right answers at a time.
+values coalitions by one. Models are rows, or mixtures of rows (:class:`ModelRows`); results come as one :class:`Chunk`
+at a time, with losses and right answers.
 
 There are four ways to the models' outputs, and the first that fits is taken:
 
@@ -64,8 +64,7 @@ class ModelRows:
         shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
         first_outputs: what the first layers of mixed rows put out, kept by the first sample of a block. Mixtures that
             share it must be of the same rows and scored on the same pool.
-        among: how many models there are in all if these are some of them. Samples are then cut as for all, so that the
-            bits do not depend on how many are asked for.
+        among: the total number of models if these are a subset; keeps chunk sizes, and so the bits, equal.
     """
 
     rows: Tensor
@@ -83,7 +82,7 @@ class ModelRows:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some models on some samples: what a :class:`Scorer` hands on, piece by piece.
+    """One piece of a :class:`Scorer`'s results: some models on some samples.
 
     Attributes:
         which: the positions of the C' models.
@@ -113,7 +112,7 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
         output: ``[C, k, m]``.
         y: labels ``[m]`` of samples that all models share, or ``[C m]``, those of each model's own samples in turn; for
             regression targets ``[.., k]``.
-        rights: False if nobody asks what is right: then, as for regression, nothing is.
+        rights: False if right answers are not needed: all are then False, as for regression.
     """
     if problem.objective is not None:
         loss = problem.objective.of_models(output, y)
@@ -131,7 +130,7 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
 
 
 class ScoringEngine:
-    """What the engines of this process share: their ``scorer``, which works on ``threads`` intra-op threads."""
+    """The common base of engines in this process: scores with ``scorer`` on ``threads`` intra-op threads."""
 
     scorer: Scorer
     threads: int | None
@@ -209,8 +208,8 @@ class Scorer:
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
         """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool.
 
-        They get the same bits as from :meth:`score` among all rows, provided that a product's bits do not depend on how
-        many rows it has. The other scores are NaN, unless they had to be computed for it.
+        Their scores equal those of :meth:`score` on all rows bit for bit, unless a product's bits depend on its number
+        of rows. Other scores are NaN unless they had to be computed.
         """
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
@@ -246,7 +245,7 @@ class Scorer:
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
         """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for each list.
 
-        The lists are joined, so that many short ones cost as much as one long one; sums are then taken list by list.
+        The lists are concatenated, so many short ones cost no more than one long one, and summed separately.
         """
         models, counts = rows.shape[0], np.array([len(i) for i in index], dtype=np.int64)
         loss, accuracy = np.full((len(index), models), np.nan), np.full((len(index), models), np.nan)
@@ -267,7 +266,8 @@ class Scorer:
         return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
-        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``; there must be samples.
+        """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``; there must be
+        samples.
 
         Raises:
             ValueError: texts or judged samples, which have no single output each.
@@ -302,8 +302,7 @@ class Scorer:
             pool: the samples.
             index: None: all samples of the pool; a tensor of positions: those, for all models; a list: one tensor for
                 each model.
-            reduce: makes something else of a chunk's losses and right answers, such as weighted sums, while the threads
-                share the work.
+            reduce: transforms a chunk's losses and right answers, for example into weighted sums, inside the threads.
         """
         reduce, pool = reduce or _as_they_are, self._pool.of(pool)
         if isinstance(models, Tensor):
@@ -394,7 +393,7 @@ class Scorer:
         return _parts(len(models), together), _parts(count, step)
 
     def mixes(self, models: ModelRows) -> bool:
-        """Say whether the outputs of these models' first layer are mixtures of those of a few rows."""
+        """Say whether these models' first-layer outputs are mixtures of those of a few rows."""
         return models.shares is not None and self.specs is not None and self.specs[0].kind == "linear"
 
     def _runner(
@@ -535,9 +534,8 @@ def _even(count: int, parts: int) -> list[slice]:
 def outcomes_of(
     problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the outcomes of one model's samples: each one's loss, how right it is, and the outputs.
-
-    The problem's judge decides where it has one; texts are scored by position.
+    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, it decides; texts
+    are scored by position.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).

@@ -1,8 +1,9 @@
-"""The sequential engine: one seat after another with autograd. It is the reference, and the way for convolutions.
+"""The sequential engine: trains one seat after another with autograd. It is the reference, and the usual engine for
+convolutions.
 
-With ``workers`` above 1 the seats are dealt over threads of this process, each with one intra-op thread. Convolutions
-leave Python for milliseconds at a time, so such threads do not hinder each other; and unlike one operator that is split
-over two threads they keep their speed when another process wants a core. The results are those of one thread.
+With ``workers`` above 1, seats are distributed over threads with one intra-op thread each. Convolutions release
+Python's lock for milliseconds at a time, so these threads do not block each other, and unlike operators split over
+threads they stay fast on a busy machine. The results are those of one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hanse.learning.threads import Crew, intra_op
 
 
 def work_of(job: SeatJob, recipe: Recipe) -> int:
-    """Return a seat's work, by which the longest is dealt first: samples to go through, or the steps of the recipe."""
+    """Return a seat's amount of work, for scheduling the longest first: samples, or the recipe's steps."""
     if recipe.steps is not None:
         return recipe.steps if job.work is None else job.work
     return len(job.index) * (recipe.epochs if job.work is None else job.work)
@@ -31,7 +32,7 @@ def work_of(job: SeatJob, recipe: Recipe) -> int:
 class SequentialEngine(ScoringEngine):
     """Trains seats one after another, or ``workers`` at a time on threads of their own.
 
-    Modules that draw random numbers while they train share one generator, so a single worker trains them, in order.
+    Modules that draw random numbers in training share one generator, so a single worker trains them in order.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).

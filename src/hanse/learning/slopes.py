@@ -1,8 +1,8 @@
-"""How a loss slopes in everything that a row holds, block by block of the samples.
+"""Gradients of the loss in everything that a row holds, per block of samples.
 
-The gradient that clients train by leaves out what training leaves as it is: frozen parameters, and the running
-statistics of batch norms. An update moves these too, or may do so, and the loss with them. :class:`Slopes` therefore
-takes the gradient in all parameters of a row and in batch norms' statistics. Other buffers have slope zero.
+Training gradients exclude frozen parameters and the running statistics of batch norms. But an update may change these,
+and so the loss. :class:`Slopes` therefore includes all parameters of a row and batch-norm statistics. Other buffers
+have slope zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Slopes:
 
     Attributes:
         problem: the model and its loss.
-        samples: what the loss is measured on. Where all blocks go through at once, a copy in the blocks' order is kept.
+        samples: the samples. If all blocks are processed at once, a copy in the blocks' order is kept.
         blocks: the positions of each block's samples, none of them empty.
 
     Examples:
@@ -122,7 +122,7 @@ class Slopes:
 
 
 def why_no_slope(problem: Problem, samples: Samples) -> str | None:
-    """Return why no gradient of the loss can be followed, on from "needs a loss with a gradient"; None if one can.
+    """Return why the loss has no usable gradient, to follow "needs a loss with a gradient"; None if it has one.
 
     The model's first weights and at most 64 samples are tried.
     """

@@ -1,9 +1,8 @@
 """The stacked engine: all seats of a round trained by one batched program with a hand-written backward pass.
 
 One flat buffer holds all seats' parameters *layer-major* (each block ``[S, *shape]`` contiguous) and a second one the
-velocities. So momentum is part of the gradient's product, and the step is one addition over everything. Seats are
-sorted by their number of steps, and each step works on the seats that are not finished, which are the first ones of
-each block.
+velocities. Momentum is thus part of the gradient's product, and a step is a single addition. Seats are sorted by their
+number of steps, and each step works on the unfinished ones, the first of each block.
 
 The rule of :mod:`hanse.learning.engines` chooses it for layers that can be stacked; the buffers and layers are in
 :mod:`hanse.learning.program` and :mod:`hanse.learning.layers`.
@@ -30,13 +29,13 @@ from hanse.learning.threads import Crew, intra_op
 
 
 class StackedEngine(ScoringEngine):
-    """Trains seats stacked, for models that :func:`hanse.learning.module_layers.read_stack` can read.
+    """Trains all seats as one stack, for models that :func:`hanse.learning.module_layers.read_stack` can read.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the buffers lie.
         threads: intra-op threads of one program; None keeps PyTorch's setting.
-        workers: above 1 the seats are split over as many threads of this process, each of which stacks its own with one
+        workers: if above 1, seats are split over this many threads, each of which trains its own stack with one
             intra-op thread.
         dtype: of weights, gradients and steps.
         graphs: on a CUDA device, whether steps are recorded and replayed (:mod:`hanse.learning.graphs`).

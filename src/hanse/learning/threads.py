@@ -1,7 +1,7 @@
 """Threads: PyTorch's intra-op threads for a block of code, and crews of threads that use one each.
 
-Intra-op threads split a single operator, such as a matrix product. A :class:`Crew` instead works through a list, an
-item for each of its threads at a time; engines and scorers use one.
+Intra-op threads split a single operator, such as a matrix product. A :class:`Crew` instead distributes a list of items
+over threads; engines and scorers use one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def intra_op(threads: int | None) -> Iterator[None]:
-    """Run a block with this number of intra-op threads and put the old number back; None leaves the setting alone."""
+    """Run a block with this number of intra-op threads, then restore the old one; None changes nothing."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
@@ -34,11 +34,11 @@ def intra_op(threads: int | None) -> Iterator[None]:
 
 
 class Crew:
-    """Some threads of this process, each with one intra-op thread, that share out a list of work.
+    """Threads, each with one intra-op thread, that share a list of work.
 
-    Operators of a millisecond release Python's lock for long enough that such threads do not hinder each other. One
-    operator split over threads waits for the slowest of them; a crew does not, and so copes better with other processes
-    on the same cores.
+    Operators that take a millisecond release Python's lock long enough for such threads to run in parallel. An operator
+    split over threads waits for the slowest one; a crew does not, and so copes better with other processes on the same
+    cores.
 
     Args:
         workers: how many threads; with 1 the caller's own thread does the work.
@@ -92,7 +92,7 @@ class Crew:
 
 @cache
 def shared_crew(workers: int) -> Crew:
-    """Return this process's crew of so many threads, for short work that does not own one. It is never closed."""
+    """Return this process's shared crew of so many threads, for short work. It is never closed."""
     return Crew(workers)
 
 

@@ -1,8 +1,7 @@
-"""The vmapped engine: seats of any module that ``torch.func`` can batch, where no layers are stacked by hand.
+"""The vmapped engine: trains seats of any module that ``torch.func`` can batch.
 
-:func:`why_not_vmapped` tries a model out and says why it cannot be trained so. The rule of
-:mod:`hanse.learning.engines` asks it and makes a :class:`VmappedEngine` where many seats with a small model gain from
-it.
+:func:`why_not_vmapped` tries a model and says why it cannot be batched. The rule of :mod:`hanse.learning.engines`
+chooses it for many seats with a small model.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from hanse.learning.threads import intra_op
 
 
 class VmappedEngine(ScoringEngine):
-    """Trains seats as one batched program that ``vmap(grad(...))`` makes of the module.
+    """Trains seats as one batched program, ``vmap(grad(...))`` of the module.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
@@ -40,7 +39,7 @@ class VmappedEngine(ScoringEngine):
         dtype: of weights, gradients and steps.
 
     Raises:
-        ValueError: the model keeps statistics as it trains, as batch norm does.
+        ValueError: the model keeps statistics in training, like batch norm.
     """
 
     name = "vmapped"
@@ -165,7 +164,7 @@ def _places(module: nn.Module) -> dict[str, list[str]]:
 
 
 def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
-    """Return why a model cannot be vmapped, or None if the first step of two seats comes out as autograd has it.
+    """Return why a model cannot be vmapped, or None if the first step of two seats agrees with autograd.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).

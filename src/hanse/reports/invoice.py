@@ -24,7 +24,7 @@ from hanse.base.errors import UserError, nearest
 from hanse.base.files import run_folder, write_csv
 from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account_of
-from hanse.ledger.run_ledger import movements, open_ledger, reading, verify_run, wrong_in
+from hanse.ledger.run_ledger import movements, open_ledger, reading, verify_run
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup

@@ -1,12 +1,12 @@
-"""Updates on their way: when TRAIN closes, who still trains then, and how a late update joins a later round.
+"""Late updates: when TRAIN closes, who is still training then, and how a late update joins a later round.
 
 Come here for experiments that do not wait for everybody (``[federation] enough``, ``late``, ``max_staleness``,
-``replay``). :class:`Waiting` is what the experiment says, :class:`Underway` what is still out between rounds, and
-:meth:`Training.land` decides what counts.
+``replay``). :class:`Waiting` holds the experiment's settings, :class:`Underway` what is still outstanding between
+rounds, and :meth:`Training.land` decides what counts.
 
-In a simulation every reply is there at once and says how many seconds its client took. The loop's virtual clock decides
-what came in time, and what is late waits in the loop's state. On a network the federation says who is still training,
-and hands over what comes later.
+In a simulation every reply arrives at once and says how many seconds its client took. The loop's virtual clock decides
+which are in time; late ones wait in the loop's state. On a network, the federation says who is still training, and
+delivers late replies with later exchanges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STILL = "still trains: the round did not wait for it"
 
 @dataclass(frozen=True)
 class Recorded:
-    """Who was here and whose updates were accepted in each round of another run, for a replay of its order of arrival.
+    """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
 
     Attributes:
         present: ids of the clients that were present, by round.
@@ -44,13 +44,13 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long TRAIN waits, and what becomes of a late update.
+    """How long TRAIN waits, and what happens to late updates.
 
     Attributes:
-        enough: TRAIN ends once this many sound replies are in; None: it waits for all.
+        enough: TRAIN ends once this many valid replies are in; None: it waits for all.
         late: "drop" forgets late updates; "next" mixes them into the round in which they arrive.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.
-        replay: take the order of arrival from another run instead; None: do not.
+        replay: replay the order of arrival of another run instead; None: do not.
 
     Examples:
         >>> Waiting(enough=3, late="next").closing(5)
@@ -74,17 +74,17 @@ class Waiting:
         return 0 if self.max_staleness is None else max(0, round - self.max_staleness)
 
     def closing(self, round: int) -> Closing | None:
-        """Return what the federation is told of when to stop; None: it waits for all."""
+        """Return when the federation may stop waiting; None: it waits for all."""
         return Closing(self.enough, self.oldest(round)) if self.active else None
 
 
 @dataclass(frozen=True)
 class Flight:
-    """What one client still trains.
+    """One client's outstanding training.
 
-    In a simulation the answer is known already and waits here until the clock is ``due``: ``updates``, or the reason
-    why they are ``refused``. On a network the ``request`` is kept, since a later answer is checked against it; a
-    restarted server has lost it, and then the answer can no longer be accepted.
+    In a simulation the answer is already known and waits here until the clock reaches ``due``: ``updates``, or why they
+    are ``refused``. On a network the ``request`` is kept to check a later answer against it; a restarted server has
+    lost it, so it cannot accept the answer.
 
     Attributes:
         round: the round in which the client was asked.
@@ -111,27 +111,27 @@ class Flight:
 
     @property
     def lost(self) -> bool:
-        """Whether it never comes: the server was restarted meanwhile."""
+        """Whether it can no longer be accepted because the server was restarted."""
         return self.due is None and self.updates is None and self.request is None
 
 
 @dataclass(frozen=True)
 class Underway:
-    """What is still out between two rounds.
+    """What is outstanding between two rounds.
 
     Attributes:
         clock: the virtual time in seconds.
         flights: what clients still train, by client id.
 
     Examples:
-        Nobody, at the beginning of a run:
+        At the start of a run, nobody:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> state = rehearse("fedavg").played.state
         >>> dict(state.underway.flights)
         {}
 
-        One slow client of four that still trains after a round which did not wait:
+        One slow client of four still trains after a round that did not wait for it:
 
         >>> slow = {"speed": {"seconds": [9.0, 1.0, 1.0, 1.0]}}
         >>> federation = {"enough": 3, "late": "next"}
@@ -144,10 +144,10 @@ class Underway:
     flights: Mapping[int, Flight] = field(default_factory=dict)
 
     def here(self, roster: Roster, round: int, waiting: Waiting) -> Roster:
-        """Return those who can be asked in a round.
+        """Return the clients that can be asked in a round.
 
-        In a simulation these are all present clients that do not still train; on a network the federation leaves those
-        out itself. In a replay they are the clients that were present in that round of the other run.
+        In a simulation these are the present clients that are not still training (on a network the federation leaves
+        those out itself); in a replay, the clients that were present in that round of the other run.
 
         Args:
             roster: the present clients.
@@ -161,7 +161,7 @@ class Underway:
         return Roster(c for c in roster if c.id not in busy) if busy else roster
 
     def without_lost(self) -> tuple[Underway, tuple[tuple[int, str], ...]]:
-        """Return what may still come, and ``(client, reason)`` of what was lost when the server was restarted."""
+        """Return what may still arrive, and ``(client, reason)`` of what was lost in a restart of the server."""
         lost = {client: flight for client, flight in self.flights.items() if flight.lost}
         if not lost:
             return self, ()
@@ -172,13 +172,13 @@ class Underway:
 
 @dataclass(frozen=True)
 class Landed:
-    """What TRAIN came to.
+    """The outcome of TRAIN.
 
     Attributes:
-        replies: the sound replies in time, by client.
+        replies: the valid replies that came in time, by client.
         refusals: ``(client, reason)`` of the others.
-        late: updates of earlier rounds that arrived meanwhile and count.
-        underway: what is still out, and the clock at the end.
+        late: updates of earlier rounds that arrived in this one and count.
+        underway: what is still outstanding, and the clock at the end.
     """
 
     replies: Mapping[int, Reply]
@@ -189,7 +189,7 @@ class Landed:
 
 @dataclass(frozen=True)
 class Training:
-    """The training of one round while it is waited for.
+    """The training of one round in progress.
 
     Attributes:
         round: the round's number.
@@ -212,11 +212,10 @@ class Training:
     deadline_s: float | None
 
     def land(self, replies: Sequence[Reply]) -> Landed:
-        """Decide what came in time, what was late and has come meanwhile, and what is still under way.
+        """Decide what is in time, which late updates have arrived, and what is still outstanding.
 
         Args:
-            replies: all that the federation handed over: this round's, and on a network also answers to earlier
-                requests.
+            replies: all replies from the federation: this round's, and on a network also answers to earlier requests.
         """
         # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
@@ -358,7 +357,7 @@ def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Update
     Args:
         seats: the seats that answered, ``m``.
         trained: their answers, in the same order.
-        none: ``[.., P]``, says what rows are like (width, dtype, device) where there are no updates.
+        none: ``[.., P]``, an example of rows (width, dtype, device), for the case of no updates.
     """
     common = set.intersection(*(set(t.extras) for t in trained)) if trained else ()
     return Updates(
@@ -373,12 +372,12 @@ def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Update
 
 
 def rebased(update: Tensor, then: Tensor, now: Tensor) -> Tensor:
-    """Return a late update moved onto the model of today: ``now + (update - then)``, summed in float64.
+    """Return a late update rebased onto the current model: ``now + (update - then)``, summed in float64.
 
     Args:
         update: ``[P]``, as the client sent it.
         then: ``[P]``, the model that the client started from.
-        now: ``[P]``, what has become of that model since. If nothing has, the update itself is returned, bit for bit.
+        now: ``[P]``, that model's current value. If it is unchanged, the update itself is returned, bit for bit.
     """
     if torch.equal(then, now):
         return update
@@ -386,13 +385,13 @@ def rebased(update: Tensor, then: Tensor, now: Tensor) -> Tensor:
 
 
 def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> Updates:
-    """Return a round's updates with the late ones behind them.
+    """Return a round's updates followed by the late ones.
 
     Args:
         fresh: the updates of this round.
-        late: what was under way and has come.
+        late: the late updates that arrived.
         round: this round's number. An update's staleness is how many rounds ago it was asked for.
-        table: the models of today, onto which late updates are rebased. ``raw`` of the result has them as they came.
+        table: the current models, onto which late updates are rebased. ``raw`` of the result has the originals.
     """
     if not late:
         return fresh

@@ -13,7 +13,7 @@ from hanse.federation.privacy import WITHIN, Privacy
 
 @dataclass(frozen=True)
 class AdaptiveClip(Part):
-    """Sends a clip with every training task, and moves it by what clients say, with noise, of how it fits.
+    """Sends a clip with every training task, and adapts it to the clients' noisy answers.
 
     Each client says whether its update was within the clip: 1 or 0, with noise. With b the mean of these,
     ``clip <- clip exp(-rate (b - quantile))`` (eq. 2), so that about this quantile of the updates is not shortened.
@@ -36,7 +36,7 @@ class AdaptiveClip(Part):
         ]
 
     def learn(self, outcome: View, state: State) -> State:
-        """Return the state with the clip of the next round; what clients say moves it by a bounded step."""
+        """Return the state with the clip of the next round, a bounded step away."""
         said = [one[WITHIN] for one in outcome.trained.metrics if WITHIN in one]
         if not said or self.rule.quantile is None:
             return state

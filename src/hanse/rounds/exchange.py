@@ -1,8 +1,8 @@
 """One exchange with the clients: questions merged, seats as training tasks, replies checked, updates in order.
 
-The round (:mod:`hanse.rounds.round`) thinks in seats and questions; the federation port knows requests and replies, one
-of each a client. This module is the way from one to the other and back: :func:`training` and :func:`merge` make the
-requests, :class:`Exchange` sends them and keeps what is sound of the replies, :func:`accepted` makes updates of those.
+The round (:mod:`hanse.rounds.round`) works with seats and questions, the federation port with one request and one reply
+per client. This module translates: :func:`training` and :func:`merge` make the requests, :class:`Exchange` sends them
+and keeps the valid replies, :func:`accepted` turns those into updates.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Exchange:
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Add the seconds that the block takes to those of this stage."""
+        """Add the block's seconds to this stage."""
         begun = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
 
     def send(self, requests: Sequence[Request], view: View) -> View:
-        """Ask questions and return the view with the sound answers and the refusals added.
+        """Ask questions and return the view with the valid answers and the refusals added.
 
         Without requests nothing is sent, so a mechanism whose parts ask nothing costs no exchange.
         """
@@ -84,8 +84,8 @@ class Exchange:
             waiting: when TRAIN ends, and what becomes of late updates.
 
         Returns:
-            The view with the sound answers that came in time and the refusals; and what came late or is still under
-            way.
+            The view with the valid answers that came in time and the refusals; and what arrived late or is still
+            outstanding.
         """
         if not requests and not before.flights:
             return view, Landed({}, (), (), before)
@@ -125,7 +125,9 @@ def _question(task: Task) -> str:
 
 
 def merge(requests: Sequence[Request]) -> list[Request]:
-    """Return one request a client, by ascending client. A question of the same name that two parts ask is sent once."""
+    """Return one request per client, by ascending client. A question that two parts ask under the same name is sent
+    once.
+    """
     tasks: dict[int, dict[str, Task]] = {}
     for request in requests:
         mine = tasks.setdefault(request.client, {})
@@ -140,10 +142,10 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
     Args:
         seats: who trains, from which row, pulled to what.
         table: the models ``M [K, P]``.
-        payload: what the train part sends beside every task; None: nothing.
+        payload: what the train part sends with every task; None: nothing.
 
     Returns:
-        A request a seat, in the order of the seats. A client with several seats gets one request by :func:`merge`.
+        One request per seat, in order. :func:`merge` combines those of a client with several seats.
     """
     rows, starts = table.rows, seats.start.tolist()
     models = {row: rows[row] for row in set(starts)}  # one tensor a row: an engine sees who starts alike
@@ -170,10 +172,10 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
 
 
 def continued(requests: Sequence[Request], history: History) -> list[Request]:
-    """Return training requests that go on where each client's earlier training left it.
+    """Return training requests that continue each client's earlier training.
 
-    Their start has the client's own batch-norm statistics, and they say how many optimiser steps it has taken and in
-    which round it last trained, where the recipe depends on these.
+    The start model gets the client's own batch-norm statistics; if the recipe depends on them, the number of optimiser
+    steps so far and the last round of training are added.
     """
 
     def one(client: int, task: Train) -> Train:
@@ -192,7 +194,7 @@ def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
 
 
 def accepted(seats: Seats, view: View) -> Updates:
-    """Return the updates that came back sound, in the order of the seats. A refused seat leaves no gap."""
+    """Return the valid updates in the order of the seats. A refused seat leaves no gap."""
     found: list[tuple[int, Trained]] = []
     for s in range(len(seats)):
         result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
@@ -203,7 +205,7 @@ def accepted(seats: Seats, view: View) -> Updates:
 
 
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:
-    """Return what the train part sends beside this round's training tasks; None: nothing.
+    """Return what the train part sends with this round's training tasks; None: nothing.
 
     Args:
         part: the train part.

@@ -17,7 +17,7 @@ def grant(client: int, units: int) -> Transaction:
 
 
 def part_of(units: int, parts: int, number: int) -> int:
-    """Return the units of a part of a grant; all parts together are the grant, and differ by a unit at most.
+    """Return the units of one part of a grant. Parts sum to the grant and differ by one unit at most.
 
     Examples:
         >>> [part_of(10, 3, k) for k in range(3)]
@@ -30,7 +30,7 @@ def part_of(units: int, parts: int, number: int) -> int:
 class Vesting(Part):
     """Gives grants in parts: the first when a client joins, one more after each round in which its update counted.
 
-    Who leaves and comes back under another key then has no more than who stays.
+    So leaving and coming back under another key gains nothing.
 
     Attributes:
         units: the whole grant.
@@ -41,7 +41,7 @@ class Vesting(Part):
     parts: int
 
     def init(self, context: Context) -> State:
-        """Return the state in which nobody has been given anything."""
+        """Return the state before any grant."""
         return {
             "given": np.zeros(context.num_clients, np.int64),
             "worked": np.zeros(context.num_clients, bool),

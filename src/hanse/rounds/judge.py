@@ -1,9 +1,9 @@
-"""The judge: held-out data at the server that score models, and coalitions of updates.
+"""The judge: scores models and coalitions of updates on the server's held-out data.
 
 Parts reach it as ``view.judge``. Parts that value updates use :meth:`Judge.score` and :meth:`Judge.coalitions`, those
-that look at classes :meth:`Judge.confusion` and :meth:`Judge.class_losses`. A part that trusts the server's own
-training (FLTrust, for example) uses :meth:`Judge.trained`. Which sets the server holds is the experiment's ``[data]``
-section; a part names what it needs, so an experiment without them is refused before round 0.
+that need classes :meth:`Judge.confusion` and :meth:`Judge.class_losses`. A part that trusts the server's own training
+(FLTrust, for example) uses :meth:`Judge.trained`. The experiment's ``[data]`` section decides which sets the server
+holds; parts declare which they need, and an experiment without them is refused before round 0.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from hanse.learning.slopes import Slopes
 
 @dataclass(frozen=True)
 class Root:
-    """Samples that the server trains on itself, by the clients' recipe. Nobody's model is scored on them.
+    """Samples on which the server itself trains, by the clients' recipe. No model is scored on them.
 
-    What a row becomes by this training is remembered until another round begins, since some rules ask for it again with
-    each coalition.
+    Results are cached until the next round, since some rules need them again for each coalition.
 
     Attributes:
         samples: the root set.
@@ -66,12 +65,12 @@ class Root:
 
 @dataclass(frozen=True)
 class Judge:
-    """Held-out data at the server, and what scores models on them.
+    """The server's held-out data, and an engine that scores models on them.
 
     Attributes:
         problem: the model as a module, and its loss (:class:`hanse.learning.job.Problem`).
         engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
-        validation: the server's validation set; None: it holds none, and whatever needs it raises RuntimeError.
+        validation: the server's validation set; None: it holds none, and methods that need it raise RuntimeError.
         workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
         num_classes: of the targets; None: regression.
         root: what the server trains on itself; None: nothing.
@@ -129,8 +128,9 @@ class Judge:
         return found
 
     def block_gradients(self, row: Tensor) -> Tensor:
-        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, in all that
-        a row holds, frozen parameters and batch norms' statistics too (:class:`hanse.learning.slopes.Slopes`).
+        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, with respect
+        to everything in a row, including frozen parameters and batch-norm statistics
+        (:class:`hanse.learning.slopes.Slopes`).
         """
         return self._slopes(row)
 
@@ -189,7 +189,7 @@ class Judge:
         again: Rule | None = None,
         game: Game = "average",
     ) -> Coalitions:
-        """Return the utility of coalitions of updates, as a function that games can be played with.
+        """Return the utility of coalitions of updates, as the functions of :mod:`hanse.games` take it.
 
         Args:
             updates: ``[S, P]``, the players.
@@ -197,8 +197,8 @@ class Judge:
             weights: ``[S]``; a coalition's model is the average of its members by these, which need not sum to 1.
             utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
             affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
-            again: a rule that makes the coalition's row of its members' positions, in place of an average.
-            game: "average", or "increment" (the base plus the members' weighted steps from it) in place of ``affine``.
+            again: a rule that returns a coalition's row, given its members' positions, instead of an average.
+            game: "average", or "increment" (the base plus the members' weighted steps from it) instead of ``affine``.
 
         Returns:
             The game (see :class:`hanse.learning.coalitions.Coalitions`).
@@ -224,10 +224,10 @@ class Judge:
 
 
 def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
-    """Return the positions of the samples of each group ``[G]`` into which validation samples fall.
+    """Split validation samples into G groups, and return the positions of each.
 
-    These are the classes that occur. For regression they are tenths of the samples by their (mean) target; for texts,
-    which have many classes in each sample, tenths in the order in which they lie.
+    Groups are the classes that occur; for regression, tenths of the samples by (mean) target; for texts, which have
+    many classes per sample, tenths in their given order.
     """
     if samples.y.ndim == 2 and not problem.regression:
         return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]

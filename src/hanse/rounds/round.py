@@ -1,11 +1,11 @@
 """One round, for every mechanism: present, ask, select, train, weigh, value, settle, mix, deploy.
 
-Come here to see in which order the parts of a mechanism are called and what each of them can know. :func:`first_state`
-makes the state before round 0, :func:`play_round` turns one :class:`LoopState` into the next, and :func:`finish`
-settles what the last round left open. :class:`Setup` is what stays the same over a run.
+Read this module for the order in which a mechanism's parts are called and what each can know. :func:`first_state` makes
+the state before round 0, :func:`play_round` turns one :class:`LoopState` into the next, and :func:`finish` settles what
+the last round left open. :class:`Setup` stays the same for the whole run.
 
-Nothing here keeps state or writes files. A round only talks to the outside through the federation port, so that a round
-that fails can be dropped and played again from the state before it.
+Nothing here keeps state or writes files. A round's only side effects go through the federation port, so a failed round
+can be dropped and played again from the state before it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from hanse.rounds.sizes import ProvedSizes
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that stays the same over a run: the mechanism, the clients behind the port, and what scores models.
+    """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge and the engine.
 
     Attributes:
         mechanism: the parts, by slot.
@@ -58,17 +58,17 @@ class Setup:
         remote: whether the clients are on a network. Their tests are then questions to them, and a round in which a
             part raises is undone instead of ending the run.
         deadline_s: how many seconds an exchange may take; None: no limit.
-        min_replies: the fewest sound updates with which a round counts; with fewer, every row stays.
+        min_replies: the fewest valid updates with which a round counts; with fewer, every row stays unchanged.
         waiting: when TRAIN ends, and what becomes of late updates.
-        feedback: tells clients what their updates were worth; None: they are not told.
-        sizes: asks clients to prove their numbers of samples; None: what they say counts.
+        feedback: tells clients the values of their updates; None: they are not told.
+        sizes: asks clients to prove their numbers of samples; None: their claims count.
         grant: what the mint gives each new client, in units (a millionth of a token).
         vesting: gives grants in parts instead; None: at once.
         floor: the lowest balance that an account may reach, in units.
-        about: what parts, behaviours and the policy say of themselves, for reports.
+        about: descriptions of parts, behaviours and the policy, for reports.
         accounts: the privacy accounts of a simulation's clients; None: they have none, or keep them themselves.
         clipping: a clip that follows the lengths of updates; None: it stays, or there is none.
-        kept: whether what clients answer is kept and the run commits to what it is played with.
+        kept: whether the run keeps all answers and commits to its inputs, so an auditor can replay it.
 
     Examples:
         That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
@@ -115,9 +115,9 @@ class Setup:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
 
     def parts(self) -> dict[str, Part]:
-        """Return everything that asks and learns, by the key under which its state is kept.
+        """Return everything that asks questions and learns, by the key of its state.
 
-        These are the mechanism's parts, each once however many slots it fills, and what runs beside them.
+        These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
         """
         beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
         beside["clipping"] = self.clipping
@@ -125,7 +125,7 @@ class Setup:
 
     @property
     def books(self) -> bool:
-        """Whether anything is posted: payments, the bonds of proved sizes, or what the run commits to."""
+        """Whether anything is posted: payments, bonds of proved sizes, or a commitment."""
         return self.pays or self.kept
 
     @property
@@ -140,8 +140,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class LoopState:
-    """What changes over a run. A checkpoint holds exactly this, so that a resumed run has the bits of one never
-    stopped.
+    """Everything that changes over a run, and exactly what a checkpoint holds.
 
     Attributes:
         round: the number of the next round, from 0.
@@ -154,13 +153,12 @@ class LoopState:
         finished: whether :func:`finish` has settled the last round.
         moved: ``[K]``, the round in which each private row took its owner's last accepted update (NEVER: none). Rows
             beyond its end never did.
-        history: what clients did in earlier rounds, where the recipe depends on it (momentum that is kept, for
-            example).
-        held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
+        history: what is remembered of clients' earlier training, if the recipe depends on it.
+        held: ``[N]``, the row that each client holds, if not its home; None: all hold their home rows.
         underway: who still trains, and the virtual clock.
         on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
-            tested (NaN: all others). It is kept in checkpoints because a row that is scored again in another batch may
-            get other last bits.
+            tested (NaN: all others). Checkpoints keep it because scoring a row again in another batch may change its
+            last bits.
         accounts: what each client of a simulation has spent of its privacy budget, by client.
 
     Examples:
@@ -190,7 +188,7 @@ class LoopState:
 
 @dataclass(frozen=True)
 class Played:
-    """A finished round, with everything that was decided in it.
+    """A finished round with all its decisions.
 
     Attributes:
         state: the state after the round.
@@ -199,7 +197,7 @@ class Played:
         bytes_down: bytes sent to the clients.
         bytes_up: bytes received from them.
         figures: the parts' figures of each client ``[N]`` after the round, by name.
-        waited: metrics of a round that did not wait for all clients, or that had a virtual clock.
+        waited: metrics of a round that did not wait for all clients or had a virtual clock.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -241,10 +239,10 @@ class _Now:
 
 
 def first_state(setup: Setup) -> LoopState:
-    """Return the state before round 0: each part's initial state, the table as the train part lays it out, empty books.
+    """Return the state before round 0: each part's initial state, the train part's table, empty books.
 
     Raises:
-        PartError: a part's ``init`` returns what a checkpoint cannot keep, or ``home`` something else than rows of the
+        PartError: a part's ``init`` returns what a checkpoint cannot store, or its ``home`` anything but rows of the
             table.
     """
     train, context = setup.mechanism.train, setup.context
@@ -262,16 +260,16 @@ def first_state(setup: Setup) -> LoopState:
 
 
 def play_round(setup: Setup, state: LoopState) -> Played:
-    """Play one round and return the next state with everything that was decided.
+    """Play one round and return the next state with all decisions.
 
-    It is a function of its arguments and of what the clients answer. Nothing is written, and ``state`` is not changed.
+    The result depends only on the arguments and the clients' answers. Nothing is written, and ``state`` is not changed.
 
     Args:
         setup: what stays the same over the run.
-        state: where the round begins, as :func:`first_state`, the round before, or a checkpoint left it.
+        state: the state before the round: from :func:`first_state`, the previous round, or a checkpoint.
 
     Raises:
-        PartError: a part returns something that does not fit, or writes into what it was given.
+        PartError: a part returns something invalid, or writes into its arguments.
         LedgerError: a settlement that does not sum to zero or overdraws an account; nothing of it is posted.
     """
     if setup.accounts is not None:
@@ -352,14 +350,14 @@ def _moved(state: LoopState, view: View, table: Table) -> Ints:
 
 
 def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
-    """Return a round in which something raised: nothing of it counts, and the next one begins where it began.
+    """Return a failed round: nothing of it counts, and the next one starts from the same state.
 
     Args:
         setup: what stays the same over the run.
         state: the state before the round, of :func:`first_state` or in :class:`Played`.
         roster: the clients that were present.
-        seats: those that had been asked to train. Their clients are refused.
-        reason: why, as the record will say it.
+        seats: the seats that had been asked to train; their clients are refused.
+        reason: the reason, for the record.
     """
     view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
     refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
@@ -370,7 +368,7 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
 
 
 def finish(setup: Setup, state: LoopState) -> Played:
-    """Settle what the last round left open, with one more exchange if the settle part asks for it.
+    """Settle what the last round left open, with one more exchange if the settle part asks questions.
 
     PI-FL, for example, settles a round with the accuracies that come with the next round's bids; after the last round
     it asks for them here. The returned view has the postings, and its stage is "end".

@@ -1,11 +1,11 @@
-"""Sizes that are proved: members commit to their samples before they train, and are audited by a public draw.
+"""Proved sizes: members commit to their samples before they train, and are audited by a public draw.
 
 :class:`ProvedSizes` runs beside the parts of any mechanism. A member that is new commits to its distinct samples
 (:mod:`hanse.data.commitment`) and puts up a bond, with the root of the commitment in the book. The leaves that it must
-open are drawn by a seed that nobody knew before: from the book's head after all commitments, and on a network from a
-number that the server draws then. If all is well, an auditor's signature included, the bond goes back and the size
-counts from this round on. If not, the bond goes to the mint. Who does not answer is asked once more (``repeats``), with
-the same questions. Whoever has proved nothing counts as a member without samples.
+open are drawn from a seed that nobody knew before: the book's head after all commitments and, on a network, a number
+that the server draws then. If the audit succeeds, including the auditor's signature, the bond is returned and the size
+counts from this round on. If not, the bond goes to the mint. A member that does not answer gets the same questions
+again (``repeats``). Until it has proved its size, a member counts as having no samples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of one question to the members.
+    """The outcome of one question to the members.
 
     Attributes:
         transactions: the bonds that move.
@@ -54,11 +54,11 @@ class ProvedSizes(Part):
 
     Attributes:
         leaves: how many leaves an audit opens (all, if there are fewer).
-        bond: units that lie in escrow until the audit is passed.
+        bond: units held in escrow until the audit is passed.
         repeats: how often an unanswered question is asked again before it counts as failed.
         auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count; empty: a simulation's word.
-        fresh: whether a number that the server draws goes into the seeds, so that no member can try commitments until
-            it likes the questions. Without it a run can be repeated.
+        fresh: whether seeds include a number drawn by the server, so members cannot try commitments until they like the
+            questions. Without it, runs are repeatable.
     """
 
     leaves: int = 30
@@ -84,7 +84,7 @@ class ProvedSizes(Part):
         return np.where(state["standing"] == PROVED, state["size"], 0).astype(np.float64)
 
     def roster(self, roster: Roster, state: State) -> Roster:
-        """Return the roster with no more samples for anybody than are proved."""
+        """Return the roster with everybody's samples limited to the proved number."""
         proved = self.proved(state)
         return Roster(replace(c, num_samples=min(c.num_samples, int(proved[c.id]))) for c in roster)
 
@@ -94,7 +94,7 @@ class ProvedSizes(Part):
         return [Request(c, (CommitSize(COMMIT),)) for c in new.tolist()], state
 
     def hear_commitments(self, view: View, state: State) -> Heard:
-        """Take the commitments, and the bonds of those who can pay theirs."""
+        """Accept the commitments and bonds of the members that can pay."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in view.present[state["standing"][view.present] == UNKNOWN].tolist():
             said = view.answers.get((c, COMMIT))
@@ -128,7 +128,7 @@ class ProvedSizes(Part):
         return asked, after
 
     def hear_audits(self, view: View, state: State) -> Heard:
-        """Judge the audits: who passed gets its bond back, who failed or kept silent loses it."""
+        """Judge the audits: members that passed get their bond back; those that failed or kept silent lose it."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
             said = view.answers.get((c, AUDIT))
@@ -173,7 +173,7 @@ class ProvedSizes(Part):
 
 
 def signature_fault(auditors: frozenset[str], statement: bytes, auditor: str, signature: str) -> str:
-    """Return why an auditor's signature does not count, or "". Without named auditors none is needed."""
+    """Return why an auditor's signature is invalid, or "". If no auditors are named, none is needed."""
     if not auditors:
         return ""
     if auditor not in auditors:

@@ -1,8 +1,8 @@
-"""One round with its test and its record; and what is kept of one in which a part raises.
+"""One round with its test and record, and the record of a round in which a part raised.
 
-:func:`attempt` is the body of the loop in :mod:`hanse.runs.experiment`. In a simulation a part that raises ends the run
-with its traceback. On a network, where a round cannot simply be played again, the round is undone and recorded as
-failed, and the run goes on with the next one. Only several failed rounds in a row end it.
+:func:`attempt` is the body of the loop in :mod:`hanse.runs.experiment`. In a simulation, a part that raises ends the
+run with a traceback. On a network, where a round cannot simply be replayed, it is undone and recorded as failed, and
+the run continues; only several failed rounds in a row end it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordedRound:
 
     Attributes:
         state: the loop's state after it.
-        record: what is written of it.
+        record: the round's record.
     """
 
     state: LoopState
@@ -50,15 +50,15 @@ class RecordedRound:
 
 
 def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
-    """Play a round, test what clients hold then, close its books, and return it with its record.
+    """Play a round, test the clients' models, close its books, and return it with its record.
 
-    On a network a round in which a part raises is undone and recorded as failed; the log has the traceback. What the
-    network itself or a mistake of the user raises is raised on.
+    On a network, a round in which a part raises is undone and recorded as failed; the traceback is logged. Errors of
+    the network and UserErrors propagate.
 
     Args:
         setup: what stays the same over the run.
-        experiment: says which rounds are tested and how.
-        state: where the round begins.
+        experiment: its settings decide which rounds are tested and how.
+        state: the state before the round.
     """
     done = _attempted(setup, experiment, state)
     if not setup.books:
@@ -133,10 +133,10 @@ def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | 
 
 
 def telling(setup: Setup, state: LoopState) -> Setup:
-    """Return the setup with which a round is played: on a network its requests say which updates were accepted.
+    """Return the setup for playing a round: on a network, its requests say which updates were accepted.
 
-    Owners of private rows need that. It is said from the loop's state, so a failed round, which leaves none, and a
-    resumed run say what really stands.
+    Owners of private rows need that. It is derived from the loop's state, so it is right after a failed round and in a
+    resumed run.
     """
     if not setup.remote:
         return setup
@@ -156,7 +156,7 @@ def settled(setup: Setup, state: LoopState) -> tuple[LoopState, tuple[Transactio
 
 
 def tell_owners(setup: Setup, state: LoopState) -> None:
-    """Tell the owners of private rows, after the last round, what became of their last updates. Only on a network."""
+    """After the last round on a network, tell the owners of private rows whether their last updates were accepted."""
     owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
     if setup.remote and len(owners):
         federation = telling(setup, state).federation
@@ -166,15 +166,15 @@ def tell_owners(setup: Setup, state: LoopState) -> None:
 
 @dataclass
 class Watched(Federation):
-    """A federation during one round, which remembers what a failed round's record needs.
+    """Wraps a federation during one round and remembers what the record of a failed round needs.
 
     Attributes:
-        federation: the one that is watched.
-        roster: who was present when the round first asked.
+        federation: the federation that is wrapped.
+        roster: who was present at the first exchange.
         sat: (client, start row) of everybody who was asked to train.
         bytes_down: sent to the clients.
         bytes_up: received from them.
-        down: whether it was the federation itself that raised. Then the network is lost, and no part has failed.
+        down: whether the federation itself raised: the network is lost, and no part has failed.
     """
 
     federation: Federation

@@ -1,8 +1,8 @@
-"""Rounds are written beside the round that comes after them.
+"""Writes each round while the next one is played.
 
-Most of what a run directory costs is waiting for the disk, and the processor is free meanwhile. So the next round is
-played while a thread writes this one. Nobody hears of a round before it is on the disk, its payments included; one that
-cannot be written ends the run, and the round that was played meanwhile is as if it had never been.
+Writing a run directory is mostly waiting for the disk, so a thread writes a round while the next is played. No observer
+hears of a round before it and its payments are on the disk. A round that cannot be written ends the run, and the round
+played meanwhile is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG_S = 1.0
 
 
 class BackgroundWriter:
-    """Writes finished rounds into a run directory, one at a time, in a thread of its own.
+    """Writes finished rounds into a run directory, one at a time, in its own thread.
 
     Call :meth:`begin` with a round and :meth:`settle` before the next one.
 
@@ -46,7 +46,7 @@ class BackgroundWriter:
         self._under_way: tuple[RoundRecord, Future[None] | None] | None = None
 
     def begin(self, record: RoundRecord, state: LoopState | None) -> None:
-        """Begin to write a round. The one before must have been settled.
+        """Start writing a round. The previous one must be settled.
 
         Args:
             record: the round.
@@ -67,7 +67,7 @@ class BackgroundWriter:
         self._under_way = record, self._thread.submit(write)
 
     def settle(self) -> None:
-        """Wait until the round that is being written is on the disk, and tell it. Does nothing if there is none.
+        """Wait until the round being written is on the disk, and report it. Does nothing if there is none.
 
         Raises:
             MachineError: it could not be written.
@@ -80,5 +80,5 @@ class BackgroundWriter:
         self._tell(record)
 
     def close(self) -> None:
-        """Wait until nothing is written any more. What was not settled is never told."""
+        """Wait until writing ends. A round that was not settled is never reported."""
         self._thread.shutdown()

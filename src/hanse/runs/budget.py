@@ -1,4 +1,4 @@
-"""When a run ends before its last round: what rounds cost, held against the limits of ``[run]``."""
+"""When a run ends before its last round: the limits of ``[run]`` on accuracy, time and traffic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hanse.runs.config import RunSection
 
 @dataclass
 class Budget:
-    """Adds up what rounds cost, and says when a limit is reached.
+    """Adds up the costs of rounds, and says when a limit is reached.
 
     Attributes:
         limits: ``[run]``, with ``target_accuracy`` (a share of the server's test set), ``max_seconds`` (of all rounds,
@@ -40,7 +40,7 @@ class Budget:
                 self.accuracy = max(self.accuracy, accuracy)
 
     def over(self) -> str | None:
-        """Return why the run is over, in words and with the number of rounds that it took; None: it goes on."""
+        """Return why the run is over, and after how many rounds; None: it continues."""
         after = f"after {self.rounds} round{'s' if self.rounds != 1 else ''}"
         wanted, seconds, megabytes = self.limits.target_accuracy, self.limits.max_seconds, self.limits.max_megabytes
         if wanted is not None and self.accuracy >= wanted:

@@ -1,8 +1,7 @@
-"""Whether a run's model knows more than a guess does, and whether its values mean anything: one rule for all places.
+"""Whether a run's model is better than guessing, and whether its values are meaningful.
 
-:func:`doubts` gives the sentences that ``hanse run``, the report and the statement put first. It reads the lines of
-``metrics.jsonl`` and what a guess would score on the server's test set (:class:`Guess`), which a run keeps in
-``shape.json``.
+:func:`doubts` returns the sentences that ``hanse run``, the report and the statement show first. It reads
+``metrics.jsonl`` and a guess's scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ LEAST_R2 = 0.01
 
 @dataclass(frozen=True)
 class Guess:
-    """What can be had without a model on the server's test set.
+    """The scores of guessing, without a model, on the server's test set.
 
     Attributes:
         samples: how many labels are tested (of texts: positions).
         most: the share of the most common class, the accuracy of always naming it.
-        entropy: of the classes' shares, in nats: the cross-entropy of saying them for every sample.
+        entropy: of the classes' shares, in nats: the cross-entropy of predicting these shares for every sample.
 
     Examples:
         >>> Guess.of(Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 0]))).most
@@ -57,7 +56,7 @@ class Guess:
 
     @property
     def bar(self) -> float:
-        """The accuracy above which a model surely knows more: the most common class's, and :data:`MARGIN` standard
+        """The accuracy above which a model is surely better: the most common class's plus :data:`MARGIN` standard
         errors.
         """
         return self.most + MARGIN * math.sqrt(self.most * (1 - self.most) / self.samples)
@@ -65,8 +64,8 @@ class Guess:
     def beaten(self, accuracy: float, loss: float | None) -> bool:
         """Say whether a model is better than guessing.
 
-        It is if its accuracy is above :attr:`bar`, or if its loss explains :data:`LEAST_R2` of the entropy, as a model
-        of rare events does that never names the rare class.
+        It is if its accuracy is above :attr:`bar`, or if its loss explains :data:`LEAST_R2` of the entropy, as for a
+        model of rare events that never predicts the rare class.
 
         Args:
             accuracy: on these samples.
@@ -77,15 +76,15 @@ class Guess:
 
 
 def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True) -> list[str]:
-    """Return the sentences that must stand before a run's other results; none if there is nothing to doubt.
+    """Return the sentences to show before a run's other results; none if there is nothing to doubt.
 
-    Two things are said: that the model is at chance after the last test (:meth:`Guess.beaten`), and that in more than
-    half of the second half of the valued rounds some coalition's loss was above ln C, so that values by the loss rank
-    a useless update before skewed ones.
+    There are two: that the model was no better than chance at the last test (:meth:`Guess.beaten`), and that in more
+    than half of the later valued rounds some coalition's loss was above ln C, so values by the loss rank a useless
+    update above skewed ones.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
-        guess: what a guess scores on the server's test set; None: not known, and nothing is said of chance.
+        guess: a guess's scores on the server's test set; None: not known, and chance is not judged.
         cross_entropy: whether the loss that is tested is the plain cross-entropy.
     """
     found = []

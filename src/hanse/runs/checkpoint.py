@@ -1,7 +1,7 @@
-"""Checkpoints: everything that a run needs to go on, in one safetensors file with a checksum, written atomically.
+"""Checkpoints: everything needed to resume a run, in one safetensors file with a checksum, written atomically.
 
 :func:`store` writes a :class:`Snapshot` and :func:`load` reads it back, bit for bit. Arrays and tensors are the file's
-tensors; all else is JSON in its header ("notes"). Nothing is ever pickled, so a checkpoint from a stranger cannot run
+tensors; everything else is JSON in its header ("notes"). Nothing is pickled, so a stranger's checkpoint cannot run
 code.
 """
 
@@ -40,17 +40,17 @@ KINDS = {
 
 
 class CorruptCheckpointError(Exception):
-    """The file is not what was written: torn, truncated or changed. The one before it may still be sound."""
+    """The file was truncated or changed. The checkpoint before it may still be intact."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one checkpoint holds.
+    """The contents of one checkpoint.
 
     Attributes:
         state: the loop's state.
-        lengths: how many bytes of each line file belong to the rounds before it.
-        pending: (round, transaction) since the checkpoint before, which may not be in the ledger yet.
+        lengths: how many bytes of each line file belong to earlier rounds.
+        pending: (round, transaction) since the previous checkpoint, which may not be in the ledger yet.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -64,10 +64,9 @@ class Snapshot:
 
 
 def own_copy(state: LoopState) -> LoopState:
-    """Return a state that stays as it is now, whatever a part does later to the arrays that it keeps.
+    """Return a copy of a state that parts cannot change by writing into arrays that they keep.
 
-    It is written by another thread while the next round is played. Models are shared, because every round makes a new
-    table.
+    Another thread writes it while the next round is played. Models are shared, because every round makes a new table.
     """
     states = {slot: {name: _copied(value) for name, value in of.items()} for slot, of in state.states.items()}
     arrays = {name: _copied(getattr(state, name)) for name in ("home", "held", "moved", "personal")}
@@ -184,7 +183,7 @@ def _flights(
 
 
 def store(path: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot to ``path``, whole and through to the disk, or not at all. Raises OSError."""
+    """Write a snapshot to ``path``, atomically and flushed to the disk. Raises OSError."""
     state = snapshot.state
     tensors, plain = _split(state.states)
     tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()

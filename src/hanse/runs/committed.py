@@ -1,9 +1,9 @@
 """What a run commits to before its first round, if it can be recomputed (``[run] recomputable``).
 
-``committed.json`` in the run directory has the commitments of the validation set (:mod:`hanse.data.committed`), a hash
-of the configuration and one of hanse's code. The first line of the log stands for all of it. The validation set itself,
-its salts and what clients sent lie *beside* the run directory, because that is given away: in ``RUN.audit``, which is
-for the auditor.
+``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.committed`) and
+hashes of the configuration and of hanse's code; the first line of the log commits to all of it. The validation set
+itself, its salts and the clients' answers are kept outside the run directory, which is given away: in ``RUN.audit``,
+for the auditor only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FILE = "committed.json"
 
 
 def audit_folder(folder: Path) -> Path:
-    """Return the folder beside a run directory with what only an auditor may see."""
+    """Return the folder, next to a run directory, that only an auditor may see."""
     folder = folder.absolute()
     return folder.with_name(f"{folder.name}.audit")
 
 
 def validation_file(folder: Path) -> Path:
-    """Return where the validation set of a run lies, with its salts."""
+    """Return the path of a run's validation set with its salts."""
     return audit_folder(folder) / "validation.npz"
 
 
@@ -46,9 +46,9 @@ class Commitment:
     """What was committed to.
 
     Attributes:
-        validation: the commitments of the validation samples, one after the other in base64; "" without any.
+        validation: the commitments to the validation samples, concatenated in base64; "" if there are none.
         clients: how many clients there can be.
-        config: SHA-256 of the configuration, whatever number of rounds it names.
+        config: SHA-256 of the configuration without its number of rounds.
         hanse: the version.
         code: SHA-256 of hanse's code.
     """
@@ -79,7 +79,7 @@ class Commitment:
         return hashes_of(self.validation)
 
     def transaction(self) -> Transaction:
-        """Return the line of the log that stands for all of it."""
+        """Return the transaction that commits to all of it."""
         root = as_text(Tree(self.samples).root())
         said = f"validation {root} samples {len(self.samples)} clients {self.clients}"
         return Transaction(COMMIT, COMMIT, (), f"{said} config {self.config} hanse {self.hanse} code {self.code}")
@@ -105,7 +105,7 @@ _COMMITMENT = Declared[Commitment](Commitment)
 
 
 def config_hash(config: dict[str, Any]) -> str:
-    """Return the hash of a configuration, as ``config.toml`` has it, without its number of rounds: a run may go on."""
+    """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
     run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
     return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
 

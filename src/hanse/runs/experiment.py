@@ -1,12 +1,11 @@
-"""Runs an experiment: builds what it names, plays its rounds, keeps what they leave.
+"""Runs an experiment: builds its objects, plays its rounds, writes the results.
 
 :func:`run` and :func:`resume` are what users call, as ``hanse.run`` and ``hanse.resume``. Both build the experiment
 (:mod:`hanse.runs.setup`), take the lock of the run directory, and play round after round (``_play``) until the last
 one, a limit of ``[run]``, or Ctrl-C. :func:`run_remote` does the same with clients on a network, and :func:`play_setup`
-for whoever has a setup already.
+if you already have a setup.
 
-Clients in other processes need an engine of their own. Engines register as entry points "hanse.engines", so this module
-imports none of them.
+Engines for clients in other processes register as entry points "hanse.engines", so this module imports none of them.
 """
 
 from __future__ import annotations
@@ -79,25 +78,24 @@ def run(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Run:
-    """Run an experiment and return what came of it.
+    """Run an experiment and return the result.
 
     Args:
         experiment: an :class:`Experiment`, or the path of a TOML file.
-        data: samples in the place of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x,
+        data: samples to use instead of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x,
             y)`` or ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by client
             (:mod:`hanse.data.own`).
-        model: a model in the place of ``model.name``: a module, whose weights are where training starts, or a function
-            ``(input_shape, num_classes, **options)`` that returns one.
-        out: the run directory, which is made. With it the run can be resumed, reported on and read again; without it,
-            nothing is written.
+        model: a model to use instead of ``model.name``: a module, whose weights are the start of training, or a
+            function ``(input_shape, num_classes, **options)`` that returns one.
+        out: the run directory to create, for resuming, reports and reading the run again. None: nothing is written.
         value: whether updates are valued. True: by path values (``mechanism.value = "path"``), unless the mechanism
-            values them already. A name or a table stands in the place of ``mechanism.value``.
+            values them already. A name or a table replaces ``mechanism.value``.
         observers: objects that see every round (:class:`Observer`).
         overwrite: whether an earlier run in ``out`` may be deleted.
         progress: show a bar on standard error with the round, the accuracy and the time left.
 
     Returns:
-        The :class:`Run`. If Ctrl-C ended it, it is ``interrupted`` and has the rounds so far.
+        The :class:`Run`; after Ctrl-C it is ``interrupted`` and has the rounds so far.
 
     Raises:
         UserError: the experiment cannot be run, or ``out`` is taken. This is found before round 0, all mistakes
@@ -108,8 +106,7 @@ def run(
 
     Examples:
         Four clients train on handwritten digits and every update gets its exact Shapley value. Client 3 sends the
-            opposite
-        of what it learned: the model does well without it, and the sum of its values says so.
+        opposite of what it learned, so its values sum to less than zero.
 
         >>> import hanse
         >>> experiment = hanse.Experiment(
@@ -170,29 +167,27 @@ def resume(
     rounds: int | None = None,
     progress: bool = False,
 ) -> Run:
-    """Go on with the run in a directory from its last sound checkpoint, and return all of it.
-
-    The rounds that follow are, bit for bit, those that an uninterrupted run would have had.
+    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result is bit for
+    bit that of an uninterrupted run.
 
     Args:
         path: the run directory.
         data: the data again, if the run was given them as an object.
         model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
-        observers: objects that see every round that is still to be played.
-        other_data: go on even if the data are not those that the run was played with; it is recorded.
-        rounds: go on to this many rounds in all, which ``config.toml`` says from then on. It is then the run that would
-            have been played if they had been asked for at the start, but for the test that only a last round has; what
-            differs is told.
+        observers: objects that see every remaining round.
+        other_data: continue even if the data have changed; this is recorded.
+        rounds: continue to this many rounds in all, and record that in ``config.toml``. The result is that of a run
+            planned for as many rounds, except perhaps for a test after the old last round; a note then says so.
         progress: show a bar on standard error.
 
     Raises:
-        UserError: it is no run directory or that of a federation on a network, another process plays it, data or model
-            are not those of the run, or it cannot have that many rounds (fewer than were played, or the last one was
-            settled as the last).
+        UserError: it is not a run directory, or belongs to a federation on a network; another process is playing it;
+            data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one was
+            already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
-        A run of two rounds goes on to three, and is the run that had three from the start.
+        A run of two rounds, continued to three, equals a run of three from the start.
 
         >>> import tempfile, hanse
         >>> from pathlib import Path
@@ -335,18 +330,16 @@ def run_remote(
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
 ) -> Run:
-    """Run an experiment with clients behind another federation, or go on with it if its directory has it already.
-
-    It is :func:`run` and :func:`resume` in one, because a server on a network that was restarted is simply started
-    again.
+    """Run an experiment with clients behind another federation, or continue it if its directory exists. It combines
+    :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
 
     Args:
         experiment: what to play.
-        data: what the server knows: its own sets, the shape of samples, and each client's reported size.
+        data: the server's knowledge: its own sets, the shape of samples, and each client's reported size.
         federation: the port to the clients.
         hold: the right to write into the run directory; it is taken here.
         observers: objects that see every round.
-        other_data: allow sets of the server that are not those of the rounds before.
+        other_data: allow server sets that differ from those of earlier rounds.
         key: the operator's, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
@@ -369,7 +362,7 @@ def play_setup(
     """Play all rounds of a setup.
 
     Args:
-        ready: what is played. Its engine is closed at the end.
+        ready: the setup. Its engine is closed at the end.
         observers: objects that see every round.
         hold: the right to write into the run directory that is to be made; None: nothing is written.
         overwrite: whether an earlier run there may be deleted.

@@ -1,9 +1,8 @@
-"""What clients answered in a round, kept so that the round can be played again: ``RUN.audit/NNNNN.safetensors``.
+"""The clients' answers in a round, kept for replaying it: ``RUN.audit/NNNNN.safetensors``.
 
-:class:`Keeping` stands before a federation and keeps what passes, as messages of the network's codec: who was present,
-who was asked, and every reply. The record of the round has the hash of each (:meth:`Answers.arrays`), and the book that
-of the record, so that nobody can change one later. :class:`Recorded` gives the answers once more, to a round that is
-played with the mechanism's own code (:mod:`hanse.runs.recompute`).
+:class:`Keeping` wraps a federation and records, as messages of the network's codec, who was present, who was asked, and
+every reply. The round's record has the hash of each, and the book has the hash of the record, so no answer can be
+changed later. :class:`Recorded` replays the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ _CLIENT = Declared[ClientInfo](ClientInfo)
 
 
 class UnlikeError(Exception):
-    """What is remade or kept is not what was recorded; the text says where."""
+    """A recomputed or kept result differs from the record; the text says where."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What passed between the server and its clients in a round.
+    """Everything that clients sent to the server in a round.
 
     Attributes:
         headers: the roster and every reply as JSON, with the arrays by hash, in the order in which they came.
-        clients: whose they are, :data:`ROSTER` for the roster.
+        clients: the client of each, :data:`ROSTER` for the roster.
         asked: of each exchange, who was asked and how many replies came.
         arrays: the arrays by content hash.
     """
@@ -69,7 +68,7 @@ class Answers:
     arrays: Mapping[str, NDArray[Any]]
 
     def hashes(self) -> dict[str, NDArray[Any]]:
-        """Return what the round's record has of them: ``kept_client [m]`` and ``kept_hash [m]``."""
+        """Return the arrays for the round's record: ``kept_client [m]`` and ``kept_hash [m]``."""
         hashes = [hashlib.blake2b(header.encode(), digest_size=20).hexdigest() for header in self.headers]
         return {"kept_client": np.array(self.clients, np.int64), "kept_hash": np.array(hashes, np.str_)}
 
@@ -84,7 +83,7 @@ class Answers:
 
         Args:
             file: the file, which may be a stranger's.
-            record: the round's arrays, which have the hashes; empty: there is none, and only arrays are looked at.
+            record: the round's arrays with the hashes; empty: there is no record, and only arrays are checked.
 
         Raises:
             UnlikeError: an answer is not the one that was recorded.
@@ -121,7 +120,7 @@ class Answers:
             raise UnlikeError(f"{len(record['kept_hash'])} answers were recorded, and {len(self.headers)} are kept")
 
     def value(self, place: int) -> Any:
-        """Return the roster or reply at a place. Raises UnlikeError if it is none."""
+        """Return the roster or reply at a position. Raises UnlikeError if it is neither."""
         try:
             return unpack_kept(Message(self.headers[place], self.arrays))
         except (WireError, ValueError, RecursionError, AttributeError, TypeError) as wrong:
@@ -129,7 +128,7 @@ class Answers:
 
 
 def kinds_of(answers: Answers) -> set[str]:
-    """Return what clients answered, in words: their updates, and what they say of data that nobody else sees."""
+    """Return the kinds of the clients' answers, in words: updates, and claims about data that nobody else sees."""
     return {said for kind, said in KINDS.items() for one in answers.headers if f'"$kind":"{kind}"' in one}
 
 
@@ -147,7 +146,7 @@ def _kind(header: str) -> str:
 
 @dataclass
 class Keeping(Federation):
-    """A federation during one round, whose answers are kept.
+    """Wraps a federation during one round and keeps its answers.
 
     Attributes:
         federation: the one that answers.
@@ -193,7 +192,7 @@ class Keeping(Federation):
 
 @dataclass
 class Recorded(Federation):
-    """A federation that answers as it was recorded.
+    """A federation that replays recorded answers.
 
     Attributes:
         kept: the answers of the round.
@@ -204,7 +203,7 @@ class Recorded(Federation):
     _place: int = 1
 
     def present(self, round: int) -> Roster:
-        """Return who was here. Raises UnlikeError if what was kept is no roster."""
+        """Return who was present. Raises UnlikeError if the recorded roster is invalid."""
         try:
             return Roster(_CLIENT.check(one) for one in self.kept.value(0))
         except (UnsoundError, TypeError) as wrong:
@@ -228,7 +227,7 @@ class Recorded(Federation):
         return replies
 
     def used_up(self) -> None:
-        """Raise UnlikeError if clients were asked more often than this."""
+        """Raise UnlikeError if there were further exchanges."""
         if self._exchange < len(self.kept.asked):
             raise UnlikeError(
                 f"clients {list(self.kept.asked[self._exchange][0])} were asked, and should not have been"

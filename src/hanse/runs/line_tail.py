@@ -18,12 +18,12 @@ END = 1 << 16  # bytes in which a file's last line is looked for
 
 @dataclass(frozen=True)
 class Grown:
-    """What one look at a growing file found.
+    """The result of one look at a growing file.
 
     Attributes:
         lines: new lines, parsed.
-        cut: whether everything that was read before no longer counts. Then ``lines`` are from the beginning.
-        left: bytes that were not looked at yet.
+        cut: whether everything read before is void; then ``lines`` start from the beginning.
+        left: bytes not read yet.
     """
 
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -33,13 +33,13 @@ class Grown:
 
 @dataclass
 class LineTail:
-    """A place in a growing file of JSON lines, from which :meth:`read` goes on.
+    """A position in a growing file of JSON lines, from which :meth:`read` continues.
 
     Attributes:
         path: the file, which need not be there yet.
         whole: keys under which each line must have a count, such as "round".
         place: bytes that have been read.
-        damaged: how many lines were passed over because they are no JSON objects or lack these counts.
+        damaged: how many lines were skipped because they are not JSON objects or lack these counts.
     """
 
     path: Path
@@ -50,10 +50,10 @@ class LineTail:
     _file: tuple[int, int] | None = None  # device and inode
 
     def read(self, most: int = CHUNK) -> Grown:
-        """Return the complete lines after the place reached; a last line that is torn waits for the next call.
+        """Return the complete lines after the current position; an incomplete last line waits for the next call.
 
-        A file that is shorter than the place reached, is another file, or has other bytes before that place was cut by
-        a resumed run or made anew. It is read from its beginning. A file that is not there counts as an empty one.
+        If the file was replaced, became shorter or has different bytes before the position (a resumed run cut it, or it
+        was rewritten), it is read from the beginning. A missing file counts as empty.
 
         Args:
             most: how many bytes are read, about.

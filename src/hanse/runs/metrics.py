@@ -1,7 +1,7 @@
-"""Whether the metrics of an experiment can be computed on its data: looked at before round 0.
+"""Checks, before round 0, whether an experiment's metrics can be computed on its data.
 
-An AUC needs samples of both classes, for example. :func:`refused_metrics` finds metrics that no test could have, which
-are errors; :func:`missing_metrics` those that only some clients cannot have, which are warnings.
+An AUC needs samples of both classes, for example. :func:`refused_metrics` finds metrics that are undefined in every
+test (errors), :func:`missing_metrics` those that are undefined only for some clients (warnings).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NAMED = 5  # clients in one line
 
 
 def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
-    """Return a line for each metric that no test of this experiment could have a value of.
+    """Return a line for each metric that is undefined in every test of this experiment.
 
-    Either the server's whole test set lacks what it needs, or the share of every client that tests does, or a function
-    of the user's own fails when it is tried.
+    Either the server's whole test set lacks what it needs, or every testing client's share does, or the user's own
+    function fails.
 
     Args:
         problem: has the metrics.
@@ -56,7 +56,7 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
 
 
 def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
-    """Return a warning for each metric that some clients' own test shares cannot have. Arguments as
+    """Return a warning for each metric that is undefined on some clients' own test shares. Arguments as
     :func:`refused_metrics`.
     """
     own, lines = _targets_of(data, tested) if problem.metrics else {}, []

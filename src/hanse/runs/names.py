@@ -1,6 +1,6 @@
-"""What the clients of a run are called: by their data, or by themselves where they are participants on a network.
+"""The names of a run's clients: from the data, or, on a network, chosen by the participants.
 
-Wherever a person may name a client, a number or a name will do; :func:`client_of` decides which one is meant.
+Users can name a client by number or name; :func:`client_of` resolves both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hanse.core.telling import read_about
 
 
 class Registered(TypedDict):
-    """What is read of a line of the register of a federation on a network.
+    """A member in the register of a federation on a network.
 
     Attributes:
         id: the client's number.
         name: what it is called.
-        tests: on how many samples of its own it tests.
+        tests: the number of its own test samples.
     """
 
     id: Annotated[int, Field(ge=0, lt=CLIENTS)]
@@ -36,10 +36,9 @@ _REGISTER = Declared[list[Registered]](list[Registered])
 
 
 def client_names(path: Path) -> dict[int, str]:
-    """Return what the clients of a run directory are called, by number; empty if they have no names.
+    """Return the names of a run's clients by number; empty if they have none.
 
-    The names are those of the data, or those that participants on a network gave themselves. Characters that cannot be
-    printed are taken out, because the directory may be a stranger's.
+    Unprintable characters are removed, because the directory may be a stranger's.
 
     Raises:
         UserError: the register of members is damaged.
@@ -54,15 +53,15 @@ def client_names(path: Path) -> dict[int, str]:
 
 
 def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
-    """Return the number of the client that a person means.
+    """Return the number of the client that a user named.
 
     Args:
-        name: a number, or the name of exactly one client. A number may be one that no client has.
-        names: what the clients are called, by number; empty: they have no names.
-        where: what an error begins with, such as the option.
+        name: a number (not checked for existence), or the name of exactly one client.
+        names: the clients' names by number; empty: they have none.
+        where: the start of an error message, such as the option.
 
     Raises:
-        UserError: no client or several have this name, or it is one client's number and another's name.
+        UserError: the name belongs to no client or several, or is one client's number and another's name.
     """
     called = [c for c, label in enumerate(names) if label == name]
     if name.isdecimal():

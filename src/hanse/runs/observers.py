@@ -1,10 +1,9 @@
-"""What watches a run: a progress bar, and the trackers TensorBoard, MLflow and Weights & Biases, each optional.
+"""Observers of a run: a progress bar, and optional trackers for TensorBoard, MLflow and Weights & Biases.
 
-All of them are observers (:class:`hanse.runs.run.Observer`) and serve as examples of one. :func:`make_trackers` makes
-those that ``--track`` names. Trackers log a round's numbers under the names that they have in ``metrics.jsonl``, and
-settings as ``section.key``.
+They also serve as examples of :class:`hanse.runs.run.Observer`. :func:`make_trackers` makes those that ``--track``
+names. Trackers log a round's numbers under their names in ``metrics.jsonl``, and settings as ``section.key``.
 
-The functions :func:`mostly_refused`, :func:`valued_otherwise` and :func:`unsold` look at a finished run and return
+The functions :func:`mostly_refused`, :func:`valued_otherwise` and :func:`unsold` check a finished run and return
 warnings.
 """
 
@@ -38,14 +37,14 @@ _NAMED = 5  # clients that are named; of the others it is said how many there ar
 
 
 def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[str]:
-    """Return warnings of clients from which most of the rounds that they sat in got no update.
+    """Return warnings about clients that delivered no update in most rounds for which they were selected.
 
     Args:
         seats: the lines of ``clients.jsonl``.
         names: what clients are called, by number; empty: they have no names.
 
     Returns:
-        A line for each of the five worst with the reason met most often, and a line for how many more there are.
+        A line for each of the five worst with the most frequent reason, and a line with the number of others.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
@@ -71,7 +70,7 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 
 
 def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning if updates were valued by games of averages while the new model was no average of them.
+    """Return a warning if values assumed that models are averages of updates, but the new model was not one.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
@@ -86,7 +85,7 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning if a run had markets of models, and nobody bought anything in any of them.
+    """Return a warning if nobody bought a model in any of a run's markets.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
@@ -101,9 +100,8 @@ def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def errors() -> Console:
-    """Return the console on standard error, where bars are drawn.
-
-    In a notebook without ipywidgets, which rich asks for there, bars are drawn as in a terminal.
+    """Return the console on standard error, for progress bars. Without ipywidgets, a notebook gets bars as in a
+    terminal.
     """
     console = Console(stderr=True)
     if console.is_jupyter and find_spec("ipywidgets") is None:
@@ -117,8 +115,8 @@ PATIENCE = 2.0
 
 
 def bar(console: Console, *, transient: bool = False, thread: bool = True) -> Progress:
-    """Return a progress bar with a text "figure" and the time left; it is not started. A ``transient`` one goes away at
-    the end; one without a ``thread`` is drawn only when it is refreshed.
+    """Return a progress bar, not yet started, with a text "figure" and the time left. ``transient``: it disappears at
+    the end; without ``thread`` it is drawn only when refreshed.
     """
     return Progress(
         TextColumn("{task.description}"),
@@ -148,16 +146,16 @@ def untold(done: int, most: float | None, figure: str = "") -> None:
 def counting(
     label: str, console: Console, *, at_once: bool = False, transient: bool = True, thread: bool = True
 ) -> Iterator[Told]:
-    """Yield what to call with how much is done, and of how much at most.
+    """Yield a function to call with the amount done and the total.
 
-    From two seconds on a bar shows it and the time left, in a terminal or a notebook.
+    After two seconds, a bar in the terminal or notebook shows progress and the time left.
 
     Args:
         label: what stands before the bar.
         console: where it is drawn.
-        at_once: draw it from the first call on, wherever that is.
-        transient: whether it goes away at the end.
-        thread: draw it from a thread of its own; where processes fork meanwhile there may be none.
+        at_once: draw it from the first call on, even without a terminal.
+        transient: whether it disappears at the end.
+        thread: draw it from its own thread; use False if the process forks meanwhile.
     """
     begun, shown = time.monotonic(), bar(console, transient=transient, thread=thread)
     task = shown.add_task(label, total=None, figure="")
@@ -192,9 +190,9 @@ class ProgressBar:
 
     Args:
         console: where it is drawn.
-        label: what stands before it, such as the mechanism's name.
-        explain: print everything that the engine says at the start; otherwise only warnings and notes are printed.
-        figure: show the last test accuracy (or the experiment's main metric), at the clients or else the server's.
+        label: the label before it, such as the mechanism's name.
+        explain: print all lines about the engine at the start, not only warnings and notes.
+        figure: show the last test accuracy (or main metric) of the clients, or else of the server.
     """
 
     def __init__(self, console: Console, label: str, *, explain: bool = False, figure: bool = True) -> None:
@@ -203,7 +201,7 @@ class ProgressBar:
         self._task, self._main = TaskID(0), ACCURACY
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Print what is to be told, and start the bar at the first round to be played."""
+        """Print the notes, and start the bar at the first round."""
         for line in said:
             warns = "checkpoint" in line or line.startswith(("warning: ", "note: "))
             if self._explain or warns:
@@ -229,7 +227,7 @@ _AT_ONCE = 100  # parameters that MLflow takes in one call
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return a round's numbers by name, for a tracker. What was not measured is left out."""
+    """Return a round's numbers by name, for a tracker, without those not measured."""
     return {name: v for name, v in metrics.items() if name != "round" and isinstance(v, int | float)}
 
 
@@ -247,7 +245,7 @@ class TensorBoard:
         self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Open the event file. What an earlier, killed process wrote of the rounds to come no longer counts."""
+        """Open the event file, discarding later rounds that a killed process wrote."""
         self._writer = self._make(log_dir=str(self._folder), purge_step=first_round)
         self._writer.add_text("experiment", f"```\n{experiment.to_toml()}\n```", first_round)
 

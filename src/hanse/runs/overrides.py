@@ -7,9 +7,9 @@
 ``mechanism.name=x``    another mechanism, with those of the file's options that it has, too
 ======================  ================================================================================
 
-Whole tables are replaced first, whatever the order on the command line. An option of the mechanism is left out if the
-mechanism that is now named does not have it and the one that it was written for does: what belongs to one mechanism
-does not keep another from running. What neither has is a slip of the pen and stays, for the check to refuse.
+Whole tables are replaced first, regardless of the order on the command line. If you switch to another mechanism,
+options that only the old one has are dropped. Options that neither has are mistakes and stay, to be refused by the
+check.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ _FORM = (
 
 
 def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[str]]:
-    """Return the sections with these overrides, and notes on what was left out because of them.
+    """Return the sections with these overrides, and notes on options dropped because of them.
 
-    An option of the mechanism that an override itself gives is never left out: it was given for the mechanism that
-    runs.
+    Options that an override itself sets are never dropped.
 
     Args:
         sections: what the file says; it is not changed.
         overrides: as on the command line, such as ``train.lr=0.1``.
 
     Raises:
-        UserError: an override has another form, or names something that is not there to be left out.
+        UserError: an override is malformed, or removes a key that does not exist.
     """
     written_for, given = name_of(sections), _mechanism_keys(overrides)
     changed = changed_by(sections, overrides)
@@ -54,9 +53,7 @@ def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[
 
 
 def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return a note if a whole mechanism table was replaced, and options were lost that the new mechanism has as
-    well.
-    """
+    """Return a note if replacing the whole mechanism table lost options that the new mechanism also has."""
     table, name = before.get("mechanism"), name_of(after)
     if name is None or not isinstance(table, Mapping) or all(_split(one)[0] != ["mechanism"] for one in overrides):
         return []
@@ -66,7 +63,7 @@ def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Seq
 
 
 def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Sections:
-    """Return the sections with each override's key set or left out, whole tables first. Raises UserError."""
+    """Return the sections with each override applied, whole tables first. Raises UserError."""
     found = {name: _copy(section) for name, section in sections.items()}
     for override in sorted(overrides, key=lambda one: len(_split(one)[0]) > 1):
         _set(found, override)
@@ -76,13 +73,13 @@ def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Section
 def fitting(
     sections: Mapping[str, Any], written_for: Sequence[str], but: Collection[str] = ()
 ) -> tuple[Sections, list[str]]:
-    """Return the sections without those options of the mechanism that belong to another one, and the keys left out.
+    """Return the sections without options that belong to another mechanism, and the keys dropped.
 
     Args:
         sections: what the file says.
-        written_for: mechanisms for which its options were written. An option is left out if the mechanism that is named
-            does not have it and one of these does.
-        but: keys that stay in any case.
+        written_for: mechanisms for which the options were written. An option is dropped if one of these has it and the
+            named mechanism does not.
+        but: keys that always stay.
     """
     table, name = sections.get("mechanism"), name_of(sections)
     others = [other for other in written_for if other != name]

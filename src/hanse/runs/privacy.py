@@ -1,4 +1,4 @@
-"""What ``[federation] private`` asks of an experiment: the noise that a budget needs, and what does not go with it."""
+"""``[federation] private``: the noise that a budget needs, and settings that it excludes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hanse.runs.config import Experiment
 
 
 def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Privacy | None:
-    """Return what clients let out, with its noise; None: everything that is asked.
+    """Return the privacy settings with their noise; None: clients have none.
 
     Args:
         experiment: the experiment.
         sizes: ``[N]``, how many samples each client has; None: not known.
 
     Raises:
-        UserError: an option is wrong, no noise is enough, or it follows from sizes that are not known.
+        UserError: an option is wrong, no noise is enough, or it depends on unknown sizes.
     """
     given = experiment.federation.private
     if given is None:
@@ -43,7 +43,7 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
 
 
 def private_loop(rule: Privacy, problem: Problem, loop: Loop | None) -> Loop | None:
-    """Return the training that hides single samples; where whole clients are hidden, ``loop`` as it is.
+    """Return the training loop that hides single samples; if whole clients are hidden, ``loop`` itself.
 
     Raises:
         UserError: Opacus is not installed, or cannot train the model.
@@ -54,7 +54,7 @@ def private_loop(rule: Privacy, problem: Problem, loop: Loop | None) -> Loop | N
 
 
 def noised(experiment: Experiment, rule: Privacy | None) -> Experiment:
-    """Return the experiment with what clients let out written in: the noise may have followed from the budget."""
+    """Return the experiment with the privacy settings written in, including noise derived from the budget."""
     if rule is None:
         return experiment
     section = experiment.federation.model_copy(update={"private": asdict(rule)})
@@ -68,14 +68,14 @@ def unfit_private(
     acting: Mapping[str, Behaviour | None],
     lacks: str | None,
 ) -> list[str]:
-    """Return a line for each thing that does not go with clients who let out noised updates alone.
+    """Return a line for each setting that is incompatible with clients that send only noised updates.
 
     Args:
         experiment: the experiment.
         problem: the model and its loss.
         mechanism: the mechanism.
-        acting: the behaviours by name; None: one that was refused already.
-        lacks: what the mechanism asks of training that a plain loop does not do; None: nothing.
+        acting: the behaviours by name; None: one that was already refused.
+        lacks: what the mechanism requires of training that a plain loop lacks; None: nothing.
     """
     given = experiment.federation.private
     if given is None:

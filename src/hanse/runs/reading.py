@@ -1,10 +1,10 @@
 """Reads a run from its directory, without training, without its data, and without running code that its files name.
 
-:func:`load` (``hanse.load``) is for Python; :func:`last_state` is for code that needs the state of the loop itself.
-Come to :mod:`hanse.runs.run_record` for the lines and arrays of a run without its models, which is what reports use.
+:func:`load` (``hanse.load``) is for Python; :func:`last_state` is for code that needs the loop's state. For a run's
+lines and arrays without its models, as reports use them, see :mod:`hanse.runs.run_record`.
 
 A run directory may come from a stranger. So nothing that its files name is imported unless the caller trusts them, and
-sizes that they claim are held against what is really there before memory is taken.
+claimed sizes are checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, wh
 def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None = None, trust: bool = False) -> Run:
     """Read the run in a directory and return it as :func:`hanse.run` did: metrics, seats, models, balances.
 
-    Nothing is trained, written or locked, and the data need not be here. A run that still goes on is read as far as it
-    is. The models are those of its last checkpoint.
+    Nothing is trained, written or locked, and the data are not needed. Of a run in progress you get the rounds so far.
+    The models are those of its last checkpoint.
 
     Args:
         path: the run directory.
-        model: the run's model, where it was given as an object, or in the place of an import path that is not trusted:
-            a module of the same architecture, which is copied, or the function that makes one.
-        trust: import what the run's files name. This runs their code; without it the mechanism's import paths are
-            refused at once, and the model's when a model is asked for.
+        model: the run's model, if it was given as an object or by an untrusted import path: a module of the same
+            architecture, which is copied, or the function that makes one.
+        trust: import modules that the run's files name, which runs their code. Otherwise import paths of the mechanism
+            are refused at once, that of the model when you ask for a model.
 
     Raises:
         UserError: no run directory, no finished round, damaged files, an import path that is not trusted, or a
@@ -186,10 +186,10 @@ def _made_for(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
 
 
 def last_state(path: Path) -> LoopState | None:
-    """Return the state of the last checkpoint that is whole; None if there is none.
+    """Return the state of the last intact checkpoint; None if there is none.
 
     Raises:
-        UserError: a checkpoint is of another version of hanse, or its content does not fit together.
+        UserError: a checkpoint is of another version of hanse, or inconsistent.
     """
     # a run that goes on may be writing the newest one, and an earlier one is as good
     for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):

@@ -1,12 +1,12 @@
-"""Plays a recorded run again from its clients' answers, and names the first thing that comes out otherwise.
+"""Replays a recorded run from its clients' answers, and names the first difference.
 
-An operator alone evaluates updates, so it could report any value. A run with ``[run] recomputable`` has committed to
-its validation set, and keeps what clients answered (:mod:`hanse.runs.kept_answers`). Whoever is given both plays every
-round with the mechanism's own code: selection, weights, values, payments and models must be those that were recorded
-and that the book has the hash of.
+Only the operator evaluates updates, so it could report any value. A run with ``[run] recomputable`` commits to its
+validation set and keeps the clients' answers (:mod:`hanse.runs.kept_answers`). Given both, anyone can replay every
+round with the mechanism's own code: selection, weights, values, payments and models must equal the records that the
+book has hashes of.
 
-It shows that they follow from the answers. It does not show that the answers are right: losses, gradients and bids that
-clients report of their own data are taken as they came.
+This shows that they follow from the answers, not that the answers are right: losses, gradients and bids that clients
+report of their own data are taken as given.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ HASHES = ("made_hash", "table_hash")  # arrays that another processor cannot mak
 
 @dataclass
 class Recomputed:
-    """What came of playing a run again.
+    """The result of replaying a run.
 
     Attributes:
-        rounds: how many rounds were played again.
-        values: how many values of updates came out as recorded.
-        transactions: how many transactions did.
-        floor: by what share of the largest number of its kind a number may differ; 0: by no bit.
-        deviation: the largest share by which one did.
-        unlike: the first thing that is otherwise; None: all came out as recorded.
-        taken: what was taken as clients sent it, since it is of data that nobody else sees.
-        notes: what an auditor has to know beside.
+        rounds: how many rounds were replayed.
+        values: how many values of updates agree with the record.
+        transactions: how many transactions agree.
+        floor: the allowed difference, as a share of the largest number of the same kind; 0: none.
+        deviation: the largest difference found, as such a share.
+        unlike: the first difference; None: everything agrees.
+        taken: the kinds of answers taken as given, since they are about data that nobody else sees.
+        notes: further notes for the auditor.
     """
 
     rounds: int = 0
@@ -83,17 +83,17 @@ class Recomputed:
 
 
 def recompute(folder: Path, validation: Path | None = None, floor: float | None = None) -> Recomputed:
-    """Play a run again, and hold everything against its record.
+    """Replay a run, and compare everything with its record.
 
     Args:
         folder: the run directory.
-        validation: the file with the validation set and its salts, as the operator hands it out; None: the one in the
-            folder ``RUN.audit`` beside the run, where the clients' answers are.
-        floor: by what share of the largest number of its kind a number may differ. None: by no bit where processor and
-            packages are those of the run, else by :data:`FLOOR`.
+        validation: the operator's file with the validation set and its salts; None: the one in the folder ``RUN.audit``
+            next to the run.
+        floor: the allowed difference, as a share of the largest number of the same kind. None: 0 if processor and
+            packages are the run's, else :data:`FLOOR`.
 
     Raises:
-        UserError: it is no such run, it is not whole, or the file is not of the right form.
+        UserError: it is not such a run, it is incomplete, or the file is malformed.
     """
     commitment, found = Commitment.read(folder), Recomputed()
     experiment = Experiment.read(folder / "config.toml")

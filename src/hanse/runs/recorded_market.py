@@ -1,4 +1,4 @@
-"""The markets that a run has recorded, read from the arrays of its rounds and checked (:class:`MarketRound`)."""
+"""A run's recorded markets, read from its rounds' arrays and checked (:class:`MarketRound`)."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class MarketRound:
         units: ``[m, m]``, what the row's client was billed by the column's, in units.
         paid: ``[m]``, whether each client paid its bill.
         pricing: the pricing rule's name.
-        utility: ``[m]``, each client's utility under what is true of it.
+        utility: ``[m]``, each client's utility under its true size, cost and eagerness.
         withheld: the centres that were not delivered, as rows of the table.
-        stop: what Algorithm 2 of iPFL did at a seller that does not pay.
-        tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices, infinite for what was
-            not on sale, and nobody's eagerness was declared.
+        stop: how iPFL's Algorithm 2 treated sellers that do not pay.
+        tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices (infinite if not on
+            sale), and no eagerness was declared.
         claimed: ``[m]``, sizes before evidence capped them; None: the market takes none.
         cap: ``[m]``, the caps.
-        evidence: if the round brought any, the losses ``[N, N]`` and claimed sizes ``[N]`` that later caps follow from.
+        evidence: if any, the losses ``[N, N]`` and claimed sizes ``[N]`` from which later caps follow.
 
     Examples:
         The markets that a small run of iPFL has recorded:
@@ -91,7 +91,7 @@ class MarketRound:
 
     @property
     def money(self) -> NDArray[np.int64]:
-        """What was really paid, in units ``[m, m]``."""
+        """The actual payments, in units ``[m, m]``."""
         return np.where(self.paid[:, None], self.units, 0)
 
 

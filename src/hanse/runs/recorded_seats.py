@@ -1,6 +1,6 @@
 """Lines of ``clients.jsonl`` as they are read (:class:`Seat`), their columns, and clients' tests after a round.
 
-They may have been written by a stranger: whatever is no number that a page can show (:func:`is_number`) becomes None.
+They may have been written by a stranger: anything but a finite number (:func:`is_number`) becomes None.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A line of ``clients.jsonl``. What is not a finite number in the file is None.
+    """A line of ``clients.jsonl``. Anything but a finite number becomes None.
 
     Attributes:
         round: the round that the line belongs to.
         client: the client's number.
-        staleness: how many rounds after it was asked the update came; 0 in its own round.
+        staleness: how many rounds late the update came.
         value: what the update was worth.
         error: the value's standard error from the sampling of coalitions; infinite: not known; None: not recorded.
         drawn: the value's standard error from the draw of the validation samples.
-        exact: the exact value, where the run computed it beside an estimate.
+        exact: the exact value, if the run computed it in addition to an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
         weight: the update's weight in the model that it trained.
         refused: why there is no update; None: there is one.
         name: what the client is called; empty: it has no name.
-        epsilon: what the client says that it has spent of its privacy budget; None: it says nothing.
+        epsilon: the privacy budget that the client reports to have spent; None: it reports nothing.
     """
 
     round: int
@@ -127,8 +127,8 @@ class OwnTests:
 
 
 def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
-    """Say whether a round did not wait for a seat's update, which may still join a later one. It then counts as late,
-    not as refused, though ``seat.refused`` says why there was none in its round.
+    """Say whether a seat's update may still join a later round. It then counts as late, not as refused, although
+    ``seat.refused`` gives a reason.
 
     Args:
         config: the run's experiment, as in ``RunRecord.config``.
@@ -138,7 +138,7 @@ def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Say whether this is a finite number that a page can show. Whole numbers beyond 64 bits are none."""
+    """Say whether this is a finite number of at most 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63

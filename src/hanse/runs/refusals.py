@@ -220,7 +220,7 @@ def not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> l
 
 
 def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
-    """Return what a mechanism asks of training that a loop of the user's own does not do; None: it does everything.
+    """Return what a mechanism requires of training that the user's own loop lacks; None: nothing.
 
     Args:
         mechanism: the mechanism.
@@ -305,7 +305,7 @@ def few_samples(data: FederatedData) -> Samples:
 
 
 def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError with a line for everything in the experiment that only clients of this process can do."""
+    """Raise UserError with a line for each setting that needs clients in this process."""
     data, lines = experiment.data, list[str]()
     if experiment.federation.replay is not None:
         lines.append("federation.replay: on a network updates come when they come; leave it out")

@@ -1,12 +1,12 @@
-"""A small round to try things on: where a :class:`View`, a part's state, a setup or a played round comes from.
+"""A small round for experiments: gives you a :class:`View`, a part's state, a setup or a played round.
 
 :func:`rehearse` plays one round of any mechanism with four clients on handwritten digits, in a tenth of a second and
-without a directory. The :class:`Rehearsal` that it returns has one of everything that a part, an observer or a report
-is given: :meth:`Rehearsal.before` says what the part in a slot was shown, and the rest are plain attributes.
+without a directory. The returned :class:`Rehearsal` has one of everything that parts, observers and reports receive:
+:meth:`Rehearsal.before` returns what the part in a slot received, and the rest are attributes.
 
-Come here to try a part of your own before it is in a run, or to call a function that wants a ``View``, a ``Group``, a
-``Context``, a ``Setup``, a ``LoopState`` or a ``Played``. Make a small :class:`hanse.runs.run.Run` or run directory
-with ``hanse.run(rehearse().experiment)``, and ``out=`` for a directory.
+Use it to try your own part, or to call a function that needs a ``View``, ``Group``, ``Context``, ``Setup``,
+``LoopState`` or ``Played``. For a small :class:`hanse.runs.run.Run` or run directory, use
+``hanse.run(rehearse().experiment)``, and ``out=`` for a directory.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _DECIDES = {
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A round that was played to be looked at. Make one with :func:`rehearse`.
+    """A played round, opened up. Make one with :func:`rehearse`.
 
     Attributes:
         experiment: what was played, with every default settled.
         setup: the mechanism, the federation, the data, the engine, the judge and the context of the run.
         start: the state before the round.
         played: the finished round; ``played.state`` is the state after it.
-        shown: what each deciding method was called with, ``(view, state)`` by slot and stage.
+        shown: the arguments ``(view, state)`` of each deciding method, by slot and stage.
 
     Examples:
         >>> small = rehearse("fedavg")
@@ -72,28 +72,28 @@ class Rehearsal:
 
     @property
     def view(self) -> View:
-        """The finished round with all that was decided in it, as ``learn`` gets it."""
+        """The finished round with all decisions, as ``learn`` gets it."""
         return self.played.view
 
     @property
     def groups(self) -> list[Group]:
-        """The groups of the round, one for each server row that was trained, as ``aggregate`` gets them."""
+        """The round's groups, one per trained server row, as ``aggregate`` gets them."""
         return self.view.groups()
 
     @property
     def context(self) -> Context:
-        """What parts know before round 0, as ``init`` gets it."""
+        """The context, as ``init`` gets it."""
         return self.setup.context
 
     def before(self, slot: str, stage: Stage | None = None) -> tuple[Part, View, State]:
         """Return the part in a slot, and the view and the state with which the round called it.
 
-        The view has what was decided before, and nothing of what came later.
+        The view has earlier decisions only.
 
         Args:
             slot: "select", "train", "weigh", "value", "settle" or "deploy".
-            stage: for a part that decides twice in a round. A payment rule settles at "open" and at "close", of which
-                None means the latter; a train part that says what becomes of rows does so at "close" (``weigh``).
+            stage: for a part that decides twice in a round. A payment rule settles at "open" and at "close" (None: the
+                latter); a train part that fills rows does so at "close" (``weigh``).
 
         Raises:
             KeyError: nothing in this slot was called at this stage; the message says what was.
@@ -116,20 +116,20 @@ class Rehearsal:
 
 
 def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: int = 1, **sections: Any) -> Rehearsal:
-    """Play a small experiment and return its last round, opened up.
+    """Play a small experiment and return its last round with everything that was passed around.
 
     Args:
         mechanism: a mechanism's name, its table as in a file, or a :class:`hanse.core.part.Mechanism` that was put
             together in Python, with a part of your own if you like.
-        rounds: how many rounds are played; the states of parts that learn are more interesting after a few.
+        rounds: how many rounds to play; parts that learn need a few.
         sections: further sections of the experiment, as :class:`hanse.runs.config.Experiment` takes them. Keys of
-            ``data``, ``model``, ``engine`` and ``run`` are laid over those of :data:`SMALL`.
+            ``data``, ``model``, ``engine`` and ``run`` override those of :data:`SMALL`.
 
     Raises:
         UserError: the experiment does not fit together.
 
     Examples:
-        What a robust rule makes of a round in which client 0 lies:
+        A robust rule in a round in which client 0 lies:
 
         >>> from dataclasses import replace
         >>> from hanse.mechanisms.baselines import fedavg
@@ -140,14 +140,14 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
         >>> part.aggregate(view.groups()[0], state).row.shape
         torch.Size([650])
 
-        A part that is in no mechanism gets its state from its ``init``:
+        The state of a part that is in no mechanism comes from its ``init``:
 
         >>> from hanse.mechanisms.feedback import Feedback
         >>> small = rehearse("greedyfed")
         >>> sorted(Feedback().learn(small.view, Feedback().init(small.context)))
         ['gone', 'last', 'sum', 'times']
 
-        A round of a market, with payments, and a directory for whatever reads one:
+        A market's round with payments, and a run directory:
 
         >>> small = rehearse("ipfl")
         >>> small.view.posted[-1].kind
@@ -206,7 +206,7 @@ def _listening(mechanism: Mechanism) -> Iterator[dict[tuple[str, Stage], tuple[V
 
 
 def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", **sections: Any) -> Experiment:
-    """Return the experiment that :func:`rehearse` plays, with its sections laid over those of :data:`SMALL`.
+    """Return the experiment that :func:`rehearse` plays, with these sections overriding :data:`SMALL`.
 
     Args:
         mechanism: as for :func:`rehearse`.

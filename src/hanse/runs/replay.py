@@ -1,10 +1,10 @@
-"""What a run must have posted: grants, kinds of transactions, and what a recorded market cost by its record.
+"""Checks what a run must have posted: grants, kinds of transactions, and the payments of recorded markets.
 
-``hanse ledger verify`` and ``hanse audit`` use it to check grants, the prices, the bills, what was delivered and
-what the ledger moved, and whether the models of a run are those of its record by their hashes. It needs the files in
-``rounds/`` of a run directory, the transactions of its ledger, and for models its checkpoint.
+``hanse ledger verify`` and ``hanse audit`` use it to check grants, prices, bills, deliveries and postings, and to
+compare a run's models with their recorded hashes. It needs the run directory's ``rounds/``, the ledger's transactions,
+and for models a checkpoint.
 
-Each check returns "" if all is well, or a phrase that names the first thing that is wrong.
+Each check returns "", or a phrase that names the first error.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ from hanse.runs.round_record import METRICS, Arrays, lost_rounds, row_hash
 
 
 def wrong_payments(r: MarketRound) -> str:
-    """Return the first bill that is not its price rounded down to the unit, is nothing for a price above 0, or is below
-    0.
-    """
+    """Return the first bill that is negative, zero for a positive price, or not its price rounded down to a unit."""
     if r.tariff is not None:
         due = r.tariff.due(r.graph, r.market.sizes)
     else:
@@ -65,7 +63,7 @@ def wrong_payments(r: MarketRound) -> str:
 
 
 def wrong_delivery(r: MarketRound) -> str:
-    """Return who did not pay and yet got its centre, or paid and did not get it."""
+    """Return a client that got its centre without paying, or paid without getting it."""
     unpaid = np.sort(r.clients[~r.paid])
     # rows of one block lie in the order of the clients, wherever the block begins: both differ by one number
     if len(unpaid) == len(r.withheld) and len(np.unique(np.sort(r.withheld) - unpaid)) <= 1:
@@ -75,8 +73,8 @@ def wrong_delivery(r: MarketRound) -> str:
 
 
 def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
-    """Return the check whether a market was held by the run's settings: pricing, tariff, lambda, and what ends
-    Algorithm 2. Of parts that are not built in nothing is checked.
+    """Return a check that a market followed the run's settings: pricing, tariff, lambda, and the end of Algorithm 2.
+    Only built-in parts are checked.
 
     Args:
         parts: the mechanism's built-in parts by slot, as ``config.toml`` has them.
@@ -88,7 +86,7 @@ def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
         due |= {"pricing": bills.pricing, "tariff": bills.tariff}
 
     def wrong(r: MarketRound) -> str:
-        """Return the first setting that a market has otherwise; "" if it has all as they are."""
+        """Return the first setting from which a market differs, or ""."""
         had = {"lam": r.market.lam, "stop": r.stop, "pricing": r.pricing, "tariff": r.tariff}
         other = [name for name in due if had[name] != due[name]]
         return f"its {other[0]} was {had[other[0]]!r}, and the settings say {due[other[0]]!r}" if other else ""
@@ -97,11 +95,11 @@ def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
 
 
 def unlike_evidence(rounds: Iterable[MarketRound], z: float | None, clients: int) -> str:
-    """Return the first market whose sizes are not what clients claimed, capped by the evidence of earlier rounds.
+    """Return the first market whose sizes are not the claimed ones capped by the evidence of earlier rounds.
 
     Args:
         rounds: the recorded markets, in their order.
-        z: the standard errors of leeway that the settings name; None: there is no evidence.
+        z: the leeway in standard errors, from the settings; None: there is no evidence.
         clients: how many clients the run has.
     """
     caps = np.full(clients, np.inf)
@@ -135,7 +133,7 @@ def unlike_books(
     Args:
         rounds: the recorded markets.
         history: the ledger's transactions, each with its round.
-        through: records of rounds from this one on are not in the ledger yet; None: all are.
+        through: rounds from this one on are not in the ledger yet; None: all are.
     """
     owed: dict[tuple[int, str], dict[str, int]] = {}
     for r in rounds:
@@ -163,10 +161,10 @@ def unlike_books(
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
-    """Return the first row of a table that is not the one that its record has by its hash, or "".
+    """Return the first row of a table that does not match its recorded hash, or "".
 
-    A row that was recorded neither by its weights nor by a hash is wrong, too. Rows that were withheld are passed over,
-    since they stayed as they were.
+    A row recorded neither by weights nor by hash is an error, too. Withheld rows are skipped, since they did not
+    change.
 
     Args:
         table: the models after the round.
@@ -189,10 +187,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
     Each client gets one grant, of the size in ``config.toml``, before anything else moves its account, or the parts of
-    one in their order. Where sizes are
-    proved, each puts up one bond, which goes back if an auditor signed, or to the mint. All else is of the kinds that
-    the rule says it posts; for a rule of the user's own that names none, kinds are not checked. Nothing is dated after
-    the run's last settlement, which bears the number of the round that would have been next.
+    one in their order. If sizes are proved, each client puts up one bond, which is returned if an auditor signed, else
+    goes to the mint. All other transactions are of kinds that the rule declares (not checked for a user's own rule that
+    declares none). Nothing is dated after the last settlement, whose round number is one above the last round's.
 
     Args:
         folder: the run directory.
@@ -268,7 +265,7 @@ def first_wrong(
     through: int | None = None,
     parts: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[int, str | None]:
-    """Replay all markets of a run, and hold the ledger against them.
+    """Replay all markets of a run, and compare the ledger with them.
 
     Args:
         rounds: the recorded markets.
@@ -277,13 +274,13 @@ def first_wrong(
         parts: as in :func:`unlike_settings`.
 
     Returns:
-        How many markets there were, and the first thing that is wrong; None: all is well.
+        The number of markets, and the first error; None: there is none.
     """
     looks: tuple[Callable[[MarketRound], str], ...] = (unlike_settings(parts), wrong_payments, wrong_delivery)
     count, wrong = 0, list[str]()
 
     def seen() -> Iterator[MarketRound]:
-        """Yield the markets while they are counted and checked, so that a long run is read once."""
+        """Yield, count and check the markets, so a long run is read only once."""
         nonlocal count
         for r in rounds:
             count += 1
@@ -296,15 +293,15 @@ def first_wrong(
 
 @dataclass(frozen=True)
 class Replayed:
-    """What the settings and records of a run say of its books.
+    """The result of checking a run's books against its settings and records.
 
     Attributes:
-        markets: how many markets of models were computed anew.
-        auctions: how many rounds of a token manager were; None: the run has no built-in token manager.
-        wrong: the first thing that is wrong; None: all is well.
-        lost: whether what is wrong is that a round's file is lost, so that nothing was computed anew.
-        foreign: whether the payment rule is one of which no amount can be computed anew.
-        by_value: how many rounds of payment by value were; None: the run has none.
+        markets: how many markets of models were recomputed.
+        auctions: how many rounds of a token manager were recomputed; None: the run has no built-in token manager.
+        wrong: the first error; None: there is none.
+        lost: whether the error is that a round's file is lost, so nothing was recomputed.
+        foreign: whether the payment rule is unknown, so no amount can be recomputed.
+        by_value: how many rounds of payment by value were recomputed; None: the run has none.
         beyond: a sentence on rounds that the records have and the book does not; "": there are none.
     """
 
@@ -318,11 +315,11 @@ class Replayed:
 
 
 def replay_books(folder: Path, ledger: Ledger) -> Replayed:
-    """Hold a run's books against its settings and the records of its rounds.
+    """Check a run's books against its settings and the records of its rounds.
 
     Args:
         folder: the run directory.
-        ledger: its open ledger, which verifies.
+        ledger: its open ledger, already verified.
 
     Raises:
         UserError: a record is damaged.

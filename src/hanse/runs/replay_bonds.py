@@ -1,7 +1,7 @@
-"""What the bonds of proved sizes must have posted: one for each member, settled once, as an auditor signed.
+"""Checks the bonds of proved sizes: one per member, settled once, as an auditor signed.
 
-``hanse ledger verify`` and ``hanse audit`` use it. The book says what a member committed to and what was asked, so an
-auditor's signature can be checked again by anybody who has the book and the experiment's ``sizes.auditors``.
+``hanse ledger verify`` and ``hanse audit`` use it. The book has each member's commitment and the audit's questions, so
+anyone with the book and the experiment's ``sizes.auditors`` can check an auditor's signature again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PASSED = re.compile(
 
 @dataclass
 class Bonds:
-    """The bonds of proved sizes, as far as a book has been read.
+    """The bonds of proved sizes, as of a position in the book.
 
     Attributes:
         units: what each is.
@@ -45,7 +45,7 @@ class Bonds:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Bonds | None:
-        """Return those of a run before its first transaction; None: sizes are not proved in it."""
+        """Return a run's bonds before its first transaction; None: it does not prove sizes."""
         said = table(config, "sizes")
         if said.get("proved") is not True:
             return None

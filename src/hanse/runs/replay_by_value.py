@@ -1,7 +1,7 @@
-"""What payment by value must have posted, computed anew from a run's records.
+"""Recomputes payment by value from a run's records.
 
-``hanse ledger verify`` and ``hanse audit`` use it. The record of a round says who was asked to train and what each
-update was worth; with the rule's options in ``config.toml`` it follows what everybody gets or pays
+``hanse ledger verify`` and ``hanse audit`` use it. A round's record says who was asked to train and what each update
+was worth; with the rule's options in ``config.toml``, everybody's payment follows
 (:class:`hanse.mechanisms.by_value.ByValue`). Who put up a stake is taken from the ledger.
 """
 
@@ -30,7 +30,7 @@ _NAMES = ("client", "answered", "value", "value_error", "value_without_block", "
 def replay_by_value(
     folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None
 ) -> tuple[int | None, str]:
-    """Compute every payment by value anew, and hold the ledger against it.
+    """Recompute every payment by value, and compare the ledger with it.
 
     Args:
         folder: the run directory. No file of its rounds is missing.
@@ -38,8 +38,8 @@ def replay_by_value(
         through: rounds from this one on may be incomplete in the ledger; None: all are there.
 
     Returns:
-        How many rounds were computed anew, and the first posting that differs, or "". None: the run does not pay by
-        value, or not by the built-in rule.
+        The number of rounds recomputed, and the first posting that differs, or "". None: the run does not pay by the
+        built-in rule.
 
     Raises:
         UserError: a record is damaged.

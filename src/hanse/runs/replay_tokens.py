@@ -1,11 +1,11 @@
-"""What PI-FL's and TIFF's token managers must have posted, computed anew from a run's records.
+"""Recomputes the postings of PI-FL's and TIFF's token managers from a run's records.
 
-``hanse ledger verify`` and ``hanse audit`` use it. The records of a round say who bid, who sat where, whose update was
-mixed and what it was worth; ``metrics.jsonl`` says how good each tier was. From these and the rule's options in
-``config.toml`` every transaction of the round follows (PI-FL eqs 6-14), and the ledger must have exactly these.
+``hanse ledger verify`` and ``hanse audit`` use it. A round's records say who bid, who trained for which tier, whose
+update was mixed and what it was worth; ``metrics.jsonl`` has each tier's accuracy. With the rule's options in
+``config.toml``, every transaction of the round follows (PI-FL eqs 6-14), and the ledger must have exactly these.
 
-One number is in no record: how good the tiers were after the last round, which clients report when the run ends. Of
-that settlement the units that go back are taken from the ledger, up to the share ``eta``; all else must follow.
+One number is not recorded: the tiers' accuracy after the last round, which clients report when the run ends. For that
+settlement the refunds, up to the share ``eta``, are taken from the ledger; everything else must follow.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _into_pool(moved: Sequence[Movement]) -> int:
 def replay_tokens(
     folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None, settled: bool = False
 ) -> tuple[int | None, str]:
-    """Compute every settlement of a run's token manager anew, and hold the ledger against it.
+    """Recompute every settlement of a run's token manager, and compare the ledger with it.
 
     Args:
         folder: the run directory. No file of its rounds is missing.
@@ -118,8 +118,8 @@ def replay_tokens(
         settled: whether the last round must be settled, too.
 
     Returns:
-        How many rounds were computed anew, and the first posting that differs, or "". None: the run has no built-in
-        token manager.
+        The number of rounds recomputed, and the first posting that differs, or "". None: the run has no built-in token
+        manager.
 
     Raises:
         UserError: a record is damaged.
@@ -180,7 +180,7 @@ def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Seque
 
 
 def unlike(round: int, due: Sequence[Transaction], posted: Sequence[Transaction]) -> str:
-    """Return the first place in which a round's transactions in the ledger differ from those that are due, or ""."""
+    """Return the first difference between a round's transactions in the ledger and those that are due, or ""."""
     for right, found in zip_longest(due, posted):
         if right == found:
             continue

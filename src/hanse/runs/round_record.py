@@ -1,8 +1,8 @@
-"""What a round leaves in the run directory: its lines and arrays, written and found again here, nowhere else.
+"""A round's lines and arrays in the run directory; only this module writes and finds them.
 
-A round leaves a line of ``metrics.jsonl``, a line a seat of ``clients.jsonl``, and its arrays in ``rounds/NNNNN.npz``
-(:class:`RoundRecord`). Names of metrics are paths, which parts add to. Everything under ``time/`` and ``memory/`` is
-wall clock and memory, and differs from run to run; all else is deterministic. A whole run is read by
+A round has one line in ``metrics.jsonl``, one line per seat in ``clients.jsonl``, and its arrays in
+``rounds/NNNNN.npz`` (:class:`RoundRecord`). Names of metrics are paths, and parts may add metrics. Everything under
+``time/`` and ``memory/`` differs from run to run; all else is deterministic. To read a whole run, see
 :mod:`hanse.runs.run_record`.
 """
 
@@ -48,14 +48,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is kept of a round.
+    """The record of a round.
 
     Attributes:
         metrics: its line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time, memory.
-        seats: its lines of ``clients.jsonl``, a line a seat, with its value or the reason of its refusal.
+        seats: its lines of ``clients.jsonl``, one per seat, with the value or the reason of refusal.
         played: the round itself.
         tested: what its test found.
-        file: the content of its file in ``rounds/`` and the hash of it, if it was made already.
+        file: the content of its file in ``rounds/`` and its hash, if already made.
         answers: what clients answered, if it is kept.
 
     Examples:
@@ -82,7 +82,7 @@ class RoundRecord:
         Args:
             played: the round.
             tested: what its test found; empty if it had none.
-            seconds: wall-clock seconds by name, beside those of the round's stages.
+            seconds: wall-clock seconds by name, in addition to the round's stages.
             answers: what clients answered, if it is kept.
         """
         metrics = _metrics_of(played, tested.metrics, seconds)
@@ -92,25 +92,23 @@ class RoundRecord:
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of ``rounds/NNNNN.npz`` by name.
 
-        They are the seats, W in coordinates, home if it changed, values, refusals and the clients' tests, and, where a
-        round need not wait for all, who was present and how late updates were. Where answers are kept, they are the
-        hashes of these and of the table's rows, too.
+        These are seats, W in coordinates, home if it changed, values, refusals and the clients' tests; if a round may
+        end early, who was present and how late updates were; if answers are kept, their hashes and those of the table's
+        rows.
         """
         kept = {} if self.answers is None else self.answers.hashes() | table_hashes(self.played.state.table.rows)
         return {**_arrays_of(self.played), **self.tested.arrays, **kept}
 
     @property
     def worths(self) -> dict[str, np.ndarray]:
-        """Those of its arrays that say how sure its values are: ``[S]`` and ``[S, B]``; empty: it has none."""
+        """The arrays that say how certain its values are: ``[S]`` and ``[S, B]``; empty: it has none."""
         values = self.played.view.values
         if values is None or values.without_block is None:
             return {}
         return {"answered": self.played.view.trained.seats.client, "value_without_block": values.without_block}
 
     def closed(self) -> RoundRecord:
-        """Return the record with the line of the log that closes the round (:mod:`hanse.ledger.closing`) among what it
-        posted, and in the books after it.
-        """
+        """Return the record with the transaction that closes the round (:mod:`hanse.ledger.closing`) posted."""
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
         facts = closing.Facts.of(self._metrics(file[1]), self.seats)
@@ -120,7 +118,7 @@ class RoundRecord:
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
 
     def packed(self) -> PackedRound:
-        """Return what is written of the round, as bytes. Nothing of it changes with what the next round does."""
+        """Return the round as bytes to write, independent of anything that the next round does."""
         view, (blob, hashed) = self.played.view, self.file or self._file()
         lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self._metrics(hashed)]))}
         answers = None if self.answers is None else self.answers.packed()
@@ -140,12 +138,12 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class PackedRound:
-    """A round as its bytes, to be written by another thread.
+    """A round as bytes, to be written by another thread.
 
     Attributes:
         round: its number.
         arrays: the content of ``rounds/NNNNN.npz``.
-        lines: what is appended to each line file, by name, in the order in which they are written.
+        lines: the text to append to each line file, by name, in the order of writing.
         posted: its transactions.
         answers: what clients answered; None: it is not kept.
     """
@@ -163,7 +161,7 @@ def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def round_file(folder: Path, round: int) -> Path:
-    """Return where a run directory keeps the arrays of a round (counted from 0)."""
+    """Return the path of a round's arrays in a run directory; rounds count from 0."""
     return folder / ROUNDS / f"{round:05d}.npz"
 
 
@@ -176,10 +174,10 @@ def file_hash(file: BinaryIO | io.BytesIO) -> str:
 
 
 def lost_rounds(folder: Path) -> dict[int, str]:
-    """Return the rounds whose arrays are missing or not those that were written, each with a phrase that says why.
+    """Return the rounds whose arrays are missing or were changed, each with the reason.
 
-    A line of ``metrics.jsonl`` that is missing counts, too: nothing says then what its round's file was. Of several in
-    a row the first is named.
+    So is a round whose line in ``metrics.jsonl`` is missing, since the file's hash is then unknown. Of several in a
+    row, the first is named.
 
     Args:
         folder: the run directory. Each line of its ``metrics.jsonl`` has the hash of its round's file.
@@ -382,10 +380,8 @@ def table_hashes(rows: Tensor) -> dict[str, NDArray[Any]]:
 
 
 def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
-    """Return the main metric of a round in words, as a progress bar shows it.
-
-    It is that of the clients on their own data, or else the server's, or else the server's loss; empty if nothing was
-    tested.
+    """Return a round's main metric in words, for a progress bar: of the clients on their own data, else the server's,
+    else the server's loss; empty if nothing was tested.
     """
     own, server = metrics.get(f"client/test_{main.key}"), metrics.get(f"test/{main.key}")
     if own is not None:  # the clients' own data come first where they test: it is what they asked for
@@ -396,10 +392,10 @@ def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
 
 
 def rounds_of(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the rounds of which a run directory has arrays, in order, with their files.
+    """Yield the rounds that have arrays in a run directory, in order, with their files.
 
     Raises:
-        UserError: a file whose name is no number.
+        UserError: a file whose name is not a number.
     """
     for file in sorted((folder / ROUNDS).glob("*.npz")):
         if not file.stem.isdecimal():

@@ -1,8 +1,8 @@
-"""A run as Python sees it (:class:`Run`), and what may watch one while it is played (:class:`Observer`).
+"""A run in Python (:class:`Run`), and the protocol of objects that watch one (:class:`Observer`).
 
 ``hanse.run`` and ``hanse.resume`` return a :class:`Run` (:mod:`hanse.runs.experiment`), and ``hanse.load`` reads one
 from its directory (:mod:`hanse.runs.reading`). Progress bars and trackers that come with hanse are observers
-(:mod:`hanse.runs.observers`); one of your own needs no base class.
+(:mod:`hanse.runs.observers`); your own needs no base class.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Watches a run.
 
-    An observer is any object that has one of these methods or more. It need not be a subclass. What a method raises
-    ends the run; rounds that are on the disk stay there.
+    An observer is any object with one or more of these methods; it need not be a subclass. An exception in a method
+    ends the run; rounds on the disk stay there.
 
     Examples:
-        What an observer is told, told by hand:
+        The calls that an observer gets, made by hand:
 
         >>> import hanse
         >>> from hanse.runs.rehearsal import rehearse
@@ -67,16 +67,16 @@ class Observer(Protocol):
 
         Args:
             experiment: the experiment with every default settled, as ``config.toml`` has it.
-            first_round: the number of the first round that is going to be played; above 0 in a resumed run.
+            first_round: the number of the first round to be played; above 0 in a resumed run.
             said: lines on the engine that was chosen, and warnings.
         """
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """See a finished round, once it is on the disk. The next one may have been played meanwhile.
+        """See a finished round once it is on the disk. The next one may already have been played.
 
         Args:
             metrics: the round's line of ``metrics.jsonl``, such as ``{"round": 0, "test/accuracy": 0.41, ..}``.
-            played: everything that was decided in the round; models and updates included.
+            played: everything decided in the round, including models and updates.
         """
 
     def on_end(self, result: Run) -> None:
@@ -89,28 +89,27 @@ class Run:
 
     Attributes:
         experiment: what was played, with every default settled.
-        problem: the model as a module and how rows become its parameters; None for a run that was read and whose model
-            cannot be made (see ``why_no_model``).
-        metrics: a dictionary a round, the lines of ``metrics.jsonl``.
-        clients: a dictionary a seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
+        problem: the model as a module, and how rows become its parameters; None if the model of a loaded run cannot be
+            made (see ``why_no_model``).
+        metrics: one dictionary per round, the lines of ``metrics.jsonl``.
+        clients: one dictionary per seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
         table: the final models, a row each.
         home: ``[N]``, the row from which each client would start next.
         personal: ``[N, K]``, the weights with which each client mixes its personal model of the table's rows; None: no
             such models.
         book: the final balances, in units (a millionth of a token).
         tested: the last test of the clients on their own shares, arrays by name.
-        tests: that of every round with a test, by round, of a run without a directory; with one they lie there.
-        worths: of a run without a directory, by round: whose updates were valued ("answered" ``[S]``), and what their
-            values are without each block of validation samples ("value_without_block" ``[S, B]``).
-        about: what its parts and behaviours say of themselves.
+        tests: the tests of all rounds, by round, if the run has no directory; otherwise they are there.
+        worths: if the run has no directory, by round: whose updates were valued ("answered" ``[S]``), and their values
+            without each block of validation samples ("value_without_block" ``[S, B]``).
+        about: descriptions of its parts and behaviours.
         guess: what a guess scores on the server's test set; None: not known.
         path: the run directory; None: there is none.
-        said: lines on the engine that was chosen, and warnings, as observers were told at the start; of a run that was
-            read again they are not known.
-        interrupted: whether it was stopped before it was over.
-        over: why the run ended before its last round, such as a target accuracy that was reached; None: it did not.
-        names: ``[N]``, what the data call the clients; empty: they have only numbers.
-        why_no_model: why :meth:`model` has nothing to return; empty: it has.
+        said: lines on the chosen engine, and warnings, as given to observers at the start; empty for a loaded run.
+        interrupted: whether it was stopped early.
+        over: why the run ended before its last round, such as reaching a target accuracy; None: it did not.
+        names: ``[N]``, the clients' names in the data; empty: they have only numbers.
+        why_no_model: why :meth:`model` cannot return one; empty: it can.
         held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
 
     Examples:
@@ -149,8 +148,8 @@ class Run:
             client: its number, or its name.
 
         Raises:
-            UserError: there is no such client, the run's models cannot be made, or the client's model is its own on a
-                network and was never sent.
+            UserError: there is no such client, the run's models cannot be made, or, on a network, the client's own
+                model was never sent.
         """
         if isinstance(client, str):
             client = client_of(client, self.names, "client")
@@ -183,11 +182,11 @@ class Run:
         return own_module(module).eval()
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the metrics as a pandas DataFrame with a row a round. Raises UserError if pandas is not installed."""
+        """Return the metrics as a pandas DataFrame, a row per round. Raises UserError if pandas is not installed."""
         return _frame(self.metrics).set_index("round")
 
     def clients_to_pandas(self) -> pd.DataFrame:
-        """Return the seats as a pandas DataFrame, a row a seat, with a column "name" where clients have names.
+        """Return the seats as a pandas DataFrame, one row per seat, with a column "name" if clients have names.
 
         Raises:
             UserError: pandas is not installed.

@@ -1,10 +1,10 @@
-"""A whole run read from its directory (:func:`load_run`), as a :class:`RunRecord`: that is where reports begin.
+"""A whole run read from its directory (:func:`load_run`) as a :class:`RunRecord`, the input of all reports.
 
-A run that goes on is followed with :class:`hanse.runs.line_tail.LineTail`. For the models of a run see
+To follow a run in progress, use :class:`hanse.runs.line_tail.LineTail`; for a run's models, see
 :mod:`hanse.runs.reading`.
 
-What is read may have been written by a stranger: it is bounded, nothing of it is imported or unpickled, no link in it
-is followed, and what is wrong becomes one line that names the file (:mod:`hanse.base.files`).
+The directory may be a stranger's: reads are bounded, nothing is imported or unpickled, no link is followed, and any
+damage becomes one line that names the file (:mod:`hanse.base.files`).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class RunRecord:
 
     Attributes:
         path: the directory.
-        name: what to call it.
+        name: its name.
         config: its ``config.toml``.
-        metrics: a line a round. Its ``round`` is a number; everything else is as it was written, unchecked.
-        clients: a seat each.
+        metrics: one line per round. ``round`` is a number; everything else is unchecked.
+        clients: one seat each.
 
-    Arrays of rounds are read from their files when they are asked for.
+    Arrays of rounds are read from their files on demand.
 
     Examples:
         A small run, played and read again:
@@ -96,12 +96,12 @@ class RunRecord:
 
     @property
     def readings(self) -> tuple[Reading, ...]:
-        """How the metrics of ``[eval] metrics`` are read, the main one first; empty if there is no such list."""
+        """How to show the metrics of ``[eval] metrics``, the main one first; empty if there is no such list."""
         return readings_of(table(self.config, "eval").get("metrics"))
 
     @property
     def main(self) -> Reading:
-        """How the main metric is read: the first of the list, or else the accuracy."""
+        """How to show the main metric: the first of the list, else the accuracy."""
         return main_of(table(self.config, "eval").get("metrics"))
 
     @property
@@ -112,9 +112,7 @@ class RunRecord:
 
     @cached_property
     def ended_early(self) -> str | None:
-        """Why the run ended before its last round: a target that was reached or a budget that was used up; None: it did
-        not.
-        """
+        """Why the run ended before its last round (a target was reached or a budget used up); None: it did not."""
         if len(self.metrics) >= self.rounds_planned:
             return None
         limits = table(self.config, "run")
@@ -138,7 +136,7 @@ class RunRecord:
 
     @property
     def num_clients(self) -> int:
-        """The number of registered clients, but at least as many as ever had a seat."""
+        """The number of registered clients, at least the number that ever had a seat."""
         data = table(self.config, "data")
         pooled = named_choice(data.get("partition"), "dirichlet") == "pooled"
         registered = 1 if pooled else len(self.members) or data.get("clients")
@@ -154,7 +152,7 @@ class RunRecord:
 
     @cached_property
     def about(self) -> About:
-        """What the run's parts and behaviours say of themselves. Raises UserError for a damaged or missing file."""
+        """The descriptions of the run's parts and behaviours. Raises UserError for a damaged or missing file."""
         return read_about(self.path)
 
     @property
@@ -168,8 +166,8 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences that must stand before the run's results: its model is at chance, its values mean little, or what a
-        part warns of. Raises UserError if ``shape.json`` is missing or damaged.
+        """Sentences to show before the run's results: a model at chance, meaningless values, warnings of parts. Raises
+        UserError if ``shape.json`` is missing or damaged.
         """
         loss = table(self.config, "train").get("loss")
         known = doubts(self.metrics, self.guess, cross_entropy=loss in (None, "cross_entropy"))
@@ -190,7 +188,7 @@ class RunRecord:
 
     @property
     def gaps(self) -> Mapping[str, Sequence[int]]:
-        """Why rounds have no values, where the record says why, and which rounds (0-based) those are."""
+        """The recorded reasons why rounds have no values, with the rounds (0-based)."""
         found: dict[str, list[int]] = {}
         for line in self.metrics:
             why = line.get("gap")
@@ -214,12 +212,12 @@ class RunRecord:
         )
 
     def client_label(self, client: int) -> str:
-        """Return what to call a client: its name if the run gives it one, else its number."""
+        """Return a client's name, or its number if it has none."""
         return self._names.get(client, str(client))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the clients are called, by number; empty if they have no names."""
+        """The clients' names by number; empty if they have none."""
         return tuple(map(self.client_label, range(self.num_clients))) if self._names else ()
 
     @cached_property
@@ -228,7 +226,7 @@ class RunRecord:
         return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
 
     def client_of(self, name: str) -> int:
-        """Return the number of the client that a person means by its number or name.
+        """Return the number of the client with this number or name.
 
         Raises:
             UserError: none or several have this name (see :func:`hanse.runs.names.client_of`).
@@ -237,9 +235,7 @@ class RunRecord:
 
     @cached_property
     def lost(self) -> Mapping[int, str]:
-        """The rounds whose arrays are missing or were changed, each with a phrase that says why. See
-        :func:`lost_rounds`.
-        """
+        """The rounds whose arrays are missing or were changed, each with the reason. See :func:`lost_rounds`."""
         return lost_rounds(self.path)
 
     @cached_property
@@ -260,7 +256,7 @@ class RunRecord:
 
         Args:
             round: counted from 0.
-            only: read those with these names alone; empty: all.
+            only: read only arrays with these names; empty: all.
 
         Returns:
             Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]``
@@ -273,7 +269,7 @@ class RunRecord:
         return {} if round in self.lost or not file.exists() else read_arrays(file, only)
 
     def own_tests(self, round: int) -> OwnTests | None:
-        """Return what clients found on their own test shares after a round; None if nobody tested.
+        """Return the clients' results on their own test shares after a round; None if nobody tested.
 
         Raises:
             UserError: the arrays do not fit each other.
@@ -313,7 +309,7 @@ class RunRecord:
         return found
 
     def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
-        """Return what values would have been with smaller budgets, by budget (models evaluated a round).
+        """Return the values under smaller budgets, by budget (models evaluated per round).
 
         Returns:
             For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
@@ -367,11 +363,11 @@ class RunRecord:
             yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
 
     def arrivals(self) -> Recorded:
-        """Return who was present in each round, and whose updates were accepted in it, to replay this order.
+        """Return who was present and whose updates were accepted in each round, for replaying the order of arrival.
 
         Raises:
-            UserError: the run did not record it because its rounds waited for everybody, or its arrays do not fit each
-                other.
+            UserError: the run did not record it because its rounds waited for everybody, or its arrays are
+                inconsistent.
         """
         present, came = {}, {}
         for number, why in self.lost.items():
@@ -427,7 +423,7 @@ class RunRecord:
 
 
 def load_run(path: str | Path) -> RunRecord:
-    """Read a run directory, which may be a stranger's: nothing of it is imported, and no link in it is followed.
+    """Read a run directory, which may be a stranger's: nothing is imported, and no link is followed.
 
     Args:
         path: the directory.
@@ -478,7 +474,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
 
 
 def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the lines of a line file of a run that is to go on.
+    """Return the lines of a line file of a run to be resumed.
 
     Raises:
         MachineError: a line is damaged.

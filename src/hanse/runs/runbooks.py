@@ -1,8 +1,8 @@
-"""The books of a run directory: its log, and the index of it in a database.
+"""The books of a run directory: its log, and the log's index in a database.
 
 :class:`hanse.runs.rundir.RunDir` opens them if the mechanism pays. Transactions are appended to the log after each
-checkpoint, so the log is never ahead of the run. The index follows the log. If its database is away, the run goes on
-and says so.
+checkpoint, so the log is never ahead of the run. The index follows the log. If its database is unavailable, the run
+continues with a warning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunBooks:
         index: where the index is, a database's URL or the path of an SQLite file.
 
     Examples:
-        The books of a run that begins, in a folder where :class:`hanse.runs.rundir.RunDir` has named them:
+        The books of a new run, in a folder prepared by :class:`hanse.runs.rundir.RunDir`:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("ipfl")
@@ -61,16 +61,16 @@ class RunBooks:
     def open(
         folder: Path, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None = None
     ) -> RunBooks:
-        """Open the log, and append what it lacks of the checkpoint's transactions.
+        """Open the log, and append the checkpoint's transactions that it lacks.
 
         Args:
-            folder: the run directory, which has its ``ledger.json`` with the book's name already.
-            experiment: says where the index is, and the floor.
-            snapshot: the checkpoint from which the run goes on; None: it begins.
+            folder: the run directory, which already has ``ledger.json`` with the book's name.
+            experiment: its settings name the index and the floor.
+            snapshot: the checkpoint from which the run continues; None: it is new.
             key: the operator's, which signs the heads of the log; None: they are not signed.
 
         Raises:
-            LedgerError: the index of a run that begins cannot be made; one that goes on does without.
+            LedgerError: the index of a new run cannot be created; a resumed run continues without.
             MachineError: the log does not lead to the checkpoint's head; also if ``ledger.json`` is gone, damaged or
                 cannot be read, or names another key.
             OSError: the log cannot be written.
@@ -97,7 +97,7 @@ class RunBooks:
         return books
 
     def post(self, transactions: Sequence[tuple[int, Transaction]]) -> None:
-        """Append transactions, in the order of their rounds, to the log, and let the index follow.
+        """Append transactions to the log in the order of their rounds, and update the index.
 
         Raises:
             LedgerError: they cannot follow those in the log.
@@ -120,7 +120,7 @@ class RunBooks:
         self._away = False
 
     def receipts(self, folder: Path) -> None:
-        """Write what each participant keeps of the finished run into its ``receipts/``: the last receipt of each.
+        """Write the last receipt of each participant into ``receipts/`` of the finished run.
 
         Args:
             folder: the run directory.

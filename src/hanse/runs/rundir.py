@@ -1,11 +1,11 @@
-"""The run directory: what a run leaves on disk, and how a resumed run finds its place again.
+"""The run directory: creating, extending and reopening it.
 
 A new directory is made by :func:`claim` and :meth:`RunDir.create`, an existing one is opened by :meth:`RunDir.reopen`.
 Each round is then appended, and from time to time a checkpoint is written.
 
-A round becomes part of the run with its checkpoint: lines and files of rounds after the last checkpoint are cut off on
-resume and made again, bit for bit. Its transactions are in the checkpoint too, and are appended to the ledger right
-after it. So the ledger is never ahead of the run, and a resumed run appends what a crash kept from it.
+A round becomes part of the run with its checkpoint: on resume, lines and files of later rounds are cut off and made
+again, bit for bit. Its transactions are in the checkpoint, too, and are appended to the ledger right after it. So the
+ledger is never ahead of the run, and a resumed run appends anything that a crash prevented.
 """
 
 from __future__ import annotations
@@ -71,12 +71,11 @@ KEEP = 3  # checkpoints: the last one, and two to fall back on
 
 
 def claim(hold: Hold, *, overwrite: bool) -> None:
-    """See that a new run can go to a directory, before anything is built for it.
-
-    A run that is to be overwritten is locked from here on, so that nobody resumes it meanwhile.
+    """Check that a new run can use a directory, before anything is built. A run that will be overwritten is locked from
+    here on, so nobody resumes it meanwhile.
 
     Raises:
-        UserError: the place is taken, also by a federation's run, or another process plays the run there.
+        UserError: the path is taken, also by a federation's run, or another process is playing the run there.
     """
     path = hold.folder
     if on_network(path):
@@ -90,10 +89,10 @@ def claim(hold: Hold, *, overwrite: bool) -> None:
 
 
 def claim_anew(hold: Hold, *, overwrite: bool) -> None:
-    """Do the same as :func:`claim` for a run that only a program can begin and nobody can resume.
+    """The same as :func:`claim` for a run that only a program can start and nobody can resume.
 
     Raises:
-        UserError: as :func:`claim`, but it speaks of ``out`` and ``overwrite`` as that program does, not of options.
+        UserError: as :func:`claim`, but naming the arguments ``out`` and ``overwrite`` instead of options.
     """
     try:
         claim(hold, overwrite=overwrite)
@@ -136,10 +135,10 @@ class RunDir:
     """An open run directory.
 
     Use :meth:`create` or :meth:`reopen`, then :meth:`append` and :meth:`checkpoint` for the rounds, then :meth:`close`.
-    Whoever opens it holds its lock. What the machine fails to do raises MachineError with how to go on.
+    Opening it takes its lock. Failures of the machine raise MachineError with advice on how to continue.
 
     Examples:
-        The directory of a small run that goes on: made, given a round, and closed.
+        The directory of a small run: created, given a round, and closed.
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> from hanse.runs.round_record import RoundRecord
@@ -184,15 +183,15 @@ class RunDir:
 
         Args:
             path: where.
-            experiment: written as ``config.toml``, last of all: that file makes the directory a run.
+            experiment: written last, as ``config.toml``: that file makes the directory a run.
             hold: the right to write there; it is taken here.
             data: the fingerprint of the data, written as ``data.json``.
-            about: what the run's parts say of themselves.
-            shape: what the model takes and gives, written as ``shape.json``.
+            about: descriptions of the run's parts.
+            shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
             books: whether there will be transactions, so that it needs a ledger.
             key: the operator's, which signs the heads of the ledger; None: they are not signed.
-            committed: what the run commits to, and its validation set, if it can be recomputed.
+            committed: the run's commitment and its validation set, if it is recomputable.
 
         Raises:
             UserError: the place is taken, another process plays there, or it cannot be written.
@@ -239,24 +238,24 @@ class RunDir:
         other_data: bool = False,
         key: Ed25519PrivateKey | None = None,
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
-        """Open a run directory to go on. Whatever lies after the last sound checkpoint is cut off.
+        """Open a run directory to resume it. Everything after the last intact checkpoint is cut off.
 
         Args:
             path: the run directory.
             experiment: its experiment.
             device: where the table is loaded.
-            data: the fingerprint of the data as they are.
-            names: what the clients are called, for errors.
-            other_data: go on with data that are not those of the rounds before; it is recorded.
-            key: as for :meth:`create`; it must be the one that the run began with.
+            data: the fingerprint of the current data.
+            names: the clients' names, for errors.
+            other_data: continue although the data have changed; this is recorded.
+            key: as for :meth:`create`; it must be the run's original key.
 
         Returns:
-            The directory, the last sound checkpoint (None: start from round 0), and lines on what was passed over or
-            mended.
+            The directory, the last intact checkpoint (None: start from round 0), and lines on what was skipped or
+            repaired.
 
         Raises:
-            UserError: the data are not those that the run was played with, and ``other_data`` does not allow it.
-            MachineError: the books cannot be brought to where the checkpoint is.
+            UserError: the data have changed, and ``other_data`` is false.
+            MachineError: the books cannot be brought to the state of the checkpoint.
         """
         note = compare_data(path, data, allowed=other_data, names=names)
         said = [] if note is None else [note]
@@ -327,7 +326,7 @@ class RunDir:
         self._files[name].flush()
 
     def keep(self, round: int, answers: bytes) -> None:
-        """Write what clients answered in a round, or when the run was settled, beside the run."""
+        """Write the clients' answers of a round, or of the final settlement, next to the run."""
         with self._storing():
             private_folder(audit_folder(self.path))  # a copy of the run may have come without it
             answers_file(self.path, round).write_bytes(answers)
@@ -337,9 +336,7 @@ class RunDir:
         self._pending += [(round, t) for t in transactions]
 
     def checkpoint(self, state: LoopState) -> None:
-        """Make everything so far part of the run, and append the transactions since the last checkpoint to the
-        ledger.
-        """
+        """Make all rounds so far part of the run, and append transactions since the last checkpoint to the ledger."""
         lengths = {name: file.tell() for name, file in self._files.items()}
         folder = self.path / "checkpoints"
         with self._storing():
@@ -368,9 +365,7 @@ class RunDir:
             ) from wrong
 
     def receipts(self) -> None:
-        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it
-        later. Receipts that are there already are not written again.
-        """
+        """Write each participant's receipt of the finished run into ``receipts/``, unless it exists."""
         if self._books is not None:
             with self._storing():
                 self._books.receipts(self.path)
@@ -384,7 +379,7 @@ class RunDir:
         self._books = None
 
     def discard(self) -> None:
-        """Close and delete the directory, except for what was there before the run began."""
+        """Close and delete the directory, except for files from before the run."""
         self.close()
         if (self.path / COMMITTED).exists():
             shutil.rmtree(audit_folder(self.path), ignore_errors=True)
@@ -395,12 +390,12 @@ class RunDir:
 
     @property
     def kept(self) -> int:
-        """How many rounds are part of the run: those before its last checkpoint."""
+        """The number of rounds that are part of the run: those before its last checkpoint."""
         return self._kept
 
     @property
     def is_new(self) -> bool:
-        """Whether no round was finished in it yet, so that nothing is lost if it is deleted."""
+        """Whether it has no finished round yet, so nothing is lost by deleting it."""
         return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
 
 

@@ -1,9 +1,8 @@
-"""Builds what an experiment names: data, model, mechanism, engine and federation, and refuses what does not fit.
+"""Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
-It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
-that can be seen with the data at hand, so that a user gets one list and not one error after another.
-:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
-:class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
+There are two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and lists all mistakes that
+can be found with the data at hand. :func:`settle_engine` then chooses the engine, writes the choice into the
+experiment, and returns a :class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
 What is refused, and what users are warned of, is in :mod:`hanse.runs.refusals`.
 """
@@ -76,22 +75,22 @@ class Blueprint:
 
     Attributes:
         asked: the experiment that was asked for.
-        experiment: the same, completed by what data and a model given as objects say of themselves.
+        experiment: the same, completed with facts from data and a model given as objects.
         data: the samples, split among the clients.
         problem: the model as a module, its loss, and its metrics.
         initial: ``[P]``, the row at which training starts.
-        another: draws the first row of the k-th of several different models; ``another(0)`` is ``initial``.
+        another: ``another(k)`` is the k-th initial model; ``another(0)`` is ``initial``.
         mechanism: its parts, by slot.
-        behaviours: what some clients do otherwise, in the order of the file.
-        policy: what clients decide for themselves.
-        profiles: what each client is like in a market; empty: nothing is said.
-        refuse: what refuses updates that stand out; None: nothing does.
-        secure: which updates the server sees only as sums; None: it sees each.
-        private: what clients let out; None: everything that is asked.
+        behaviours: deviating behaviours of some clients, in the order of the file.
+        policy: the clients' policy.
+        profiles: each client's role, costs and eagerness in a market; empty: not given.
+        refuse: the rule that refuses outlying updates; None: none.
+        secure: the settings of secure sums; None: the server sees every update.
+        private: the clients' privacy settings; None: none.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
-        about: what parts, behaviours and the policy say of themselves.
-        loop: a training loop of the user's own; None: hanse's.
+        about: descriptions of parts, behaviours and the policy.
+        loop: the user's own training loop; None: hanse's.
     """
 
     asked: Experiment
@@ -115,12 +114,12 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Ready:
-    """A run that can be played.
+    """A run that is ready to be played.
 
     Attributes:
-        experiment: the one that was asked for, with the choice of engine and all else that was left open written in.
-        setup: what its rounds are played with.
-        said: lines to tell at the start: why this engine, and warnings.
+        experiment: the given experiment with all defaults and the chosen engine.
+        setup: the setup of its rounds.
+        said: lines to print at the start: why this engine, and warnings.
     """
 
     experiment: Experiment
@@ -130,7 +129,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Own:
-    """What a run was given as objects of this process, in the place of what the experiment names.
+    """Data and model given as Python objects instead of by the experiment.
 
     Attributes:
         data: in any form that :mod:`hanse.data.own` reads; None: the experiment's source.
@@ -147,11 +146,11 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
 
     Args:
         experiment: what to build.
-        data: the data, where they are there already: on a network, what the server knows of them.
-        own: objects in the place of what the experiment names.
+        data: the data, if already known: on a network, the server's knowledge of them.
+        own: data and model given as objects.
 
     Raises:
-        UserError: with a line for everything that does not fit.
+        UserError: with a line for each mistake.
     """
     asked = experiment
     experiment, data, another = _settled(experiment, data, own)
@@ -160,7 +159,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
 
     def tried(make: Callable[[], Any], section: str = "") -> Any:
-        """Return what ``make`` makes, or None with its errors added to the list."""
+        """Return the result of ``make``, or None with its errors added to the list."""
         try:
             return make()
         except UserError as wrong:
@@ -280,15 +279,15 @@ def build_model(
 
     Args:
         experiment: names the model, loss and metrics.
-        data: what the model is made for.
-        given: a model given as an object, in the place of the one that is named.
-        number: which of several different initial models; 0 is the usual one.
+        data: the data, which fix the model's inputs and outputs.
+        given: a model given as an object, instead of by name.
+        number: which of several initial models; 0 is the usual one.
 
     Returns:
         The problem (module, layout of a row, loss, metrics) and the row ``[P]``.
 
     Raises:
-        UserError: a model, loss or metric does not exist or does not go with the data.
+        UserError: a model, loss or metric does not exist or does not suit the data.
     """
     section, classes = experiment.model, data.num_classes
     text = is_text(data.pool([0])[0])
@@ -399,12 +398,12 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
     """Choose the engine, by the rule of ``docs/engines.md`` if it is "auto", and make the setup.
 
     Args:
-        blueprint: what :func:`build` made of the experiment.
-        federation: the port to clients elsewhere; None: they are in this process. Elsewhere they train themselves, and
+        blueprint: the result of :func:`build`.
+        federation: the port to remote clients; None: clients are in this process. Remote clients train themselves, and
             the engine here only scores, with one thread.
 
     Raises:
-        UserError: the experiment asks for what only clients of this process can do.
+        UserError: the experiment needs clients in this process.
     """
     asked, experiment = blueprint.asked, blueprint.experiment
     if federation is not None:

@@ -1,7 +1,7 @@
-"""What a run's models were made for, kept beside it in ``shape.json``: samples, classes, and frozen parameters.
+"""A run's ``shape.json``: the samples and classes that its models were made for, and a digest of frozen parameters.
 
-With it ``hanse.load`` can make a model without the data. The digest of frozen parameters, which rows do not have, keeps
-a run from going on with other ones.
+With it ``hanse.load`` can make a model without the data. Rows do not contain frozen parameters; their digest prevents
+resuming a run with different ones.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _Input(TypedDict):
 
 
 class Shape(TypedDict):
-    """What the file says.
+    """The contents of the file.
 
     Attributes:
         input_shape: the shape of a sample.
         num_classes: the number of classes; None: regression.
         inputs: each input's name and shape, where a sample has several.
-        frozen: a digest of the parameters that the model does not send, where there are any.
-        guess: what a guess scores on the server's test set, where targets are classes.
+        frozen: a digest of the parameters that the model does not send, if any.
+        guess: a guess's scores on the server's test set, if targets are classes.
     """
 
     input_shape: list[Size]
@@ -53,7 +53,7 @@ _SHAPE = Declared[Shape](Shape)
 
 
 def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
-    """Return what ``shape.json`` says of a run: a :class:`Shape` as JSON has it."""
+    """Return the contents of a run's ``shape.json``: a :class:`Shape` as JSON."""
     said: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
     if data.inputs:
         said["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
@@ -66,7 +66,7 @@ def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
 
 
 def same_frozen(folder: Path, problem: Problem) -> None:
-    """Raise UserError if a model has other frozen parameters than the run's, which its rows do not have."""
+    """Raise UserError if a model's frozen parameters are not the run's."""
     if read_said(folder / SHAPE).get("frozen", problem.unsent) != problem.unsent:
         raise UserError(
             f"{folder}: its models have other frozen parameters than this model, and with model.send = 'trainable' "
@@ -75,7 +75,7 @@ def same_frozen(folder: Path, problem: Problem) -> None:
 
 
 def read_said(file: Path) -> Shape:
-    """Return what a ``shape.json`` says. Raises UserError if it is missing, or not of the form that hanse writes."""
+    """Read a ``shape.json``. Raises UserError if it is missing or malformed."""
     try:
         return _SHAPE.read(read_text(file))
     except UnsoundError as wrong:
@@ -87,7 +87,7 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
     """Return the shape of a sample, or its several inputs, and the number of classes (None: regression).
 
     Raises:
-        UserError: the file does not say these in the form that hanse writes.
+        UserError: the file is malformed.
     """
     said = read_said(file)
     classes = said["num_classes"]
@@ -97,5 +97,5 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
 
 
 def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
-    """Return what a guess scores on the server's test set; None for no such set, or where numbers are predicted."""
+    """Return a guess's scores on the server's test set; None if there is no such set, or for regression."""
     return None if problem.regression else Guess.of(data.server_test)

@@ -1,10 +1,10 @@
-"""A round's test: how well do clients do with the models that they hold?
+"""A round's test: how good are the models that clients hold?
 
 Clients are asked to test on their own shares, and their replies become the figures ``client/test_...`` of the round's
-metrics and the arrays ``tested`` and ``test_...``. The server tests on its own set beside it (``test/...``). The names
-of all these figures stand in this module alone.
+metrics and the arrays ``tested`` and ``test_...``. The server also tests on its own set (``test/...``). Only this
+module knows the names of these figures.
 
-:func:`ask_tests` does it all for one round. :func:`still_known` lets the server skip models that have not changed.
+:func:`ask_tests` does all this for one round. :func:`still_known` lets the server skip unchanged models.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Metrics = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Figures:
-    """What a round's test found.
+    """The results of a round's test.
 
     Attributes:
         metrics: figures by name; None: there is no such figure in this round.
-        arrays: what each client that tested reported, ``[n]``, by name.
+        arrays: the reports of the testing clients, ``[n]``, by name.
         on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set, NaN for rows that
-            nobody holds; None: fewer than two rows were tested, so there is nothing to save by remembering them.
+            nobody holds; None: fewer than two rows were tested, so caching saves nothing.
         personal: ``[N, K]``, weights of the clients' personal models; None: they are not known, or there are none.
 
     Examples:
@@ -83,11 +83,11 @@ def ask_tests(
     problem: Problem | None = None,
     known: Floats | None = None,
 ) -> Figures:
-    """Test what clients hold after a round, on the server's test set and by clients on their own test shares.
+    """Test the models that clients hold after a round, on the server's test set and on the clients' own test shares.
 
-    In a simulation, private rows lie in the table and are tested on the server's set too, and all ``clients`` answer,
-    whether they are present or not. On a network a private row is tested by its owner alone, only those that are
-    present are asked, and what they say is checked.
+    In a simulation, private rows are in the table and are also tested on the server's set, and all ``clients`` answer,
+    present or not. On a network, only its owner tests a private row, only present clients are asked, and their answers
+    are checked.
 
     Args:
         engine: scores models at the server.
@@ -98,10 +98,10 @@ def ask_tests(
         held: which model each client holds.
         clients: ids ``[n]`` of those that test.
         remote: whether they are on a network.
-        history: the batch-norm statistics that clients keep, if they do. The server has none then, and tests nothing.
-        trained: models ``[P]`` by client that are tested in the place of what the client holds.
-        problem: says which metrics are reported beside loss and accuracy.
-        known: ``[2, K]``, scores on the server's set that need not be computed again; NaN: not known.
+        history: the batch-norm statistics, if clients keep their own. The server then has none, and tests nothing.
+        trained: models ``[P]`` by client to test instead of those that clients hold.
+        problem: its metrics are reported in addition to loss and accuracy.
+        known: ``[2, K]``, known scores on the server's set; NaN: not known.
     """
     measures = () if problem is None else problem.metrics
     rows = held.rows
@@ -141,10 +141,9 @@ def ask_tests(
 
 
 def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
-    """Return the update ``[P]`` of each client that trained, as it came back, for ``eval.model = "trained"``.
+    """Return the original update ``[P]`` of each client that trained, for ``eval.model = "trained"``.
 
-    A client with several seats has that of the row which it holds (Ditto's personal model), and none if it holds none
-    of them.
+    For a client with several seats, this is the update of the row that it holds (Ditto's personal model), if any.
 
     Raises:
         UserError: the mechanism gives clients mixes of several rows, and nobody trains such a mix.
@@ -200,7 +199,7 @@ def _kept(client: int, task: Task, history: History) -> Task:
 
 
 def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | None:
-    """Return the server's scores of those rows that a round left as they were, bit for bit.
+    """Return the server's scores of rows that a round left unchanged, bit for bit.
 
     Args:
         scores: ``[2, K]`` from before the round; None: nothing is known.
@@ -285,10 +284,10 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
     """Return the figures of clients' tests: plain means, means weighted by samples, and the worst client.
 
     Args:
-        clients: their ids ``[n]``. Who has no test samples is listed in the arrays and counts in no figure.
+        clients: their ids ``[n]``. Clients without test samples are listed in the arrays but excluded from all figures.
         results: what they reported, in the same order.
         text: whether the samples are texts, which have a perplexity.
-        measures: the metrics beside loss and accuracy, the main one first.
+        measures: the metrics in addition to loss and accuracy, the main one first.
 
     Examples:
         The client with an accuracy of 0.4 has three times as many test samples:
@@ -381,9 +380,10 @@ _MOST_ROWS = 16  # server rows that are tested on each distribution
 def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
     """Return how each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
 
-    With as many rows as distributions, rows are matched to distributions such that the sum of the matched figures is
-    largest, because which row serves which is chance. "tier d" is then the row of distribution d, and "test/separated"
-    is 1 if every tier is best on its own distribution and every distribution is served best by its own tier.
+    If there are as many rows as distributions, rows are matched to distributions to maximise the sum of the matched
+    figures, because which row serves which is arbitrary. "tier d" is then the row of distribution d, and
+    "test/separated" is 1 if every tier is best on its own distribution and every distribution is served best by its own
+    tier.
 
     Args:
         engine: scores the rows.

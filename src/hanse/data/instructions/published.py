@@ -1,7 +1,7 @@
 """The published instruction sets that iPFL uses, by their names on the hub, and how their records become instructions.
 
-Sentiments are asked for as FinGPT's benchmarks do (Yang et al. 2023), with three answers. FIQA's scores are cut at -0.1
-and 0.1; NWGI's seven degrees become three, of which mild ones are neutral.
+Sentiment prompts follow FinGPT's benchmarks (Yang et al. 2023), with three answers. FIQA's scores are cut at -0.1 and
+0.1; NWGI's seven degrees become three, of which mild ones are neutral.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PublishedSet:
         train: the split to train on.
         test: the split to test on; empty for the last tenth of the train split.
         fields: the fields that its records must have.
-        made: returns the instruction of a record.
+        made: converts a record to an instruction.
     """
 
     hub: str
@@ -95,7 +95,7 @@ def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[
         download: whether the hub may be asked.
 
     Raises:
-        UserError: the set is neither here nor can be fetched, or lacks a field.
+        UserError: the set is not here and cannot be downloaded, or lacks a field.
     """
     known = PUBLISHED[name]
     train = _local(name, "train", folders) or _hub(name, known, known.train, download)

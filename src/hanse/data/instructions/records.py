@@ -1,8 +1,8 @@
-"""Instructions: what is asked, of what input, and the answer that is wanted.
+"""Instructions: a task, its input, and the wanted answer.
 
-:func:`read_instructions` reads them from JSON, JSON lines or CSV, and :func:`encode` makes them tokens: bytes, or those
-of a published model's tokenizer (:func:`build_tokenizer`). The text of a sample follows the Alpaca format, and only the
-answer counts in the loss.
+:func:`read_instructions` reads them from JSON, JSON lines or CSV, and :func:`encode` turns them into tokens: bytes, or
+those of a published model's tokenizer (:func:`build_tokenizer`). The text of a sample follows the Alpaca format, and
+only the answer counts in the loss.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPLIT = re.compile("(" + "|".join(map(re.escape, PIECES)) + ")")
 
 
 class Tokenizer(Protocol):
-    """What data and models need of a tokenizer."""
+    """The tokenizer interface that data and models need."""
 
     @property
     def size(self) -> int:
@@ -60,7 +60,7 @@ class Tokenizer(Protocol):
 
     @property
     def note(self) -> str:
-        """What a reader of results must know about it; may be empty."""
+        """A note for readers of results; may be empty."""
         ...
 
     def encode(self, text: str, first: bool = False) -> list[int]:
@@ -77,7 +77,7 @@ class ByteTokenizer:
     """UTF-8 bytes as tokens, with nothing to download.
 
     There are the 256 bytes, an end token, a padding token, and one token for each fixed piece of the Alpaca format.
-    Without the latter, three quarters of a short instruction would be the format.
+    Otherwise the format would take three quarters of a short instruction.
     """
 
     size: int = 258 + len(PIECES)
@@ -125,14 +125,14 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     """Return the byte tokenizer, or the tokenizer of a language model.
 
     A tokenizer without a padding token (Llama's) pads with its end token. Labels there do not count and no position
-    looks ahead, so that this changes nothing; the note says so.
+    looks ahead, so this changes nothing; the note says so.
 
     Args:
         name: "bytes", or a model's hub name or folder.
         download: whether the hub may be asked.
 
     Raises:
-        UserError: it is not there, or it has no end token.
+        UserError: it does not exist, or has no end token.
     """
     if name == BYTES:
         return ByteTokenizer()
@@ -234,13 +234,13 @@ class Encoded:
 def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, width: int | None = None) -> Encoded:
     """Return instructions as samples of tokens.
 
-    What is too long loses the beginning of its prompt first, and only then the end of its answer.
+    Long instructions lose the beginning of the prompt first, then the end of the answer.
 
     Args:
         items: the instructions, at least one.
         tokenizer: makes the tokens.
         length: tokens of the window, at least 2.
-        width: T, the positions of a row; None for what the longest sample needs.
+        width: T, the positions of a row; None: as many as the longest sample needs.
     """
     rows, cut = [], 0
     for item in items:

@@ -1,10 +1,10 @@
-"""Instruction sets as data sources, with the clients that iPFL has them for, and the set that comes with hanse.
+"""Instruction sets as data sources with iPFL's clients, and the set that comes with hanse.
 
 :func:`load_instructions` loads any of them by name. The set that comes with hanse consists of 480 short market
 reports, answered in four dialects. A report says that a ware is dear, cheap, unchanged or missing. The answer is a word
-for that in the dialect of the client that is asked, and nothing in the instruction says which dialect that is. The six
-clients form three pairs: the two of pair 0 use the same words, so do the two of pair 1, and the two of pair 2 share two
-words of four. Which clients can profit from each other is therefore known beforehand.
+for that in the client's dialect, which the instruction does not reveal. The six clients form three pairs: the two of
+pair 0 use the same words, so do the two of pair 1, and the two of pair 2 share two words of four. So it is known in
+advance which clients can profit from each other.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def load_instructions(
 ) -> Dataset:
     """Return an instruction set as samples of tokens with a label at every position of the answer.
 
-    Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note.
+    Clients come with the set (partition "natural"). The note counts the samples that were cut to fit the window.
 
     Args:
         name: a key of :data:`INSTRUCTIONS`.
@@ -108,7 +108,7 @@ def load_instructions(
         options: the tokenizer and the window.
 
     Raises:
-        UserError: the set or the tokenizer is not there, or too small for its clients.
+        UserError: the set or the tokenizer is missing, or the set is too small for its clients.
     """
     sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)

@@ -1,4 +1,4 @@
-"""Language models in the market: LoRA adapters as table rows, and what their answers are worth.
+"""Language models: LoRA adapters as table rows, and the scoring of their answers.
 
 ``adapter.py`` is the model ``"lora"``, ``judge.py`` scores its answers; the instruction data are in
 :mod:`hanse.data.instructions`. All of this needs the extra ``hanse[llm]``, whose libraries are imported when they are

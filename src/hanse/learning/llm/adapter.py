@@ -1,8 +1,8 @@
 """The model ``"lora"``: a table row is one client's adapter; the base below it is frozen, loaded once, and shared.
 
 LoRA (Hu et al. 2021) adds ``alpha / rank B A`` to chosen weights, with ``A [rank, in]`` and ``B [out, rank]``. A and B
-of all layers are the module's only parameters, so that a row, a message and a proximal term have the adapter's size.
-The base is a published model, or a small one of Llama's architecture that is made in code.
+of all layers are the module's only parameters, so a row, a message and a proximal term have the adapter's size. The
+base is a published model, or a small one of Llama's architecture with random weights.
 
 :func:`lora` is the factory that ``model.name = "lora"`` calls, :func:`load_base` loads the base, and :class:`Adapted`
 is the module that engines train.
@@ -28,18 +28,18 @@ TINY = "tiny"
 
 
 def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64, layers: int = 2) -> nn.Module:
-    """Return a frozen causal language model; the same object as long as the same arguments are asked for.
+    """Return a frozen causal language model, cached by its arguments.
 
     Args:
         name: "tiny", a folder with a model, or the name of a model on the hub. "tiny" is Llama's architecture with
-            bytes as tokens and drawn weights: it has never seen a text.
-        bits: 8 or 4 quantises the weights of a published model; None: as they are.
+            bytes as tokens and random weights: it was never trained.
+        bits: 8 or 4 quantises the weights of a published model; None: no quantisation.
         seed: the weights of "tiny" are drawn under it.
         width: of "tiny"'s hidden states.
         layers: how many layers "tiny" has.
 
     Raises:
-        UserError: the model or a library is not there, or bits that this machine cannot have.
+        UserError: the model or a library is missing, or this machine does not support ``bits``.
     """
     return _loaded(name, None, seed, width, layers) if name == TINY else _loaded(name, bits)
 
@@ -142,9 +142,7 @@ class Adapted(nn.Module):
         return self._hidden[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token; no position sees later ones, so padding at the end does no
-        harm.
-        """
+        """Return the logits of each next token; no position sees later ones, so padding at the end is harmless."""
         tensors = {name: self.adapter[_key(name)] for name in self.names}
         found = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
         logits: Tensor = found.logits
@@ -198,7 +196,7 @@ def lora(
         dropout: share of the adapter's inputs that is dropped in training, from 0 to 1.
         targets: the names of the weights that are adapted, or "all-linear".
         bits: 8 or 4 for a quantised base; None: as it is.
-        candidates: the answers whose likelihoods are compared. Without any, an answer is right if each of its tokens is
+        candidates: the answers whose likelihoods are compared. If empty, an answer is right if each of its tokens is
             the likeliest one.
         base_seed: of the tiny base's weights.
         base_width: of the tiny base.

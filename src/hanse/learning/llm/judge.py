@@ -1,6 +1,6 @@
 """Whether a language model's answer is right: the likeliest of the candidates, or the whole answer token by token.
 
-:class:`Answers` is the judge of a problem (:class:`hanse.learning.job.SampleJudge`): scorers call it in the place of
+:class:`Answers` is the judge of a problem (:class:`hanse.learning.job.SampleJudge`): scorers call it instead of
 comparing classes.
 """
 
@@ -23,8 +23,8 @@ class Answers:
     """Judges answers.
 
     The model's answer is the candidate of the highest likelihood ``sum log p(token | what is before it)``, its end
-    included. If the wanted answer is none of the candidates, or there are none, a sample is right if each token of the
-    wanted answer is the likeliest after those before it: if decoding greedily would give it word for word.
+    included. If the correct answer is not a candidate, or there are no candidates, a sample is right if greedy decoding
+    would produce the correct answer exactly.
 
     Attributes:
         candidates: token sequences, each with its end token.

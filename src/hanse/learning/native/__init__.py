@@ -1,5 +1,5 @@
-"""The native engine: local SGD of linear layers as compiled code, wherever the installation could compile it.
+"""The native engine: local SGD of linear layers in compiled code, if hanse was installed with a C compiler.
 
 ``seats.c`` is the code (``tiles.h`` its products, once for each width of vectors), ``library.py`` loads it, and
-``engine.py`` makes an engine of it.
+``engine.py`` wraps it as an engine.
 """

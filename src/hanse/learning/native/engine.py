@@ -1,8 +1,8 @@
-"""The native engine: compiled code trains each seat from its first step to its last, seats side by side in threads.
+"""The native engine: compiled code trains whole seats, in parallel threads.
 
-:class:`NativeEngine` checks what it is given and hands addresses to the functions of ``seats.c``
-(:mod:`hanse.learning.native.library`). Compiled code reads whatever lies at an address, so everything that it is told
-of sizes and positions is checked here first.
+:class:`NativeEngine` checks its inputs and passes addresses to the functions of ``seats.c``
+(:mod:`hanse.learning.native.library`). Compiled code reads any address that it is given, so all sizes and positions are
+checked here first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NativeEngine(ScoringEngine):
         workers: threads, each of which trains seats of its own.
 
     Raises:
-        ValueError: the model cannot be trained so, or the compiled code is not there; the message says why.
+        ValueError: the model cannot be trained this way, or the compiled code is missing; the message says why.
     """
 
     name = "native"
@@ -151,7 +151,8 @@ class NativeEngine(ScoringEngine):
 
 
 class Dense:
-    """Scores one model at a time in compiled code: a block of samples goes through all layers while it is in the cache.
+    """Scores one model at a time in compiled code, passing each block of samples through all layers while it is in the
+    cache.
 
     Args:
         layers: the model's layers.

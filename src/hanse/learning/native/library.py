@@ -1,6 +1,6 @@
-"""The compiled functions of ``seats.c`` as Python calls them, and which models they can train.
+"""The compiled functions of ``seats.c`` for Python, and which models they can train.
 
-:func:`library` loads them, or says why they are not there: hanse can be installed without a compiler.
+:func:`library` loads them, or says why they are missing: hanse can be installed without a compiler.
 :func:`why_not_native` says whether they can train a model.
 """
 
@@ -33,7 +33,7 @@ class Layer(ctypes.Structure):
 class Seat(ctypes.Structure):
     """``struct seat`` of ``seats.c``, field by field: one seat's training.
 
-    Whoever fills it must keep the memory that it points to alive.
+    The caller must keep the memory that it points to alive.
     """
 
     _fields_ = (
@@ -51,7 +51,7 @@ class Seat(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | str:
-    """Return the compiled functions, or in words why they are not there."""
+    """Return the compiled functions, or the reason why they are missing."""
     found = importlib.util.find_spec(f"{__package__}.seats")
     if found is None or found.origin is None:
         return "this installation of hanse has no compiled part: install a C compiler (gcc), then hanse again"
