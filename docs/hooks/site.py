@@ -74,7 +74,7 @@ def parts(slot: str) -> str:
     from hanse.mechanisms.registry import MECHANISMS, PARTS, is_rule
 
     tables = {**PARTS, "mechanism": MECHANISMS, "model": MODELS, "source": SOURCE_KINDS, "partition": PARTITIONS}
-    lines = ["| name | | options |", "|---|---|---|"]
+    rows: dict[str, list[str]] = {}  # what is alike for several names, such as sources of images, is one row
     for name, make in tables[slot].items():
         known = {k: part_table(slot, v) if is_rule(v) else v for k, v in defaults(make).items()}
         paragraphs, meaning = _documented(make)
@@ -83,8 +83,10 @@ def parts(slot: str) -> str:
             for k, v in known.items()
             if k not in ("input_shape", "num_classes")
         ]
-        lines.append(f"| `{name}` | {_cell(' '.join(paragraphs[:2]))} | {'<br>'.join(_cell(o) for o in options)} |")
-    return "\n".join(lines)
+        told = f"{_cell(' '.join(paragraphs[:2]))} | {'<br>'.join(_cell(option) for option in options)}"
+        rows.setdefault(told, []).append(f"`{name}`")
+    lines = [f"| {', '.join(names)} | {told} |" for told, names in rows.items()]
+    return "\n".join(["| name | | options |", "|---|---|---|", *lines])
 
 
 def _documented(make: Any) -> tuple[list[str], dict[str, str]]:
