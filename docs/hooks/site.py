@@ -5,6 +5,7 @@ and of parts, and a place in the menu for every page.
 from __future__ import annotations
 
 import html
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,21 +64,43 @@ def keys(section: str) -> str:
 
 
 def parts(slot: str) -> str:
-    """Return the table of the parts of one decision, or of "source" or "partition": names, options with their defaults,
-    and what each is.
+    """Return the table of the parts of one decision, or of "mechanism", "model", "source" or "partition": names, what
+    each is, and its options with their defaults and meanings.
     """
     from hanse.base.factories import defaults
     from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+    from hanse.learning.models import MODELS
     from hanse.mechanisms.mechanism_table import part_table
-    from hanse.mechanisms.registry import PARTS, is_rule
+    from hanse.mechanisms.registry import MECHANISMS, PARTS, is_rule
 
-    lines = ["| name | options | |", "|---|---|---|"]
-    for name, make in {**PARTS, "source": SOURCE_KINDS, "partition": PARTITIONS}[slot].items():
+    tables = {**PARTS, "mechanism": MECHANISMS, "model": MODELS, "source": SOURCE_KINDS, "partition": PARTITIONS}
+    rows: dict[str, list[str]] = {}  # what is alike for several names, such as sources of images, is one row
+    for name, make in tables[slot].items():
         known = {k: part_table(slot, v) if is_rule(v) else v for k, v in defaults(make).items()}
-        options = ", ".join(f"`{k}` {_toml(v) if v is not None else 'none'}" for k, v in known.items())
-        text = (make.__doc__ or "").split("\n\n")[0]
-        lines.append(f"| `{name}` | {_cell(options)} | {_cell(text.replace('``', '`'))} |")
-    return "\n".join(lines)
+        paragraphs, meaning = _documented(make)
+        options = [
+            f"`{k}` {'none' if v is None else _toml(v)}" + (f": {meaning[k]}" if k in meaning else "")
+            for k, v in known.items()
+            if k not in ("input_shape", "num_classes")
+        ]
+        told = f"{_cell(' '.join(paragraphs[:2]))} | {'<br>'.join(_cell(option) for option in options)}"
+        rows.setdefault(told, []).append(f"`{name}`")
+    lines = [f"| {', '.join(names)} | {told} |" for told, names in rows.items()]
+    return "\n".join(["| name | | options |", "|---|---|---|", *lines])
+
+
+def _documented(make: Any) -> tuple[list[str], dict[str, str]]:
+    """Return the paragraphs of a part's docstring before its sections, and what it and its bases say of each option."""
+    meaning: dict[str, str] = {}
+    text = ""
+    for kind in make.__mro__[-2::-1] if isinstance(make, type) else (make,):  # the part itself comes last
+        text = inspect.cleandoc(kind.__doc__ or "")
+        text = re.sub(r":(?:class|func|mod|meth|attr|data):`~?([^`]*)`", r"`\1`", text.replace("``", "`"))
+        listed = re.search(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+        found = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", listed[1], re.MULTILINE) if listed else []
+        meaning |= {name: " ".join(words.split()) for name, words in found}
+    before = re.split(r"^(?:Args|Attributes|Raises|Returns|Examples):$", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return before.removeprefix("Return ").strip().split("\n\n"), meaning
 
 
 def recipes(paper: str) -> str:

@@ -17,7 +17,6 @@ from hanse.core.part import View
 from hanse.data.sources import GENERATED, SOURCES
 from hanse.federation.policy import POLICIES
 from hanse.federation.registry import BEHAVIOURS
-from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.rounds.round import Played
 from hanse.runs.experiment import Observer
@@ -125,11 +124,11 @@ def test_every_part_is_named_on_a_mechanism_page_or_in_the_list_of_papers() -> N
             assert used or slot in ("train", "weigh", "deploy"), (slot, part)
 
 
-def test_every_source_model_behaviour_and_policy_is_named() -> None:
+def test_every_source_behaviour_and_policy_is_named() -> None:
     data = (ROOT / "docs" / "data.md").read_text()
     assert [name for name in (*SOURCES, *GENERATED) if f"`{name}`" not in data] == []
     text = "\n".join(page.read_text() for page in PAGES)
-    named = (*MODELS, *BEHAVIOURS, *POLICIES)
+    named = (*BEHAVIOURS, *POLICIES)
     assert [name for name in named if f"`{name}`" not in text and f'"{name}"' not in text] == []
 
 

@@ -12,7 +12,8 @@ from doc_pages import PAGES, ROOT
 
 from hanse.lab.papers.catalogue import PAPERS
 from hanse.lab.papers.tables import differences
-from hanse.mechanisms.registry import PARTS
+from hanse.learning.models import MODELS
+from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.runs.config import Experiment
 
 DOCS = sorted(p for p in PAGES if p.is_relative_to(ROOT / "docs"))
@@ -80,8 +81,10 @@ def test_keys_and_parts_are_the_codes(site: Path) -> None:
         assert f'id="{section}"' in keys, section
         names = getattr(field.annotation, "model_fields", {})
         assert section in ("mechanism", "model") or all(f"<code>{name}</code>" in keys for name in names), section
+    assert all(f"<td><code>{name}</code></td>" in keys for name in (*MECHANISMS, *MODELS))
     parts = page(site, ROOT / "docs" / "reference" / "parts.md")
     assert all(f"<td><code>{name}</code></td>" in parts for slot in PARTS.values() for name in slot)
+    assert "<code>eps</code> 0.0001: the truncation threshold in units of the utility." in parts  # an option's meaning
 
 
 def test_differences_of_the_recipes_are_the_codes(site: Path) -> None:

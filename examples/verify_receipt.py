@@ -1,0 +1,94 @@
+"""Verify receipts of hanse without hanse: python verify_receipt.py client-3.jsonl operator.pub
+
+prints what each receipt says, or ends with the reason why one proves nothing (docs/ledger.md).
+"""
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+
+FIELDS = ["statement", "index", "of", "path", "record", "proof", "head"]
+SAID = ["round", "client", "balance", "escrow", "postings"]
+
+
+def need(ok, why):
+    """Raise ValueError if something does not hold."""
+    if not ok:
+        raise ValueError(why)
+
+
+def written(said, ascii=True):
+    """Return the one way in which it is written."""
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=ascii)
+
+
+def sha(*parts):
+    """Return the SHA-256 of bytes."""
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def decoded(text):
+    """Return the bytes of a base64 text that is written in the one canonical way."""
+    blob = base64.b64decode(text, validate=True)
+    need(base64.b64encode(blob).decode() == text, "not base64 as it is written")
+    return blob
+
+
+def hashes(text):
+    """Return the hashes that stand one after another in a base64 text."""
+    blob = decoded(text)
+    need(len(blob) % 32 == 0, "not a list of hashes")
+    return [blob[i : i + 32] for i in range(0, len(blob), 32)]
+
+
+def climb(leaf, index, size, path):
+    """Return the root of the tree that a leaf's path leads to (RFC 9162, 2.1.3.2)."""
+    need(0 <= index < size, "no such leaf")
+    node, last = sha(b"\0", leaf), size - 1
+    for step in path:
+        need(last, "the proof is too long")
+        if index % 2 or index == last:
+            node = sha(b"\1", step, node)
+            while index and index % 2 == 0:
+                index, last = index // 2, last // 2
+        else:
+            node = sha(b"\1", node, step)
+        index, last = index // 2, last // 2
+    need(last == 0, "the proof is too short")
+    return node
+
+
+def verify(line, public):
+    """Return what a receipt says; ValueError, or another exception, if it does not prove it."""
+    receipt = json.loads(line)
+    statement, index, of, path, record, proof, head = (receipt[name] for name in FIELDS)
+    said = json.loads(statement)
+    need(line.rstrip("\n") == written(receipt, ascii=False) and statement == written(said), "written otherwise")
+    need(list(receipt) == FIELDS and [name for name in said if name != "value"] == SAID, "other fields")
+    whole = (index, of, *(said[name] for name in SAID[:4]))
+    need(all(type(number) is int and abs(number) < 2**63 for number in whole), "not whole numbers")
+    need(said["client"] >= 0 and type(said.get("value", 0.0)) is float, "no client, or no value")
+    form = r"((hanse/[^\n]+)\n(\d+)\n(\S{44})\nround (\d+)\n)\n\u2014 \2 (\S+)\n"
+    text, name, count, root, round, signature = re.fullmatch(form, head, re.ASCII).groups()
+    need(said["round"] == int(round), "the statement is of another round")
+    statements, [_] = climb(statement.encode(), index, of, hashes(path)), hashes(record)
+    memo = f"record {record} statements {base64.b64encode(statements).decode()}"  # of the last line, the round's close
+    close = {"number": int(count), "round": int(round), "step": "close", "kind": "close", "memo": memo, "postings": []}
+    found = climb(written(close).encode(), int(count) - 1, int(count), hashes(proof))
+    need(found == decoded(root), "the proof does not lead to the head")
+    need(decoded(signature)[:4] == sha(name.encode(), b"\n\1", public)[:4], "another key")
+    Ed25519PublicKey.from_public_bytes(public).verify(decoded(signature)[4:], text.encode())  # C2SP signed-note
+    return said
+
+
+if __name__ == "__main__":
+    operator = bytes.fromhex(Path(sys.argv[2]).read_text())
+    with Path(sys.argv[1]).open(encoding="utf-8") as lines:
+        for line in lines:
+            print(verify(line, operator))
