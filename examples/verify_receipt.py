@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-
 FIELDS = ["statement", "index", "of", "path", "record", "proof", "head"]
 SAID = ["round", "client", "balance", "escrow", "postings"]
 

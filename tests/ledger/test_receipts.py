@@ -238,7 +238,7 @@ def test_what_is_no_receipt(told: list[Receipt], change: dict[str, object]) -> N
 def verifier() -> Callable[[str, bytes], Any]:
     """The program that the documentation names, which uses nothing of hanse."""
     code = (Path(__file__).parents[2] / "examples" / "verify_receipt.py").read_text()
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= 70
+    assert sum(bool(line.strip()) for line in re.sub(r'""".*?"""', "", code, flags=re.DOTALL).splitlines()) <= 65
     assert "hanse" not in re.findall(r"(?m)^(?:import|from) .*$", code)
     found: dict[str, Any] = {"__name__": "verifier"}
     exec(code, found)

@@ -287,7 +287,9 @@ class Masker:
                 masked = masked + masks.between(own, peer, self.client, other, size)
             signature = self.witness.sign(masked_with(state.context, _masking(state)))
             samples = state.sent_samples
-        return Masked("sum", {"samples": samples, "signature": signature.hex()}, torch.from_numpy(masked.view(np.int64)))
+        return Masked(
+            "sum", {"samples": samples, "signature": signature.hex()}, torch.from_numpy(masked.view(np.int64))
+        )
 
     def open(self, round: int, task: Mask) -> Masked:
         """Answer "open": for each member a share of the seed, if its update is in the sum, or else of the mask key.
