@@ -12,8 +12,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hanse.core.entry import tokens
 from hanse.learning.intervals import wilson
-from hanse.ledger.export import tokens
 from hanse.reports.chart import Bars, Chart, Line, Lines, Series
 from hanse.reports.contributions import EXACT
 from hanse.reports.statement import Statement

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, tokens
 from hanse.learning.metrics import ACCURACY
-from hanse.ledger.export import tokens
 from hanse.reports.statement_fit import Fit, MainFit
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_money import Money
