@@ -19,9 +19,8 @@ from ledger_cases import book_of, closed, flat, history, line_of, play
 from hanse.base.merkle import Tree
 from hanse.cli import entry as cli
 from hanse.core.book import Book
-from hanse.core.entry import LOG, TOKEN, Transaction, client
+from hanse.core.entry import LOG, TOKEN, Transaction, client, tokens
 from hanse.core.telling import describe, write_about
-from hanse.ledger.export import tokens
 from hanse.ledger.index import rebuild
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.log import heads_of

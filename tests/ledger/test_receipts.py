@@ -24,6 +24,7 @@ from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import load_key, public_of
 from hanse.ledger.receipts import Receipt, read_receipts, split_view, write_receipts
 from hanse.ledger.store import Ledger
+from hanse.ledger.witness import Prover
 
 TOLD = closed(history(7, 4, seed=6))
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2))
@@ -302,7 +303,7 @@ def signed_anyway(tmp_path: Path, *statements: str) -> list[Receipt]:
     ledger = Ledger.open(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", book="run", key=KEY)
     tree, record = Tree([one.encode() for one in statements]), as_text(bytes(32))
     ledger.post(0, [closing_line(bytes(32), tree.root())])
-    head = ledger.signed_head()
+    head = Prover(ledger).head()
     assert head is not None
     paths = [as_text(*tree.inclusion(i)) for i in range(len(tree))]
     return [Receipt(s, i, len(tree), paths[i], record, "", head.note()) for i, s in enumerate(statements)]

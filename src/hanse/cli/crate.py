@@ -27,3 +27,5 @@ def crate(
     from hanse.reports.crate import write_crate
 
     say(f"wrote {write_crate(folder, author=author, license=license)}")
+    if license is None:
+        say("note: an RO-Crate must name a license; --license names one")

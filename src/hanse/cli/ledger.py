@@ -54,7 +54,7 @@ def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) 
     Examples:
         hanse ledger balances runs/exp
     """
-    from hanse.ledger.export import tokens
+    from hanse.core.entry import tokens
     from hanse.ledger.run_ledger import reading
     from hanse.reports.chart import natural
 
@@ -88,8 +88,8 @@ def history(
         hanse ledger history runs/exp
         hanse ledger history runs/exp -a client/3 --csv
     """
-    from hanse.ledger.export import tokens, write_csv
-    from hanse.ledger.record import as_dict
+    from hanse.core.entry import leaf, tokens
+    from hanse.ledger.export import write_csv
     from hanse.ledger.run_ledger import reading
 
     with reading(folder) as ledger:
@@ -102,7 +102,7 @@ def history(
             )
         records = ledger.history(account, round=round_)
         if as_json:
-            lines = (json.dumps(as_dict(record)) for record in records)
+            lines = (leaf(r.number, r.round, r.transaction).decode() for r in records)
             print("[" + ",\n ".join(lines) + "]")
         elif as_csv:
             write_csv(ledger, records, sys.stdout)

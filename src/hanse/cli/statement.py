@@ -231,7 +231,7 @@ def _before(file: Path, client: str, as_json: bool) -> None:
 
 def _told(found: Prospect) -> Sequence[str]:
     """Return the lines of that: the money first, then what it pays, gains and gives, and what is not known."""
-    from hanse.ledger.export import tokens
+    from hanse.core.entry import tokens
 
     lines = [f"Client {found.client} in {found.rounds} rounds of {found.mechanism}, before joining", ""]
     if found.most is not None and found.grant is not None:

@@ -16,8 +16,6 @@ from hanse.core.entry import MINT, leaf, tokens
 from hanse.ledger.record import Record
 from hanse.ledger.store import Ledger
 
-__all__ = ["FORMATS", "tokens", "write_csv", "write_journal", "write_jsonl"]
-
 FIRST_DAY = date(2000, 1, 1)  # the date of round 0 in an hledger journal, which knows days but no rounds
 
 

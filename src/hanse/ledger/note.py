@@ -87,12 +87,6 @@ def cosigned_at(text: str, line: str, name: str, public: bytes) -> int | None:
     return int(time) if _is_signature(_with_time(text, time), blob[8:], public) else None
 
 
-def name_on(line: str) -> str | None:
-    """Return whose signature a line says that it is; None if it is no line of a signature."""
-    form = _LINE.fullmatch(line)
-    return None if form is None else form[1]
-
-
 def public_of(key: Ed25519PrivateKey) -> bytes:
     """Return the public half of a key, 32 bytes."""
     return key.public_key().public_bytes_raw()

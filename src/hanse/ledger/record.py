@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hanse.base.merkle import as_text, hashes_of
 from hanse.core.book import LedgerError
@@ -58,19 +58,6 @@ def read_line(line: bytes) -> Record:
     if written != line:
         raise LedgerError("is not written as the log writes a transaction")
     return record
-
-
-def as_dict(record: Record) -> dict[str, Any]:
-    """Return a record as a dict that JSON can hold, as in the log; amounts are integers of units."""
-    t = record.transaction
-    return {
-        "number": record.number,
-        "round": record.round,
-        "step": t.step,
-        "kind": t.kind,
-        "memo": t.memo,
-        "postings": [list(posting) for posting in t.postings],
-    }
 
 
 @dataclass(frozen=True)

@@ -292,10 +292,6 @@ class Ledger:
         """Return the book's head: the root of the tree over its transactions, 64 hexadecimal digits."""
         return self._at_end().tally.head
 
-    def signed_head(self) -> Head | None:
-        """Return the last head with its signatures; None if nothing was posted yet."""
-        return self._at_end().head
-
     def count(self) -> int:
         """Return how many transactions the book has."""
         return self._at_end().tally.count

@@ -33,6 +33,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "report.html": ("hanse's report", "text/html"),
 }
 SECTIONS = ("mechanism", "clients", "ledger", "run")  # of the experiment, which are listed as parameters
+PACKAGE = "https://pypi.org/project/{}/"
 SCHEMA = "http://schema.org/"
 
 
@@ -53,16 +54,19 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
     crate.name = f"{run.name}: a federated learning run"
     crate.description = f"{len(run.metrics)} rounds of {run.label} with {run.num_clients} clients, kept by hanse."
 
-    def add(address: str, kind: str, /, **properties: Any) -> dict[str, str]:
+    def add(address: str, kind: str | list[str], /, **properties: Any) -> dict[str, str]:
         """Add an entity of a schema.org type to the crate and return the reference to it."""
         return {"@id": crate.add(entity(crate, address, properties={"@type": kind, **properties})).id}
 
     crate.root_dataset["conformsTo"] = add(
-        PROFILE, "CreativeWork", name="Federated Learning RO-Crate profile v0.1", url=PROFILE
+        PROFILE, ["CreativeWork", "Profile"], name="Federated Learning RO-Crate profile v0.1", url=PROFILE
     )
     if license is not None:
         crate.root_dataset["license"] = add(
-            license if "://" in license else f"#{_slug(license)}", "CreativeWork", name=license
+            license if "://" in license else f"#{_slug(license)}",
+            "CreativeWork",
+            name=license,
+            description="the license of this record",
         )
     action: dict[str, Any] = {
         "name": "Federated learning training run",
@@ -75,11 +79,12 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         "result": _results(run, crate, add),
     }
     whole = len(run.metrics) >= run.rounds_planned
-    action["actionStatus"] = {"@id": f"{SCHEMA}{'Completed' if whole else 'Failed'}ActionStatus"}
+    status = f"{'Completed' if whole else 'Failed'}ActionStatus"
+    action["actionStatus"] = add(f"{SCHEMA}{status}", "ActionStatusType", name=status)
     if author is not None:
         known = author if "://" in author else f"#{_slug(author)}"
         action["agent"] = crate.root_dataset["author"] = add(known, "Person", name=author)
-    crate.root_dataset["mentions"] = [add("#fl-run", "CreateAction", **action)]
+    crate.root_dataset["mentions"] = add("#fl-run", "CreateAction", **action)
     file = run.path / "ro-crate-metadata.json"
     try:
         crate.metadata.write(run.path)
@@ -102,6 +107,8 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
             "SoftwareApplication",
             name={"flwr": "Flower"}.get(name, name),
             softwareVersion=str(number),
+            version=str(number),
+            url=PACKAGE.format(name),
         )
         for name, number in packages.items()
         if name in ("hanse", "flwr", "torch", "numpy")
@@ -111,8 +118,9 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
     parameters = [
         add(f"#strategy-{_slug(name)}", "PropertyValue", name=name, value=_plain(value)) for name, value in told.items()
     ]
-    name = str(mechanism.get("strategy") or run.mechanism)
-    return [*found, add("#fl-strategy", "SoftwareApplication", name=name, additionalProperty=parameters)]
+    name, of = str(mechanism.get("strategy") or run.mechanism), "flwr" if mechanism.get("flower") else "hanse"
+    known = {"version": str(packages.get(of, "unknown")), "url": PACKAGE.format(of), "additionalProperty": parameters}
+    return [*found, add("#fl-strategy", "SoftwareApplication", name=name, **known)]
 
 
 def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
@@ -127,12 +135,15 @@ def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
     ]
     if models:
         place = f"checkpoints/{models[-1].name}"
-        model = crate.add_file(dest_path=place, properties={"name": "the final model", "additionalProperty": figures})
+        said = {"name": "the final model", "description": "the last checkpoint, a safetensors file"}
+        form = {"encodingFormat": "application/octet-stream", "contentSize": str(models[-1].stat().st_size)}
+        model = crate.add_file(dest_path=place, properties={**said, **form, "additionalProperty": figures})
         found.append({"@id": model.id})
-    for name, (what, form) in FILES.items():
+    for name, (what, form_of) in FILES.items():
         if (run.path / name).is_file():
-            one = crate.add_file(dest_path=name, properties={"name": what, "encodingFormat": form})
-            found.append({"@id": one.id})
+            size = str((run.path / name).stat().st_size)
+            said = {"name": name, "description": what, "encodingFormat": form_of, "contentSize": size}
+            found.append({"@id": crate.add_file(dest_path=name, properties=said).id})
     totals: dict[int, float] = {}
     for seat in run.clients:
         if seat.value is not None:

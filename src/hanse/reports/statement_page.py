@@ -12,9 +12,9 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
-from hanse.ledger.export import tokens
 from hanse.reports.chart import Bars, Chart, Line, Lines, Series
 from hanse.reports.contributions import EXACT
 from hanse.reports.digits import between, rounded

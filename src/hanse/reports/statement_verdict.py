@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, tokens
 from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY
-from hanse.ledger.export import tokens
 from hanse.reports.digits import between, rounded
 from hanse.reports.statement_fit import Fit, MainFit
 from hanse.reports.statement_models import Models
