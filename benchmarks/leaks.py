@@ -1,6 +1,6 @@
 """What the server can learn of single samples from what it sees: plain updates, noisy ones, sums of groups.
 
-    OMP_NUM_THREADS=1 python benchmarks/leaks.py members|rounds|images [--seeds 0 1 2 3 4]
+    OMP_NUM_THREADS=1 python benchmarks/leaks.py members|lira|rounds|images [--seeds 0 1 2 3 4]
 
 Digits, FedAvg, everybody in every round. What is attacked are the updates that a mechanism is given (``view.trained``):
 with ``federation.secure`` the mean of a member's group in the place of each.
@@ -8,6 +8,10 @@ with ``federation.secure`` the mean of a member's group in the place of each.
 members: is this sample among client i's 50 that it trained on, or among 50 of its own that it did not? 12 clients, an
 MLP with 64 hidden units, 5 epochs in batches of 10 at rate 0.1, rounds 1, 5 and 10. Two scores: the loss under what
 was seen (Yeom et al. 2018), and its fall from the round's start. AUC over all samples, mean of clients: .5 is guessing.
+lira: the likelihood ratio of Carlini et al. 2022 on what is seen of the first round of a client that holds random 50
+of 100 samples, as there. In each of 32 worlds the half, the members of its group and the noise are drawn anew; 31 of
+them are the attacker's models of what it sees with a sample and without. AUC, and how many of those inside are told
+where 1 % of those outside are.
 rounds: the same after 10, 20 and 30 rounds, with all that groups which change every round say of one client: its mean
 update by least squares over all sums; and with groups that stay the same. The score is how far a sample's gradient
 points against it, at the last start. Beside it the cosine between that estimate and the true mean update, both without
@@ -32,9 +36,15 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 import hanse
+from hanse.federation.privacy import Privacy, clipped
+from hanse.learning.job import SeatJob
+from hanse.learning.loop import LoopEngine
+from hanse.learning.private_loop import dp_sgd
+from hanse.learning.sequential import SequentialEngine
 from hanse.rounds.round import Played
+from hanse.runs.setup import build
 
-CLIENTS, HELD, STEPS = 12, 50, 600
+CLIENTS, HELD, STEPS, WORLDS = 12, 50, 600, 32
 CASTS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "noise .001": {"behaviour": {"noisy": {"sigma": 0.001, "levels": "same"}}},
@@ -43,6 +53,11 @@ CASTS: dict[str, dict[str, Any]] = {
     "sums of 3": {"federation": {"secure": {"group": 3, "regroup": True}}},
     "sums of 6": {"federation": {"secure": {"group": 6, "regroup": True}}},
     "sum of 12": {"federation": {"secure": {"group": 12, "regroup": True}}},
+}
+PRIVATE: dict[str, dict[str, Any]] = {
+    f"epsilon {e:g}, {unit}": {"federation": {"private": {"clip": 1.0, "epsilon": e, "delta": 1e-3, "unit": unit}}}
+    for unit in ("sample", "client")
+    for e in (8.0, 1.0)
 }
 FIXED = {"sums of 3, the same": {"federation": {"secure": {"group": 3, "regroup": False}}}}
 
@@ -53,16 +68,15 @@ def experiment(cast: str, seed: int, samples: int, **train: Any) -> hanse.Experi
               "partition": {"name": "iid", "samples_per_client": 2 * samples, "min_samples": 1}},
         model={"name": "mlp", "hidden": [64], "activation": "tanh"},
         mechanism={"name": "fedavg", "select": "everyone"}, train=train,
-        engine={"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"}, run={"seed": seed},
-        **(CASTS | FIXED)[cast],
+        engine={"train": "sequential" if "sample" in cast else "stacked", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"seed": seed},
+        **(CASTS | PRIVATE | FIXED)[cast],
     )  # fmt: skip
 
 
 def played(cast: str, seed: int, number: int, samples: int = HELD, **train: Any) -> Iterator[tuple[int, Played, Any]]:
     """Yield the rounds, with the experiment's data."""
     given = experiment(cast, seed, samples, **train)
-    from hanse.runs.setup import build
-
     data = build(given).data
     for r, one in rounds(given, number):
         yield r, one, data
@@ -116,6 +130,63 @@ def members(seeds: list[int]) -> None:
         print(f"| {cast} | {cells} |", flush=True)
 
 
+def lira(seeds: list[int]) -> None:
+    """Print the table of "lira"."""
+    print("| what is seen | AUC, share told at 1 % |\n|---|---|")
+    for cast in ("nothing", "noise .01", "noise .05", "sums of 3", "sums of 6", "sum of 12", *PRIVATE):
+        found = []
+        for seed in seeds:
+            drawn = [world(cast, seed, w) for w in range(WORLDS)]
+            inside, scores = (torch.stack(parts).double() for parts in zip(*drawn, strict=True))
+            ratios = [told(inside, scores, w) for w in range(WORLDS)]
+            ratio, truth = torch.cat(ratios), inside.flatten().bool()
+            least = ratio[~truth].quantile(0.99)
+            found.append((auc(ratio[truth], ratio[~truth]), float((ratio[truth] > least).double().mean())))
+        print(f"| {cast} | {shown(found)} |", flush=True)
+
+
+def told(inside: Tensor, scores: Tensor, world: int) -> Tensor:
+    """Return each sample's log likelihood ratio in a world, by normal scores in the others with and without it."""
+    others = torch.arange(len(scores)) != world
+    i, s = inside[others], scores[others]
+    means = [(s * part).sum(0) / part.sum(0) for part in (i, 1 - i)]
+    off = s - torch.where(i.bool(), *means)
+    return ((scores[world] - means[1]) ** 2 - (scores[world] - means[0]) ** 2) / (2 * off.square().mean(0))
+
+
+def world(cast: str, seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Return which of 100 samples the first client trained on, and how sure what is seen of it is of each."""
+    given = experiment("nothing", seed, HELD, epochs=5, batch_size=10, lr=0.1)
+    setup = build(given)
+    data, problem = setup.data, setup.problem
+    pool, [mine] = data.pool([0])
+    _, [test] = data.pool([0], "test")
+    candidates, rng = torch.cat([mine, test]), np.random.default_rng([seed, number])
+    rest = np.setdiff1d(np.arange(len(pool.y)), candidates)
+    half = torch.from_numpy(rng.permutation(2 * HELD)[:HELD])
+    group = {"sums of 3": 3, "sums of 6": 6, "sum of 12": 12}.get(cast, 1)
+    others = [torch.from_numpy(rng.choice(rest, HELD, replace=False)) for _ in range(group - 1)]
+    start, recipe = setup.initial, given.train.recipe
+    rule = CASTS.get(cast, PRIVATE.get(cast, {})).get("federation", {}).get("private")
+    private = None if rule is None else Privacy(**rule)
+    if private is not None:
+        private = private.settled(1, 1.0, private.release(HELD, recipe))
+    plain: Any = SequentialEngine(problem, threads=1)
+    if private is not None and private.unit == "sample":
+        plain = LoopEngine(plain, dp_sgd(problem, private.clip, private.noise))
+    jobs = [SeatJob(index, start, (seed, number, c, 0)) for c, index in enumerate([candidates[half], *others])]
+    row = torch.stack([plain.train(pool, [job], recipe, recipe.lr).rows[0] for job in jobs]).mean(0)
+    if private is not None and private.unit == "client":
+        step = clipped(row - start, private.clip)
+        row = (start + step + private.noise * private.clip * torch.from_numpy(rng.standard_normal(len(step)))).float()
+    elif cast.startswith("noise"):
+        row = row + float(cast.split()[1]) * torch.from_numpy(rng.standard_normal(len(row))).float()
+    inside = torch.zeros(2 * HELD)
+    inside[half] = 1
+    loss = losses(problem, row, pool.x[candidates], pool.y[candidates]).detach()
+    return inside, -loss - torch.log(-torch.expm1(-loss.clamp(min=1e-6)))  # log(p / (1 - p))
+
+
 def over_rounds(seeds: list[int]) -> None:
     after = (10, 20, 30)
     print("| what is seen | " + " | ".join(f"{r} rounds: AUC, cosine" for r in after) + " |\n|---|---|---|---|")
@@ -158,7 +229,7 @@ def aligned(problem: Any, row: Tensor, step: Tensor, x: Tensor, y: Tensor) -> Te
 def images(seeds: list[int]) -> None:
     counts = (1, 2, 4, 8)
     print("| what is seen | " + " | ".join(f"{n} images" for n in counts) + " |\n|---|" + "---|" * len(counts))
-    for cast in ("nothing", "noise .001", "noise .01", "sums of 3", "sum of 12"):
+    for cast in ("nothing", "noise .001", "noise .01", "sums of 3", "sum of 12", *PRIVATE):
         cells = []
         for n in counts:
             errors = []
@@ -199,10 +270,10 @@ def inverted(one: Played, data: Any, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("members", "rounds", "images"))
+    parser.add_argument("what", choices=("members", "lira", "rounds", "images"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     asked = parser.parse_args()
-    {"members": members, "rounds": over_rounds, "images": images}[asked.what](asked.seeds)
+    {"members": members, "lira": lira, "rounds": over_rounds, "images": images}[asked.what](asked.seeds)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.core.declared import UnsoundError
+from hanse.core.declared import Plain, UnsoundError
 from hanse.core.port import Mask, Masked, Train
 from hanse.federation import masks
 from hanse.federation.codec import WireError, pack
@@ -286,10 +286,8 @@ class Masker:
                 peer = bytes.fromhex(state.keys[str(other)]["masking"])
                 masked = masked + masks.between(own, peer, self.client, other, size)
             signature = self.witness.sign(masked_with(state.context, _masking(state)))
-            samples = state.sent_samples
-        return Masked(
-            "sum", {"samples": samples, "signature": signature.hex()}, torch.from_numpy(masked.view(np.int64))
-        )
+            said: dict[str, Plain] = {"samples": state.sent_samples, "signature": signature.hex()}
+        return Masked("sum", said, torch.from_numpy(masked.view(np.int64)))
 
     def open(self, round: int, task: Mask) -> Masked:
         """Answer "open": for each member a share of the seed, if its update is in the sum, or else of the mask key.
