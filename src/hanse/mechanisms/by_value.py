@@ -125,9 +125,11 @@ class ByValue(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
+        stake = f"{self.stake:g} token{'s' if self.stake != 1 else ''}"
+        sure = _SURE if self.pays_when == "sure" else ""
         return Telling(
-            f"It puts up {self.stake:g} tokens a round and gets them back with what its update was worth: more if that "
-            f"was more than the mean, less if less.{_SURE if self.pays_when == 'sure' else ''}",
+            f"It puts up {stake} a round and gets back the stake with what its update was worth: more if that was more "
+            f"than the mean, less if less.{sure}",
             "Those who train pay one another by how far their updates' worth is from the mean.",
             "Payment by value",
             (),

@@ -162,12 +162,9 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
     if not fits[0] and economy is not None:
         each = [(None, _sign(economy, client)) for client in range(len(economy))]
     counts = [answer_of(*pair) for pair in each]
-    told = (
-        [_counted(counts, len(group.runs), money=economy is not None)]
-        if any(count != "unknown" for count in counts)
-        else []
-    )
     missing = not any(sign is not None for sign, _ in each)
+    together = "" if economy is None else ", in tokens alone" if missing else ", model and tokens together"
+    told = [_counted(counts, len(group.runs), together)] if any(count != "unknown" for count in counts) else []
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
         told.append(_by_how_much(differences, first.main))
@@ -206,18 +203,17 @@ def _sign(worth: Floats, client: int) -> int:
     return int(np.sign(np.round(worth[client], 6))) if np.isfinite(worth[client]) else 0
 
 
-def _counted(counts: Sequence[Answer], seeds: int, *, money: bool) -> str:
+def _counted(counts: Sequence[Answer], seeds: int, together: str) -> str:
     """Return in a sentence for how many clients joining paid, for how many it did not, and for how many that is open.
 
     Args:
         counts: the answer of each client (and seed).
         seeds: of how many seeds they are.
-        money: whether they are of model and tokens together.
+        together: what they are of, as the end of the sentence.
     """
     known = [count for count in counts if count != "unknown"]
     many = Counter[str](known)
     whole = f" of {len(known)} clients{f' of {seeds} seeds' if seeds > 1 else ''}"
-    together = ", model and tokens together" * money
     if many["even"] == len(known):
         return f"Joining made no clear difference to any{whole}{together}."
     ways = {"yes": "paid for", "no": "did not pay for", "mixed": "brought both gain and loss to"}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.factories import named_choice
 from hanse.base.import_trust import is_looking
+from hanse.data.choices import OBJECT
 from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.runs.run_record import RunRecord
@@ -78,6 +79,9 @@ def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts
     from hanse.data.build import build as build_data  # brings torch: not needed to compare runs
     from hanse.data.spec import parse_spec
 
+    if named_choice(table.get("source"), "") == OBJECT:
+        why = "the data were given as an object in Python, of which a run keeps no copy; data from a function that "
+        return DataFacts(name, groups, skipped=f"{why}[data] source names can be drawn")
     if is_looking() and (run.num_clients > MOST_BUILT or table.get("path")):
         # the file is a stranger's: what it asks for is not built at any size, nor from any place
         return DataFacts(

@@ -356,7 +356,7 @@ class Standings:
         Examples:
             >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
             >>> Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan)).how_sure()
-            'Of the 3 pairs of participants, 2 can be told apart with 95 % confidence; the order of others is open.'
+            'Of the 3 pairs of participants, 2 can be told apart with 95 % confidence; the order of the others is open.'
         """
         if not self.known:
             return "How sure these parts are is not known: the run recorded no errors of its values."
@@ -364,8 +364,10 @@ class Standings:
         pairs = len(self.clients) * (len(self.clients) - 1) // 2
         if not tied:
             return f"All {pairs} pairs of participants can be told apart with 95 % confidence."
+        if tied == pairs:
+            return f"None of the {pairs} pairs of participants can be told apart: their order is open."
         apart = f"Of the {pairs} pairs of participants, {pairs - tied} can be told apart with 95 % confidence"
-        return f"{apart}; the order of others is open."
+        return f"{apart}; the order of the others is open."
 
     def parts(self) -> tuple[Floats, Floats]:
         """Return each sum as a part of all sums above zero, and how sure that is.

@@ -479,5 +479,9 @@ def _numbers(chart: Chart) -> TextTable | None:
 def _title(groups: Sequence[SeedGroup]) -> str:
     labels = [group.label for group in groups]
     if len(labels) > 4:
-        return f"{len(labels)} experiments side by side"
-    return " against ".join(labels) if len(labels) < 3 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+        return f"Report on {len(labels)} experiments side by side"
+    if len(labels) > 1:
+        named = " against ".join(labels) if len(labels) < 3 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+        return f"Report on {named}"
+    run = groups[0].runs[0]
+    return f"Report on {labels[0]}: {run.num_clients} clients, {len(run.metrics)} rounds"

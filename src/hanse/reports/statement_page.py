@@ -48,7 +48,7 @@ def render(statement: Statement) -> str:
         "percent": _percent,
         "number": _number,
     }
-    environment.filters |= {"sure": _sure, "reach": _reach}
+    environment.filters |= {"sure": _sure, "reach": _reach, "worth": _worth}
     environment.filters["picture"] = lambda chart: Markup(small_svg(chart))
     return environment.get_template(_TEMPLATE).render(
         s=statement,
@@ -88,6 +88,14 @@ def _sure(played: Round) -> str:
     if played.value is None or not played.error:
         return "–"
     return between(played.value, SURE * played.error)
+
+
+def _worth(given: Contributed) -> str:
+    """Return what updates were worth in all, with the 95 % interval if there is one, in the digits that it bears."""
+    if given.value is None or given.interval is None:
+        return f"{_number(given.value)} in all"
+    half = SURE * (given.error or 0.0)
+    return f"{rounded(given.value, half)} in all (95 % interval {between(given.value, half)})"
 
 
 def _reach(given: Contributed) -> str:

@@ -108,7 +108,7 @@ def whole_spec(spec: Spec, *, page: bool) -> Spec:
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": "container" if page else WIDTH,
         "autosize": {"type": "fit-x", "contains": "padding"} if page else {"type": "pad"},
-        "padding": 4 if page else 12,
+        "padding": {"left": 4, "top": 4, "bottom": 4, "right": 12} if page else 12,
         **spec,
     }
     columns = max(1, WIDTH // whole.get("usermeta", {}).get("column", WIDTH))
