@@ -120,7 +120,7 @@ def test_a_multiple_of_the_update_goes_no_further_towards_what_was_bought() -> N
     assert went(3.0, mu=0.4, own=(0.0, 0.5)) == pytest.approx([0, 1.5], abs=1e-6)
     assert went(1.0, mu=0.4, own=(-0.2, 0.5)) == pytest.approx([-0.2, 0.5], abs=1e-6)  # away from it: all counts
     assert went(1.0, mu=0.0, own=(0.2, 0.5)) == pytest.approx([0.2, 0.5], abs=1e-6)  # nobody pulled it
-    for says in (0, 3):  # fewer steps than it took: it would have gone towards the centre by itself, or not away from it
+    for says in (0, 3):  # as if it had gone towards the centre by itself, or not away from it
         assert went(1.0, mu=0.4, own=(0.0, 0.5), says=says) == pytest.approx([0, 0.5], abs=1e-6)
         assert went(1.0, mu=0.4, own=(-0.2, 0.5), says=says) == pytest.approx([-0.2, 0.5], abs=1e-6)
 
