@@ -98,7 +98,7 @@ def went(factor: float, mu: float, own: tuple[float, float], says: int = 10) -> 
     """Return how far a client counts as gone that sends ``factor`` times its update of 10 steps: start (1, 0), centre
     (3, 0). It says that it took so many steps.
     """
-    recipe = Recipe(lr=0.1)
+    recipe = Recipe(lr=0.1, steps=10)
     update = torch.tensor([pull_share(recipe, 0, mu, 10) * 2 + own[0], own[1]])
     start = torch.tensor([1.0, 0.0])
     seats = Seats(np.array([0]), np.array([0]), np.array([0]), mu=np.array([mu]))
@@ -120,7 +120,9 @@ def test_a_multiple_of_the_update_goes_no_further_towards_what_was_bought() -> N
     assert went(3.0, mu=0.4, own=(0.0, 0.5)) == pytest.approx([0, 1.5], abs=1e-6)
     assert went(1.0, mu=0.4, own=(-0.2, 0.5)) == pytest.approx([-0.2, 0.5], abs=1e-6)  # away from it: all counts
     assert went(1.0, mu=0.0, own=(0.2, 0.5)) == pytest.approx([0.2, 0.5], abs=1e-6)  # nobody pulled it
-    assert went(1.0, mu=0.4, own=(0.0, 0.5), says=0) == pytest.approx([0, 0.5], abs=1e-6)  # no steps, and yet it went
+    for says in (0, 3):  # as if it had gone towards the centre by itself, or not away from it
+        assert went(1.0, mu=0.4, own=(0.0, 0.5), says=says) == pytest.approx([0, 0.5], abs=1e-6)
+        assert went(1.0, mu=0.4, own=(-0.2, 0.5), says=says) == pytest.approx([-0.2, 0.5], abs=1e-6)
 
 
 @settings(max_examples=40, deadline=None)

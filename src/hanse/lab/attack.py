@@ -218,11 +218,8 @@ def _knobs_of(task: Any, result: Any) -> list[Knob]:
             *([] if task.centre is None else [Knob("start", ("sent",))]),
             Knob("scale", (0.1, 3.0, 10.0), factor=True),
         ]
-        knobs += [
-            Knob("times.samples", FACTORS, factor=True),
-            Knob("times.steps", (0.0, 10.0)),
-            Knob("silent", (True,)),
-        ]
+        knobs += [Knob("times.samples", FACTORS, factor=True), Knob("times.steps", (0.0, 10.0))]
+        knobs += [Knob("silent", (True,))]
         return knobs + ([] if result.loss is None else [Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True)])
     if isinstance(result, Scored):
         return [

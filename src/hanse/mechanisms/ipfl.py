@@ -555,13 +555,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         A round of SGD takes a client by ``U - start = s (centre - start) + own``, with the share s of
         :func:`pull_share`. Who sends a multiple of its update has gone further towards its centre than that, and would
         come closer to those it bought from. So if a client that was pulled went a larger share of the way to its
-        centre, that share is taken off, whatever number of steps it says it took.
+        centre, that share is taken off. Nor does it come closer by saying that it took fewer steps than it was asked
+        for: these count at least.
         """
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
         start = view.table.rows[seats.start, :width]
         mu = np.zeros(len(updates)) if seats.mu is None else seats.mu
-        steps = updates.steps.tolist()
+        asked = [recipe.sampling(int(n))[1] for n in updates.num_samples.tolist()]
+        steps = np.maximum(updates.steps, asked).tolist()
         pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(mu.tolist(), steps, strict=True)]
         towards = view.table.rows[view.at("centre", seats.client), :width] - start
         moved = updates.rows[:, :width] - start
