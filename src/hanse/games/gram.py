@@ -1,9 +1,8 @@
-"""Distances between models from Gram products, without losing nearly equal models to cancellation.
+"""Distances between models from Gram products, accurate also for nearly equal models.
 
-``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` takes one matrix product for all pairs. But where two models are near each
-other and far from the origin, the subtraction leaves few correct digits. So models are first taken relative to one of
-them. Those that are still closer to each other than their norms allow are done again among themselves, relative to one
-of them.
+``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` needs one matrix product for all pairs. But if two models are close to each
+other and far from the origin, the subtraction leaves few correct digits. So models are first shifted by one of them.
+Groups that are still too close for their norms are shifted and computed again.
 
 GTFLAT takes :func:`distances` and :func:`cosines`; IDA's inverse-distance weights take :func:`distances_to_mean`.
 """
@@ -39,8 +38,8 @@ def as_models(params: Any, name: str = "params") -> Tensor:
 def distances(params: Any) -> Floats:
     """Return the Euclidean distances between models, ``[k, k]`` float64: symmetric, and exactly 0 for equal models.
 
-    It takes ``O(k^2 P)`` time, and ``O(k^2)`` memory beside the models. Clusters of nearly equal models are multiplied
-    once more, each by itself.
+    It takes ``O(k^2 P)`` time, and ``O(k^2)`` memory in addition to the models. Clusters of nearly equal models are
+    computed again separately.
 
     Args:
         params: ``[k, P]``, a model per row; torch, numpy or lists.
@@ -189,8 +188,8 @@ def cosines(vectors: Any) -> Floats:
 def inner_products(vectors: Any) -> Floats:
     """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
 
-    Where they would overflow, all of them are divided by the same number, which is not returned: use this where only
-    ratios of products matter.
+    If they would overflow, all are divided by a common number that is not returned: use this only for ratios of
+    products.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.

@@ -1,9 +1,9 @@
-"""Who likes whose model: payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
+"""Payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
 
-``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT takes minus the
-distance between the models, eq. (10) (:func:`payoff_matrix`), and leaves other estimates open: :func:`cosine_payoff`,
-:func:`layer_payoff` and :func:`loss_payoff` are three. :func:`scale_free` takes the unit out of any of them. The game
-itself is in :mod:`hanse.games.evolution`.
+``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT uses minus the distance
+between the models, eq. (10) (:func:`payoff_matrix`), and allows other estimates: :func:`cosine_payoff`,
+:func:`layer_payoff` and :func:`loss_payoff` are three. :func:`scale_free` makes any of them independent of units. The
+game itself is in :mod:`hanse.games.evolution`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def cosine_payoff(vectors: Any) -> Floats:
     A vector of length 0 has cosine 0 with all others.
 
     Args:
-        vectors: ``[k, P]``, what each client changed.
+        vectors: ``[k, P]``, each client's change of the model.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.
@@ -63,8 +63,8 @@ def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False)
         params: ``[k, P]``, a model per row.
         offsets: where each layer begins, and at the end P, as in a table's layout. Layer l is the columns
             ``offsets[l]`` to ``offsets[l + 1]``.
-        relative: whether each layer's distances are divided by their mean and the mean over layers is taken, so that a
-            small layer counts as much as a large one.
+        relative: whether to divide each layer's distances by their mean and average over layers, so all layers count
+            equally.
 
     Raises:
         ValueError: offsets that do not fit, a wrong shape, or a number that is not finite.
@@ -85,8 +85,8 @@ def loss_payoff(losses: Any) -> Floats:
     """Return ``-losses`` with a zero diagonal, ``[k, k]``.
 
     Args:
-        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j in player i's eyes, for example that of the
-            mean of models i and j. The diagonal is not used.
+        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j for player i, for example that of the mean
+            of models i and j. The diagonal is not used.
 
     Raises:
         ValueError: a wrong shape, or a number off the diagonal that is not finite.
@@ -113,10 +113,8 @@ def mean_distance(payoff: Any) -> float:
 
 
 def scale_free(payoff: Any) -> Floats:
-    """Return payoffs ``[k, k]`` divided by their mean size: the equilibrium then does not depend on the unit of
-    distances.
-
-    Where all payoffs are 0 (equal models) they stay so.
+    """Return payoffs ``[k, k]`` divided by their mean size, which makes the equilibrium independent of the unit of
+    distance. If all are 0 (equal models), they stay 0.
     """
     found = as_square(payoff, "payoff")
     mean = mean_distance(found)

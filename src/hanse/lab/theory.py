@@ -1,8 +1,8 @@
-"""When does a client gain by joining a tier of PI-FL? The paper's theory beside a simulation, and beside real runs.
+"""When does a client gain by joining a tier of PI-FL? Compares the paper's theory with simulations and real runs.
 
 ``hanse theory pifl`` prints and draws what is computed here. :func:`pifl_points` evaluates the Gaussian case of PI-FL's
-appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures the same
-question on two finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
+appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures it on two
+finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def gains(run: Path, alone: Path) -> np.ndarray:
         alone: the directory of a run of the same clients by themselves (the mechanism ``local``).
 
     Returns:
-        ``[n]``, a positive number for every client that gained. It is the difference at the last test on the clients'
-        own shares: of the main metric that both experiments name, else of the accuracy (0 to 1), else of the loss.
+        ``[n]``, a positive number for every client that gained. It is the difference in the last test on the clients'
+        own shares: of the main metric of both experiments, else the accuracy (0 to 1), else the loss.
 
     Raises:
         UserError: a run did not test clients on their own shares, or the two have different clients or data.

@@ -88,7 +88,7 @@ class FunctionCoalitions(Generic[Model]):
         make: returns the model of some players, by their positions int64 ``[m]``; None if they make none.
         base: the model of the empty coalition, and of coalitions that have none.
         weights: ``[S]``, how much each update counts; negative ones count as 0.
-        moves: ``[S, P]``, how each update moved the base.
+        moves: ``[S, P]``, each update's step from the base.
         again: the rule by which ``make`` aggregates each coalition; None: weighted means.
     """
 

@@ -32,7 +32,7 @@ class Seat:
         score: the client's cumulative value after the round, as the mechanism keeps it.
         weight: the update's weight in the model that it trained.
         refused: why there is no update; None: there is one.
-        name: what the client is called; empty: it has no name.
+        name: the client's name; empty: it has none.
         epsilon: the privacy budget that the client reports to have spent; None: it reports nothing.
     """
 

@@ -1,7 +1,6 @@
-"""What can be reproduced: the papers by name, their tables, the data that each needs, and whether they are here.
+"""The catalogue for ``hanse reproduce``: papers, their tables, the data that each needs, and whether these are here.
 
-:func:`find_table` is how the ``hanse reproduce`` command gets a table from the words on its command line;
-:func:`list_papers` and :func:`printed_papers` are what it lists without a table.
+:func:`find_table` finds a table from the command line; :func:`list_papers` and :func:`printed_papers` list all.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
             that its file names.
 
     Raises:
-        UserError: one of these does not exist, with the nearest name that does. All mistakes are told at once, except
-            that a table is not looked for in a paper that does not exist.
+        UserError: one of these does not exist; the message suggests the nearest name. All mistakes are reported
+            together, except a table's in an unknown paper.
     """
     lines = _unknown(paper)
     if not lines and table not in PAPERS[paper].tables:

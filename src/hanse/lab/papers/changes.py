@@ -23,11 +23,11 @@ _SEEDS = ("data.seed", "run.seed")
 
 
 def changed(table: PaperTable, full: PaperTable) -> list[str]:
-    """Return everything that a table changes against its recipe at full size.
+    """Return all differences of a table from its recipe at full size.
 
-    Every setting of an experiment is compared, with its default where nothing is said. Left out are the settings on
-    which no result depends (threads, which engine, where files lie) and the seeds that only repeat a run; a seed that
-    the table itself fixes is compared.
+    Every setting of an experiment is compared, with its default where nothing is said. Settings that affect no result
+    (threads, engine, file locations) and seeds that only repeat a run are ignored; a seed fixed by the table is
+    compared.
 
     Args:
         table: the table at its own scale.

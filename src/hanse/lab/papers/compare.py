@@ -1,4 +1,4 @@
-"""Our numbers beside the published ones: each cell's mean over the seeds and its best variant.
+"""Compares our numbers with the published ones: each cell's mean over the seeds and its best variant.
 
 :func:`rows` turns a table that was run into one :class:`Row` for each cell, and :func:`curves` returns what the rounds
 looked like. :func:`cpu_hours` estimates the cost of the full table from what was run.
@@ -31,7 +31,7 @@ Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class VariantScore:
-    """What one variant of a cell reached over its finished seeds, in the table's unit (usually percent).
+    """The score of one variant of a cell over its finished seeds, in the table's unit (usually percent).
 
     Attributes:
         variant: its name; "" if the cell has only one.
@@ -39,7 +39,7 @@ class VariantScore:
         sd: the sample standard deviation over the seeds; None for fewer than two, and for a share of seeds.
         n: how many seeds are finished.
         seeds: which they are.
-        held: of a share of seeds, in how many of them it was so; None for any other number.
+        held: for a share of seeds, in how many of them it holds; None for any other number.
     """
 
     variant: str
@@ -63,7 +63,7 @@ class VariantScore:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell with what came out.
+    """A cell with its results.
 
     Attributes:
         cell: the cell.
@@ -109,10 +109,10 @@ class CellCurve:
 
 
 def rows(outcome: TableOutcome) -> list[Row]:
-    """Return every cell of a table with what came out, in the table's order.
+    """Return every cell of a table with its results, in the table's order.
 
     Of several variants, those with the most finished seeds are compared, and the one with the highest mean counts. This
-    chooses hyper-parameters on the test set, which is what the papers do.
+    chooses hyper-parameters on the test set, as the papers do.
 
     Args:
         outcome: the table with its results. A cell without any has a row with no number.
@@ -287,17 +287,17 @@ def _kind(cell: Cell) -> str:
 
 
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
-    """Return an estimate of what the full table would cost on this machine.
+    """Estimate the cost of the full table on this machine.
 
-    A round is taken to cost what it did in the runs of the same mechanism with the same model on the same source, or
-    else of the costliest mechanism that was measured with that model on that source.
+    A round costs as much as in runs of the same mechanism, model and source, or else of the costliest mechanism
+    measured with that model and source.
 
     Args:
         outcome: the table that was run, usually at a smaller scale.
         full: the table to estimate, with all of its seeds.
 
     Returns:
-        CPU hours, and "model on source" of which no run was measured; their runs are not in the hours.
+        CPU hours, and each "model on source" without a measured run, which the hours exclude.
     """
     known: dict[tuple[str, str], list[float]] = {}
     for job in outcome.jobs:
@@ -317,7 +317,7 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
 
 
 def cost_key(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what the cost of a round mostly depends on: the model on the data source, and the mechanism.
+    """Return the key by which costs are estimated: the model on the data source, and the mechanism.
 
     Args:
         given: an experiment as nested plain values.

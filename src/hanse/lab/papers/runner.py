@@ -1,11 +1,11 @@
-"""From a paper's table to runs, and from finished runs back to the table.
+"""Turns a paper's table into runs, and finished runs into the table's numbers.
 
-:func:`run_table` plays a table; :func:`kept_outcome` puts it together from runs that were kept. Both return a
-:class:`TableOutcome`, which :mod:`hanse.lab.papers.compare` turns into numbers. :func:`expand` lists the jobs behind a
-table. Cells that read the same run at different rounds share its job.
+:func:`run_table` plays a table; :func:`kept_outcome` assembles it from kept runs. Both return a :class:`TableOutcome`,
+which :mod:`hanse.lab.papers.compare` turns into numbers. :func:`expand` lists the jobs behind a table. Cells that read
+the same run at different rounds share its job.
 
-Runs that move money are played by :func:`play_audited`, in a temporary run directory, so that their ledger is verified
-and every market is replayed; :func:`audits` sums up what was found.
+Runs that move money are played by :func:`play_audited`, in a temporary run directory, where their ledger is verified
+and every market replayed; :func:`audits` summarises the results.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
 MOST_SEEDS = 10
-"""How many seeds :func:`kept_outcome` looks for where it is not told."""
+"""How many seeds :func:`kept_outcome` looks for by default."""
 LARGEST = 1000
 """The most seeds that a table is run with. Laying out a million runs takes minutes, and is a mistyped number."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Where one number of one seed is read.
+    """The source of one number of one seed.
 
     Attributes:
-        cell: the cell, which says what is read after how many rounds.
+        cell: the cell, which names the figure and the round.
         variant: which of the cell's variants.
         seed: which seed.
         job: the run.
@@ -67,9 +67,9 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
 
 
 def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[Reading]]:
-    """Return the jobs of a table, each once, and the readings that its cells are made of.
+    """Return the jobs of a table, each once, and the readings that make up its cells.
 
-    All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds.
+    All of seed 0 comes before seed 1, so a stopped table has complete seeds.
 
     Args:
         table: the table.
@@ -114,8 +114,8 @@ class TableOutcome:
         jobs: all runs, each once.
         readings: which run each number of each seed is read from.
         results: the finished runs' results by the jobs' keys (see :func:`hanse.lab.job.attempt`).
-        failures: why each run that failed did so, by the jobs' labels.
-        played: how many runs were not finished before this call.
+        failures: the reason of each failed run, by the jobs' labels.
+        played: how many runs were unfinished before this call.
 
     Examples:
         >>> from hanse.lab.papers.tables import Variant
@@ -177,7 +177,7 @@ def run_table(
 
 
 def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> TableOutcome:
-    """Return a table with the results that are kept in a folder, without running anything.
+    """Return a table with the results kept in a folder, without running anything.
 
     Args:
         table: the table.
@@ -200,7 +200,7 @@ LEDGER = "the ledger verifies"
 
 
 def play_audited(job: Job, step: Step) -> dict[str, Any]:
-    """Run a job, audit its books if it has any, and return what is kept of it.
+    """Run a job, audit its books if it has any, and return its result.
 
     Args:
         job: the run.
@@ -262,7 +262,7 @@ def _audit(folder: Path) -> dict[str, Any]:
 
 
 def audits(outcome: TableOutcome) -> list[str]:
-    """Return what the audits of a table's runs found.
+    """Return the findings of the audits of a table's runs.
 
     Args:
         outcome: the table with its results.
