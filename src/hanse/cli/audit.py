@@ -41,7 +41,7 @@ class RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=RunByDefault,
-    help="Check a run that pays, make its values again, or look whether a member has the samples that it claims.",
+    help="Check a run that pays, recompute its values, or check that a member has the samples that it claims.",
     epilog="Examples:\n\nhanse audit runs/market\n\n"
     "hanse audit recompute runs/market\n\n"
     "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",

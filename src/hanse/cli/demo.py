@@ -46,10 +46,10 @@ NAMES = {
     "centralised": "centralised (all data at one place)",
 }
 LEAD = (
-    f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some "
-    f"add noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update "
-    "and trains with the most valuable clients, FedAvg draws clients at random; four more ways to choose run beside "
-    "them, and for comparison each client alone and all data at one place."
+    f"{CLIENTS} organisations hold handwritten digits that they will not share. Each has few digits of few classes, "
+    f"and some add noise to their updates. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every "
+    "update and trains with the most valuable clients; FedAvg draws clients at random. For comparison, four more ways "
+    "to choose clients are played, each client alone, and all data in one place."
 )
 
 
@@ -218,9 +218,9 @@ def _contributions(place: Path) -> RichTable:
 
 VALUES_ROUNDS, BUDGET, SMALLER = 15, 200, (60, 100)
 VALUES_LEAD = (
-    f"All {CLIENTS} organisations train in every round. A round has 2^{CLIENTS}, about a million, coalitions of them; "
-    f"their Shapley values are estimated from the models of {BUDGET}, with intervals, and beside them what "
-    f"{' and '.join(map(str, SMALLER))} would have said."
+    f"All {CLIENTS} organisations train in every round, which gives 2^{CLIENTS}, about a million, coalitions. Their "
+    f"Shapley values are estimated from the models of {BUDGET} coalitions, with intervals, and compared with estimates "
+    f"from {' and '.join(map(str, SMALLER))}."
 )
 
 
@@ -272,8 +272,8 @@ def _values(folder: Path, console: Console) -> tuple[Path, str]:
 MARKET_ROUNDS = 20
 MARKET_LEAD = (
     "Twelve participants with about 16 handwritten digits each trade models: sellers, buyers, traders who do both, and "
-    "one attacker who offers random models. Who buys from whom follows from how alike the models are and what they "
-    "bring; every purchase is paid for in tokens."
+    "one attacker who offers random models. Who buys from whom depends on how similar and how useful the models are; "
+    "every purchase is paid for in tokens."
 )
 
 

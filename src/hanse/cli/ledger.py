@@ -119,12 +119,13 @@ def history(
 def verify(
     folder: RunFolder,
     receipts: Annotated[
-        Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
+        Path | None, typer.Option("--receipts", help="Folder of participants' receipts to compare with the books.")
     ] = None,
     witnesses: Annotated[
         Path | None,
         typer.Option(
-            "--witnesses", help="File of participants' witness keys, a NAME and a key a line; more than half."
+            "--witnesses",
+            help="File of participants' witness keys, one NAME and key per line; more than half must have cosigned.",
         ),
     ] = None,
     ledger_url: LedgerUrl = None,

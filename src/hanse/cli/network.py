@@ -123,7 +123,7 @@ def up(
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
     typer.echo(f"the operator's key, {folder / 'certs' / made.operator.name}: {fingerprint(public_key(made.operator))}")
     if not server_access.TABLE.exists():
-        typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
+        typer.echo("this system hides which user a connection belongs to: every user of this machine can start runs")
 
 
 @app.command()

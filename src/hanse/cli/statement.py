@@ -45,10 +45,10 @@ def statement(
         bool, typer.Option("--train-alone", help="Play that run first, into DIR/alone, unless it is there.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Before joining: what it could pay at most and stand to gain.")
+        bool, typer.Option("--dry-run", help="Before joining: the most it could pay, and what it could gain.")
     ] = False,
     check_receipts: Annotated[
-        bool, typer.Option("--check-receipts", help="Hold the books against its receipts; exits with 1 if they differ.")
+        bool, typer.Option("--check-receipts", help="Compare the books with its receipts; exits with 1 if they differ.")
     ] = False,
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="The folder that has its receipts; default DIR/receipts.")

@@ -122,9 +122,9 @@ def value(
         gradient: for "path", takes a model in the form of one update and returns the gradient of ``evaluate`` in the
             same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
             ``torch.func.functional_call``. Missing entries, such as buffers, have gradient 0.
-        game: what a coalition's model is: the "average" of its updates (None: this), or in the "increment" game the
-            model before plus its updates' weighted steps from there, while the others' are missing; then an update
-            that is like ``start`` is worth nothing. "path" is a value of the increment game and takes none.
+        game: a coalition's model: the "average" of its updates (default), or, in the "increment" game, ``start`` plus
+            its updates' weighted steps, so an update equal to ``start`` is worth nothing. Not for "path", which is a
+            value of the increment game.
         budget: for "mixture", the most averages to evaluate, including the empty one; None: 10 per update.
         permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
         seed: all random draws follow from it.

@@ -218,7 +218,7 @@ class TrainSection(Section):
                 raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
             if given.get("batch_share") is not None:
                 if given.get("batches_per_epoch") is not None or given.get("batch_size") is not None:
-                    raise ValueError("give batch_share, batch_size or batches_per_epoch, one of them")
+                    raise ValueError("give only one of batch_share, batch_size and batches_per_epoch")
                 if given.get("steps") is None:
                     raise ValueError("give batch_share with steps: it is what each step draws")
                 return given

@@ -238,7 +238,7 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     """
     planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
-        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds that are played")
+        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
     pays = experiment.mechanism.built.settle is not None or experiment.sizes.proved
     if rounds != planned and played >= planned and pays:
         raise UserError(

@@ -311,7 +311,7 @@ def _unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> lis
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
         for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
+            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; use 'local'"),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
@@ -585,7 +585,7 @@ def _refuse_one_class(dataset: Dataset | None) -> None:
     labels = torch.cat([dataset.train.y, dataset.test.y]) if len(dataset.test) else dataset.train.y
     if int(labels.min()) == int(labels.max()):
         raise UserError(
-            f"data: {dataset.name}: all {len(labels)} labels are of one class, so that there is nothing to learn: is "
+            f"data: {dataset.name}: all {len(labels)} labels are of one class, so there is nothing to learn: is "
             "data.source.target the right column?"
         )
 
