@@ -184,8 +184,8 @@ def _tested(result: Run) -> dict[int, float]:
 def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
     """Return a table of the final test accuracies, as mean and standard deviation over the seeds."""
     seeds = len(next(iter(runs.values())))
-    told = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
-    table = RichTable("", "test accuracy %", title=f"After {ROUNDS} rounds, {told}", min_width=60)
+    title = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
+    table = RichTable("", "test accuracy %", title=f"After {ROUNDS} rounds, {title}", min_width=60)
     for name, results in runs.items():
         final = np.array([100 * r.metrics[-1]["test/accuracy"] for r in results])
         deviation = f" ± {final.std(ddof=1):.1f}" if len(final) > 1 else ""
@@ -198,18 +198,18 @@ def _contributions(place: Path) -> RichTable:
     three last.
     """
     loaded = load_run(place)
-    found = contribution(group_runs([loaded])[0])
-    assert found is not None  # GreedyFed values everyone who trains
+    sums = contribution(group_runs([loaded])[0])
+    assert sums is not None  # GreedyFed values everyone who trains
     table = RichTable(
         "client", "Shapley value ± standard error", "rounds trained",
         title="Contributions over all rounds: GreedyFed, seed 0", min_width=60,
     )  # fmt: skip
-    last = len(found.clients)
+    last = len(sums.clients)
     for i in sorted({*range(min(5, last)), *range(max(0, last - 3), last)}):
         if i == last - 3 > 5:
             table.add_section()
-        rounds = len(np.unique(loaded.seats.round[loaded.seats.client == found.clients[i]]))
-        table.add_row(found.labels[i], f"{found.totals[i]:+.3f} ± {found.errors[i]:.3f}", str(rounds))
+        rounds = len(np.unique(loaded.seats.round[loaded.seats.client == sums.clients[i]]))
+        table.add_row(sums.labels[i], f"{sums.totals[i]:+.3f} ± {sums.errors[i]:.3f}", str(rounds))
     return table
 
 
@@ -249,15 +249,15 @@ def _values(folder: Path, console: Console) -> tuple[Path, str]:
     place = folder / "everyone"
     run(values_experiment(), out=place, observers=[ProgressBar(console, "everyone is valued")])
     loaded = load_run(place)
-    found = contribution(group_runs([loaded])[0])
-    assert found is not None  # everyone is valued
+    sums = contribution(group_runs([loaded])[0])
+    assert sums is not None  # everyone is valued
     table = RichTable(
         "models a round", "mean half-width of a 95 % interval", "the same among the best", "signs surely other",
         title=f"Values over {VALUES_ROUNDS} rounds, by budget", min_width=60,
     )  # fmt: skip
-    whole = float(found.last.sampling.mean())
-    for less in smaller_budgets(loaded, found):
-        width = SURE * float(less.errors[found.clients].mean())
+    whole = float(sums.last.sampling.mean())
+    for less in smaller_budgets(loaded, sums):
+        width = SURE * float(less.errors[sums.clients].mean())
         table.add_row(str(less.budget), f"{width:.3f}", f"{less.same} of {less.of}", str(len(less.flips)))
     table.add_row(str(BUDGET), f"{SURE * whole:.3f}", "", "")
     console.print(table)

@@ -54,7 +54,7 @@ def doctor() -> None:
 
 def _versions() -> list[str]:
     """Return the versions of hanse, of Python and of the libraries that results depend on."""
-    shown = [f"{name} {found}" for name in _SHOWN if (found := _installed(name)) is not None]
+    shown = [f"{name} {installed}" for name in _SHOWN if (installed := _installed(name)) is not None]
     lines = [
         f"hanse {version('hanse')} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     ]

@@ -237,8 +237,12 @@ def _finish(result: object) -> None:
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
     figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    found = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics), *unsold(result.metrics))
-    for line in found:
+    lines = (
+        *mostly_refused(result.clients, result.names),
+        *valued_otherwise(result.metrics),
+        *unsold(result.metrics),
+    )
+    for line in lines:
         say(f"warning: {line}", style="yellow")
     if record is not None:
         for question, answer in answers_of(record.path).lines.items():

@@ -349,6 +349,6 @@ def orders(folder: RunDir) -> None:
 
     check_on_network(folder)
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
-        said = json.loads(line)
-        who = f" {said['client']} ({said['name']})" if "client" in said else ""
-        typer.echo(f"{said['time']}  {said['order']}{who}: {said['reason']}")
+        order = json.loads(line)
+        who = f" {order['client']} ({order['name']})" if "client" in order else ""
+        typer.echo(f"{order['time']}  {order['order']}{who}: {order['reason']}")

@@ -414,10 +414,10 @@ def _num_classes(labels: NDArray[np.int64], num_classes: int | None) -> int:
         raise UserError(
             f"labels are {labels.dtype} of shape {labels.shape}; a partition by label needs integer classes (n,)"
         )
-    found = int(labels.max()) + 1 if len(labels) else 1
-    if len(labels) and (labels.min() < 0 or (num_classes is not None and found > num_classes)):
-        raise UserError(f"labels span {labels.min()}..{labels.max()}; allowed: 0..{(num_classes or found) - 1}")
-    return num_classes if num_classes is not None else found
+    classes = int(labels.max()) + 1 if len(labels) else 1
+    if len(labels) and (labels.min() < 0 or (num_classes is not None and classes > num_classes)):
+        raise UserError(f"labels span {labels.min()}..{labels.max()}; allowed: 0..{(num_classes or classes) - 1}")
+    return num_classes if num_classes is not None else classes
 
 
 Indices = list[NDArray[np.int64]]

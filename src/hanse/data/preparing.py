@@ -283,15 +283,15 @@ def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
     """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
     try:
         made = transformer.transform(rows)
-        found = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float32)
+        features = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float32)
     except (ValueError, TypeError, KeyError) as wrong:
         raise UserError(f"{where}: data.source.prepare: its transform failed: {first_line(wrong)}") from wrong
-    if found.ndim != 2 or len(found) != len(rows) or not found.shape[1]:
-        raise UserError(f"{where}: data.source.prepare: made {found.shape} of {len(rows)} rows: must be a row each")
-    gaps = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    if features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
+        raise UserError(f"{where}: data.source.prepare: made {features.shape} of {len(rows)} rows: must be a row each")
+    gaps = np.flatnonzero(~np.isfinite(features).all(axis=1))
     if len(gaps):
         raise UserError(
             f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows: add an imputer, such as "
             "SimpleImputer()"
         )
-    return found
+    return features

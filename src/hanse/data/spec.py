@@ -207,8 +207,8 @@ class DataSpec(BaseModel):
 
 def _name(given: Any, default: str) -> str | None:
     """Return the name in a source or partition as it is given; None if it is none."""
-    found = given.get("name", default) if isinstance(given, Mapping) else getattr(given, "name", given)
-    return found if isinstance(found, str) else None
+    name = given.get("name", default) if isinstance(given, Mapping) else getattr(given, "name", given)
+    return name if isinstance(name, str) else None
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:

@@ -128,10 +128,10 @@ def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
     Returns:
         ``[k, k]`` whole numbers; rows sum to ``population``.
     """
-    found = np.zeros((k, k))
+    counts = np.zeros((k, k))
     if k > 1:
-        found[~np.eye(k, dtype=bool)] = draw.multinomial(population, [1 / (k - 1)] * (k - 1), size=k).ravel()
-    return found
+        counts[~np.eye(k, dtype=bool)] = draw.multinomial(population, [1 / (k - 1)] * (k - 1), size=k).ravel()
+    return counts
 
 
 def _individuals(lead: Floats, generations: int, strength: float, population: int, start: Any = None) -> Floats:
@@ -214,9 +214,9 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
     phi, shares = as_square(payoff, "payoff"), as_square(state, "state")
     total = shares.sum(axis=0)
     others = total @ phi - np.einsum("ij,ji->i", shares, phi)  # what those who are not i pay i, whatever i chooses
-    found = (phi.T + others[:, None]) / len(phi)
-    np.fill_diagonal(found, np.nan)
-    return np.asarray(found)
+    expected = (phi.T + others[:, None]) / len(phi)
+    np.fill_diagonal(expected, np.nan)
+    return np.asarray(expected)
 
 
 def nash_gap(payoff: Any, state: Any) -> float:

@@ -54,10 +54,10 @@ def distances(params: Any) -> Floats:
         scale = _scale(rows, "params")  # squares that overflow, or numbers that are not finite
         _fill(squared, rows, np.arange(len(rows)), scale)
     with np.errstate(over="ignore"):
-        found = np.sqrt(squared) * scale
-    if not np.isfinite(found).all():
+        lengths = np.sqrt(squared) * scale
+    if not np.isfinite(lengths).all():
         raise ValueError("params: models are farther apart than a float64 can say; allowed: distances below 1.8e308")
-    return np.asarray(found)
+    return np.asarray(lengths)
 
 
 def _scale(rows: Tensor, name: str) -> float:
@@ -86,11 +86,11 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     # the first model is the origin here, and its products are 0: distances do not depend on the origin
     norms = np.diag(gram)
     both = norms[:, None] + norms[None, :]
-    found = np.maximum(both - 2.0 * gram, 0.0)
-    close = found < _CLOSE * both
-    np.fill_diagonal(found, 0.0)
+    squares = np.maximum(both - 2.0 * gram, 0.0)
+    close = squares < _CLOSE * both
+    np.fill_diagonal(squares, 0.0)
     np.fill_diagonal(close, False)
-    squared[np.ix_(part, part)] = found
+    squared[np.ix_(part, part)] = squares
     if not close.any():
         return True
     count, cluster = _components(close)
@@ -150,9 +150,9 @@ def distances_to_mean(params: Any, norm: int = 2) -> Floats:
     rows = as_models(params)
     if norm not in (1, 2):
         raise ValueError(f"norm is {norm!r}; allowed: 1 or 2")
-    found = _to_mean(rows, norm, 1.0)
-    if np.isfinite(found).all():
-        return found
+    lengths = _to_mean(rows, norm, 1.0)
+    if np.isfinite(lengths).all():
+        return lengths
     scale = _scale(rows, "params")
     return np.asarray(_to_mean(rows, norm, scale) * scale)
 
@@ -180,9 +180,9 @@ def cosines(vectors: Any) -> Floats:
     products = inner_products(vectors)
     length = np.sqrt(np.diag(products))
     both = length[:, None] * length[None, :]
-    found: Floats = np.divide(products, both, out=np.zeros_like(products), where=both > 0).clip(-1.0, 1.0)
-    np.fill_diagonal(found, 1.0)
-    return found
+    cosine: Floats = np.divide(products, both, out=np.zeros_like(products), where=both > 0).clip(-1.0, 1.0)
+    np.fill_diagonal(cosine, 1.0)
+    return cosine
 
 
 def inner_products(vectors: Any) -> Floats:

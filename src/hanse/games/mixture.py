@@ -549,15 +549,15 @@ class Fit:
         k = self.design.pairs
         rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
         known = {self.design.members[row].tobytes(): float(self.worth[row]) for row in rows.tolist()}
-        found = np.array([known.get(row.tobytes(), math.nan) for row in members], dtype=np.float64)
-        new = np.flatnonzero(np.isnan(found))
+        worths = np.array([known.get(row.tobytes(), math.nan) for row in members], dtype=np.float64)
+        new = np.flatnonzero(np.isnan(worths))
         if new.size:
             assert self.kernel is not None  # otherwise all are known
             x, worth = self._mixtures()[rows[1:] - 1], self.worth[rows[1:]]
             mean = float(worth.mean())
             solved = _solve(_factor(self.kernel.between(x, x), self.kernel.noise), worth - mean)
-            found[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved
-        return found
+            worths[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved
+        return worths
 
     def _mixtures(self) -> Floats:
         """Return the mixtures ``[m - 1, n]`` of the evaluated coalitions but the empty one."""
@@ -855,9 +855,9 @@ def mixture(
     while True:
         plan = design(n, size, key)
         worth = memo.many(plan.coalitions())
-        found = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
-        if size >= most or plan.complete or (enough is not None and enough(found.values, found.standard_errors)):
-            return found
+        estimate = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
+        if size >= most or plan.complete or (enough is not None and enough(estimate.values, estimate.standard_errors)):
+            return estimate
         size = min(most, 2 * size)
 
 
@@ -948,7 +948,7 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
     """Return the Gram matrices to try with their names, each scaled to trace n. Raises ValueError."""
     if isinstance(grams, np.ndarray) and grams.ndim == 2:
         raise ValueError(f"grams is one array of shape {grams.shape}; allowed: a list of Gram matrices ({n}, {n})")
-    found = []
+    matrices = []
     for place, given in enumerate(grams):
         gram = np.asarray(given, dtype=np.float64)
         if gram.shape != (n, n):
@@ -963,11 +963,11 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
             raise ValueError(f"grams[{place}] is not symmetric; allowed: a Gram matrix")
         if np.linalg.eigvalsh(gram)[0] < -_ROUNDING * n:
             raise ValueError(f"grams[{place}] is not positive semidefinite; allowed: a Gram matrix")
-        found.append((f"gram {place}", gram * (n / np.trace(gram))))
-    if len(found) > 1:
-        total = np.sum([gram for _, gram in found], axis=0)
-        found.append(("all", total * (n / np.trace(total))))
-    return [("identity", np.eye(n)), *found]
+        matrices.append((f"gram {place}", gram * (n / np.trace(gram))))
+    if len(matrices) > 1:
+        total = np.sum([gram for _, gram in matrices], axis=0)
+        matrices.append(("all", total * (n / np.trace(total))))
+    return [("identity", np.eye(n)), *matrices]
 
 
 def _mixtures(members: Bools, weights: Floats, game: Game) -> Floats:

@@ -194,11 +194,11 @@ def values(
     def asked(model: Tensor) -> Any:
         return gradient(model if isinstance(steps, Tensor) else model.numpy())
 
-    found = integrate(asked, before, moves.sum(0), points, gain=gain, tolerance=tolerance)
-    if not found.finite:
+    integral = integrate(asked, before, moves.sum(0), points, gain=gain, tolerance=tolerance)
+    if not integral.finite:
         raise ValueError("gradient returned numbers that are not finite on the path; allowed: finite numbers")
-    worth = found.along(moves)
-    return PathValues(worth[:, 0], found.residual, worth[:, 1:], found.points, found.evaluated)
+    worth = integral.along(moves)
+    return PathValues(worth[:, 0], integral.residual, worth[:, 1:], integral.points, integral.evaluated)
 
 
 def beyond(steps: Tensor, known: Tensor) -> Tensor:
@@ -248,11 +248,13 @@ def _mean(gradient: Callable[[Tensor], Any], start: Tensor, step: Tensor, points
     nodes, masses = np.polynomial.legendre.leggauss(points)
     mean: Tensor | None = None
     for t, mass in zip(((nodes + 1) / 2).tolist(), (masses / 2).tolist(), strict=True):
-        found = torch.as_tensor(gradient(start + t * step)).detach()
-        found = found[None] if found.ndim == 1 else found
-        if found.ndim != 2 or found.shape[1] != len(start):
-            raise ValueError(f"gradient has shape {tuple(found.shape)}; allowed: ({len(start)},) or (G, {len(start)})")
-        mean = torch.zeros_like(found, dtype=torch.float64) if mean is None else mean
-        mean.add_(found, alpha=mass)
+        gradients = torch.as_tensor(gradient(start + t * step)).detach()
+        gradients = gradients[None] if gradients.ndim == 1 else gradients
+        if gradients.ndim != 2 or gradients.shape[1] != len(start):
+            raise ValueError(
+                f"gradient has shape {tuple(gradients.shape)}; allowed: ({len(start)},) or (G, {len(start)})"
+            )
+        mean = torch.zeros_like(gradients, dtype=torch.float64) if mean is None else mean
+        mean.add_(gradients, alpha=mass)
     assert isinstance(mean, Tensor)
     return mean

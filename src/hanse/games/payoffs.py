@@ -31,15 +31,15 @@ def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
     Raises:
         ValueError: a wrong shape, or a number that is not finite.
     """
-    found = distances(params)
+    lengths = distances(params)
     if eps:
         # |d + eps 1|^2 = |d|^2 + 2 eps sum(d) + P eps^2
         rows = as_models(params)
         sums = (rows.double() - rows[:1].double()).sum(dim=1).cpu().numpy()
-        shifted = found**2 + 2 * eps * (sums[:, None] - sums[None, :]) + rows.shape[1] * eps**2
-        found = np.sqrt(np.maximum(shifted, 0.0))
-        np.fill_diagonal(found, 0.0)
-    return np.asarray(0.0 - found)
+        shifted = lengths**2 + 2 * eps * (sums[:, None] - sums[None, :]) + rows.shape[1] * eps**2
+        lengths = np.sqrt(np.maximum(shifted, 0.0))
+        np.fill_diagonal(lengths, 0.0)
+    return np.asarray(0.0 - lengths)
 
 
 def cosine_payoff(vectors: Any) -> Floats:
@@ -91,11 +91,11 @@ def loss_payoff(losses: Any) -> Floats:
     Raises:
         ValueError: a wrong shape, or a number off the diagonal that is not finite.
     """
-    found = as_square(losses, "losses")
-    off = ~np.eye(len(found), dtype=bool)
-    if not np.isfinite(found[off]).all():
+    square = as_square(losses, "losses")
+    off = ~np.eye(len(square), dtype=bool)
+    if not np.isfinite(square[off]).all():
         raise ValueError("losses have numbers that are not finite; allowed: finite numbers")
-    return np.where(off, -found, 0.0)
+    return np.where(off, -square, 0.0)
 
 
 def mean_distance(payoff: Any) -> float:
@@ -103,11 +103,11 @@ def mean_distance(payoff: Any) -> float:
 
     With :func:`payoff_matrix` it is the mean distance between models.
     """
-    found = as_square(payoff, "payoff")
-    k = len(found)
+    square = as_square(payoff, "payoff")
+    k = len(square)
     if k < 2:
         return 0.0
-    off = np.abs(found)[~np.eye(k, dtype=bool)]
+    off = np.abs(square)[~np.eye(k, dtype=bool)]
     largest = float(off.max())
     return largest * float((off / largest).mean()) if largest > 0 else 0.0
 
@@ -116,14 +116,14 @@ def scale_free(payoff: Any) -> Floats:
     """Return payoffs ``[k, k]`` divided by their mean size, which makes the equilibrium independent of the unit of
     distance. If all are 0 (equal models), they stay 0.
     """
-    found = as_square(payoff, "payoff")
-    mean = mean_distance(found)
-    return np.asarray(found / mean) if mean > 0 else found.copy()
+    square = as_square(payoff, "payoff")
+    mean = mean_distance(square)
+    return np.asarray(square / mean) if mean > 0 else square.copy()
 
 
 def as_square(array: Any, name: str) -> Floats:
     """Return a square matrix ``[k, k]`` in float64. Raises ValueError, with its ``name``, for another shape."""
-    found = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array, dtype=np.float64)
-    if found.ndim != 2 or found.shape[0] != found.shape[1] or found.shape[0] < 1:
-        raise ValueError(f"{name} has shape {found.shape}; allowed: (k, k), k at least 1")
-    return found
+    square = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array, dtype=np.float64)
+    if square.ndim != 2 or square.shape[0] != square.shape[1] or square.shape[0] < 1:
+        raise ValueError(f"{name} has shape {square.shape}; allowed: (k, k), k at least 1")
+    return square

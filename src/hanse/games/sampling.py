@@ -129,7 +129,7 @@ def monte_carlo_result(
     memo = Memo(value)
     empty, full = memo.many([frozenset(), frozenset(range(n))])
     walked = [walk(memo, rows[i : i + _BATCH], empty, full, eps=0.0) for i in range(0, len(rows), _BATCH)]
-    marginals = np.concatenate([found for found, _, _ in walked])
+    marginals = np.concatenate([estimate for estimate, _, _ in walked])
     # permutations are drawn independently, so that the errors are those of a plain mean
     m = len(rows)
     errors = marginals.std(axis=0, ddof=1) / math.sqrt(m) if m > 1 else np.full(n, np.nan)

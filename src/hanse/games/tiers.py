@@ -27,19 +27,19 @@ def _array(name: str, values: Any, ndim: int) -> Floats:
     """Return ``values`` as float64. Raises ValueError, naming the argument, unless it has ``ndim`` dimensions and is
     finite.
     """
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != ndim:
-        raise ValueError(f"{name}: shape {found.shape}: allowed: {ndim} dimensions")
-    if not np.isfinite(found).all():
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != ndim:
+        raise ValueError(f"{name}: shape {array.shape}: allowed: {ndim} dimensions")
+    if not np.isfinite(array).all():
         raise ValueError(f"{name}: has NaN or infinite entries: allowed: finite numbers")
-    return found
+    return array
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:
     """Return ``over / under``, and 0 where ``under`` is 0."""
-    found = np.zeros_like(over)
-    np.divide(over, under, out=found, where=under > 0)
-    return found
+    ratio = np.zeros_like(over)
+    np.divide(over, under, out=ratio, where=under > 0)
+    return ratio
 
 
 def importance(correct: Any, sizes: Any) -> Floats:

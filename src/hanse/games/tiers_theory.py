@@ -125,8 +125,8 @@ def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str
     seen = mu + np.sqrt(setting.sigma2 / n) * draw.standard_normal((repetitions, len(n)))
     own = np.where(tier == tier[i], n, 0.0)
     estimates = {"local": seen[:, i], "federated": seen @ (n / n.sum()), "tier": seen @ (own / own.sum())}
-    found = {}
+    errors = {}
     for name, estimate in estimates.items():
         square = (estimate - mu[:, i]) ** 2
-        found[name] = (float(square.mean()), float(square.std(ddof=1) / np.sqrt(repetitions)))
-    return found
+        errors[name] = (float(square.mean()), float(square.std(ddof=1) / np.sqrt(repetitions)))
+    return errors

@@ -140,10 +140,10 @@ class Store:
         the job failed or is of another experiment (whatever the file is called), or if the file is damaged.
         """
         try:
-            found = json.loads(self.path(job).read_text())
+            kept = json.loads(self.path(job).read_text())
         except (OSError, ValueError, RecursionError):  # not there, or cut short by something that was not us
             return None
-        return _whole(found) if _is_finished(found) and is_of(found, job) else None
+        return _whole(kept) if _is_finished(kept) and is_of(kept, job) else None
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Keep a result. Raises MachineError if the file cannot be written, such as on a full disk."""
@@ -188,7 +188,7 @@ class KeptFile:
     def repeats(self, job: Job) -> list[dict[str, Any]]:
         """Return all finished results of a job: the main one, then repeats on other machines or at other commits."""
         there = self.lines().get(job.key, ())
-        return [_whole(found) for found in there if found["status"] == "done" and is_of(found, job)]
+        return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job)]
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Add a result as a line. Raises MachineError if it cannot be written, such as on a full disk; the file is then
@@ -263,39 +263,39 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, int]:
 def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
     text, whole = _unpacked(path, data)
-    found: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     seen: dict[tuple[str, ...], int] = {}
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
         said, parsed = _parsed(line)
         if parsed is not None:
             first = seen.setdefault(_identity(parsed), number)
-            found.setdefault(parsed["key"], []).append(parsed)
+            results.setdefault(parsed["key"], []).append(parsed)
             said = f"is the same run as line {first}, {parsed['key']}" if first != number else ""
         wrong += [f"{path}: line {number} {said}"] if said else []
     if whole < len(data):
         wrong.append(f"{path}: its last line is cut off after byte {whole}; the next command that adds a run mends it")
     if wrong:
         raise UserError(*wrong)
-    return found
+    return results
 
 
 def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
     """Return what is wrong with a line, and the line if nothing is."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return "is damaged", None
-    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("key"), str):
         return "has no key", None
-    if found.get("version") != VERSION:
-        return f"has version {found.get('version')!r}; allowed: {VERSION}", None
-    failed = found.get("status") == "failed" and isinstance(found.get("error"), str)
-    if not failed and not _is_finished(found):
-        return f"is no result of a run, {found['key']}", None
-    if not isinstance(found.get("given"), dict) or key_of(found["given"]) != found["key"]:
-        return f"has not the settings of its key, {found['key']}", None
-    return "", found
+    if parsed.get("version") != VERSION:
+        return f"has version {parsed.get('version')!r}; allowed: {VERSION}", None
+    failed = parsed.get("status") == "failed" and isinstance(parsed.get("error"), str)
+    if not failed and not _is_finished(parsed):
+        return f"is no result of a run, {parsed['key']}", None
+    if not isinstance(parsed.get("given"), dict) or key_of(parsed["given"]) != parsed["key"]:
+        return f"has not the settings of its key, {parsed['key']}", None
+    return "", parsed
 
 
 def _identity(found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -382,12 +382,12 @@ def _begun(curve: Sequence[Any]) -> list[Any]:
 
 def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nested settings of ``whole`` that ``said`` lacks or has with another value."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name, value in whole.items():
         below = said.get(name)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
             more = _beyond(value, below)
-            found |= {name: more} if more else {}
+            numbers |= {name: more} if more else {}
         elif name not in said or value != below:
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers

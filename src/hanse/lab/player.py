@@ -224,8 +224,8 @@ def in_order(
             def tell(rounds: int, job: Job = job) -> None:
                 step(job, rounds)
 
-            found = work(job, tell)
-        yield job, found
+            result = work(job, tell)
+        yield job, result
 
 
 def in_processes(
@@ -454,10 +454,10 @@ def in_ray(
             ready, _ = ray.wait(list(running), num_returns=1)
             job = running.pop(ready[0])
             try:
-                found = ray.get(ready[0])
+                result = ray.get(ready[0])
             except ray.exceptions.RayError as wrong:
-                found = dead(job, f"its Ray task was lost: {' '.join(str(wrong).split())}")
-            yield job, found
+                result = dead(job, f"its Ray task was lost: {' '.join(str(wrong).split())}")
+            yield job, result
     finally:
         ray.shutdown()  # which ends the tasks that still run
 

@@ -369,10 +369,10 @@ class SweepPart:
             UserError: it is not ``i/n`` with whole numbers ``1 <= i <= n``.
         """
         number, slash, count = text.partition("/")
-        found = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
-        if not slash or found is None or not 1 <= found.number <= found.count:
+        part = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
+        if not slash or part is None or not 1 <= part.number <= part.count:
             raise UserError(f"--part {text}: must be i/n with i from 1 to n, as in --part 2/8")
-        return found
+        return part
 
     def of(self, points: Sequence[GridPoint]) -> list[GridPoint]:
         """Return the runs of this part, in the order of the sweep."""
@@ -401,11 +401,11 @@ def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
     rows = []
     for point in points:
         row: Row = {**point.at} if point.seed is None else {**point.at, "seed": point.seed}
-        found = done.results.get(point.job.key)
+        result = done.results.get(point.job.key)
         error = done.failures.get(point.job.key)
-        row["status"] = "done" if found is not None else "waiting" if error is None else "failed"
-        if found is not None:
-            row |= _figures(found)
+        row["status"] = "done" if result is not None else "waiting" if error is None else "failed"
+        if result is not None:
+            row |= _figures(result)
         row |= {"error": error, "key": point.job.key}
         rows.append(row)
     return rows
@@ -445,7 +445,7 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
     for point, row in zip(points, rows, strict=True):
         groups.setdefault(tuple(point.at.values()), []).append(row)
     keys = list(points[0].at)
-    found = []
+    averages = []
     for values, group in groups.items():
         ended = [row for row in group if row["status"] == "done"]
         mean: Row = {**dict(zip(keys, values, strict=True)), "n": len(ended)}
@@ -454,8 +454,8 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
             if numbers:
                 mean[name] = statistics.fmean(numbers)
                 mean[f"{name} sd"] = statistics.stdev(numbers) if len(numbers) > 1 else None
-        found.append(mean)
-    return found
+        averages.append(mean)
+    return averages
 
 
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -76,13 +76,13 @@ def pifl_points(
     Returns:
         The ``points`` points, from tau^2 = 0 upwards.
     """
-    found = []
+    theory_points = []
     for step, tau2 in enumerate(np.linspace(0, clients * sigma2 / samples, points).tolist()):
         told(step, points)
         n, tier = [samples] * (2 * clients), [0] * clients + [1] * clients
         setting = gaussian.Gaussian(n, tier, sigma2, tau2, beta_diff)
         seen = gaussian.simulate(setting, 0, repetitions, stream(seed, "theory", round=step))
-        found.append(
+        theory_points.append(
             TheoryPoint(
                 tau2,
                 gaussian.local_error(setting, 0),
@@ -95,7 +95,7 @@ def pifl_points(
                 *seen["federated"],
             )
         )
-    return found
+    return theory_points
 
 
 def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
@@ -132,15 +132,15 @@ def gains(run: Path, alone: Path) -> np.ndarray:
     """
     from hanse.runs.run_record import load_run
 
-    found = []
+    tested = []
     for path in (run, alone):
         loaded = load_run(path)
         rounds = [line["round"] for line in loaded.metrics if line.get("client/test_loss") is not None]
         tests = loaded.own_tests(rounds[-1]) if rounds else None
         if tests is None:
             raise UserError(f"{path}: no client tested on its own share (data.client_test and eval.clients above 0)")
-        found.append((loaded, tests))
-    (first, mine), (second, theirs) = found
+        tested.append((loaded, tests))
+    (first, mine), (second, theirs) = tested
     if not np.array_equal(mine.clients, theirs.clients) or first.config.get("data") != second.config.get("data"):
         raise UserError(f"{run} and {alone}: the runs have different clients; give them the same [data]")
     if first.readings and first.main == second.main:

@@ -52,9 +52,9 @@ class FunctionEngine:
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Return the scores of ``rows [C, P]``; the figure "count", if any, is the number of samples, else 1."""
-        said = [self.evaluate(row) for row in rows]
-        loss, accuracy = [loss_of(one) for one in said], [accuracy_of(one) for one in said]
-        count = [int(one.get("count", 1)) for one in said]
+        figures = [self.evaluate(row) for row in rows]
+        loss, accuracy = [loss_of(one) for one in figures], [accuracy_of(one) for one in figures]
+        count = [int(one.get("count", 1)) for one in figures]
         return Scores(np.array(loss), np.array(accuracy), np.array(count, np.int64))
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:

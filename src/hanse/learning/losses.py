@@ -235,7 +235,7 @@ def build_objective(
     """
     if given is None:
         return None
-    found, options = named(given, WHERE, LOSSES)
+    make, options = named(given, WHERE, LOSSES)
     name = given if isinstance(given, str) else str(given["name"])
     allowed = OF_NUMBERS if num_classes is None else OF_CLASSES
     if name in LOSSES and name not in allowed:
@@ -243,7 +243,7 @@ def build_objective(
         raise UserError(f"{WHERE}: '{name}': the targets are {kind}; allowed: {', '.join(allowed)}, or an import path")
     if name == "bce" and num_classes != 2:
         raise UserError(f"{WHERE}: 'bce': tells two classes apart; the data have {num_classes}: take 'cross_entropy'")
-    each = call(found, options, WHERE) if name in LOSSES else _own(found, name, options, num_classes)
+    each = call(make, options, WHERE) if name in LOSSES else _own(make, name, options, num_classes)
     if each is None:
         return None
     if text:
@@ -288,9 +288,9 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
     output = torch.randn((4, width), generator=draw)
     y = torch.arange(4) % num_classes if num_classes else torch.randn((4, 1), generator=draw)
     try:
-        found = objective(output, y)
-        if isinstance(found, Tensor) and found.shape == (4,):
-            if torch.allclose(objective(output[:2], y[:2]), found[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
+        losses = objective(output, y)
+        if isinstance(losses, Tensor) and losses.shape == (4,):
+            if torch.allclose(objective(output[:2], y[:2]), losses[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
                 return objective
             raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
     except UserError:
@@ -300,7 +300,7 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"
         raise UserError(f"{WHERE}: '{name}': fails on outputs [4, {width}] ({first_line(error)}){hint}") from None
-    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     raise UserError(
         f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss a sample is needed, [4] (reduction = 'none')"
     )

@@ -220,8 +220,8 @@ class Scorer:
         part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)
         columns = (part.loss, part.accuracy, part.loss_error)
         loss, accuracy, error = (np.full(len(rows), np.nan) for _ in columns)
-        for whole, found in zip((loss, accuracy, error), columns, strict=True):
-            whole[some] = found
+        for whole, column in zip((loss, accuracy, error), columns, strict=True):
+            whole[some] = column
         return Scores(loss, accuracy, np.full(len(rows), len(pool)), error)
 
     def _scores(self, given: ModelRows, pool: Samples, index: Sequence[Tensor] | None) -> Scores:
@@ -272,18 +272,18 @@ class Scorer:
         Raises:
             ValueError: texts or judged samples, which have no single output each.
         """
-        found: list[dict[int, ModelOutputs]] = [{} for _ in rows]
+        pieces: list[dict[int, ModelOutputs]] = [{} for _ in rows]
 
         def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
             if chunk.outputs is None:
                 raise ValueError("outputs: texts and judged samples have no single output each")
             for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
-                found[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
+                pieces[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
             return chunk.loss, chunk.right
 
         for _ in self.outcomes(rows, pool, index, keep):
             pass
-        parts = [[part for _, part in sorted(each.items())] for each in found]
+        parts = [[part for _, part in sorted(each.items())] for each in pieces]
         return [ModelOutputs(torch.cat([p.outputs for p in own], 1), torch.cat([p.loss for p in own])) for own in parts]
 
     def outcomes(

@@ -46,17 +46,17 @@ def parameters_of(model: Any, where: str) -> Parameters:
         kind = type(model).__name__
         fitted = any(name.endswith("_") and not name.startswith("_") for name in vars(model))
         could = fitted or not any(hasattr(model, name) for name in ("partial_fit", "warm_start"))
-        said = (
+        reason = (
             "has no coef_ or coefs_ to average; give parameters=(get, put), or ask what data are worth by training "
             "anew: hanse.shapley(worth, names)"
         )
-        raise UserError(f"{where}: a {kind}: {said if could else 'is not fitted: call fit or partial_fit first'}")
-    found: Parameters = {}
+        raise UserError(f"{where}: a {kind}: {reason if could else 'is not fitted: call fit or partial_fit first'}")
+    parameters: Parameters = {}
     for name in names:
         part = getattr(model, name)
         layers = {f"{name}[{i}]": one for i, one in enumerate(part)} if isinstance(part, list) else {name: part}
-        found |= {called: np.asarray(one, dtype=np.float64) for called, one in layers.items()}
-    return found
+        parameters |= {called: np.asarray(one, dtype=np.float64) for called, one in layers.items()}
+    return parameters
 
 
 def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
@@ -78,8 +78,8 @@ def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
 
 
 def _short(values: Any) -> str:
-    told = str(values.tolist() if isinstance(values, np.ndarray) else values)
-    return told if len(told) <= 60 else f"{told[:57]}..."
+    text = str(values.tolist() if isinstance(values, np.ndarray) else values)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def with_parameters(model: Any, parameters: Parameters) -> Any:

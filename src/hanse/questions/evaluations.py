@@ -52,10 +52,10 @@ class Evaluations:
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
         """Return the worth of each coalition, from the cache if possible."""
-        found = [self._answer(*asked) for asked in self._ask(coalitions)]
+        worths = [self._answer(*asked) for asked in self._ask(coalitions)]
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
             self._told(self.evaluated, self.expected, "solving")
-        return found
+        return worths
 
     def _answer(self, called: Callable[[], str], worth: Callable[[], float] | float) -> float:
         if not callable(worth):
@@ -65,16 +65,16 @@ class Evaluations:
             return float(self._cache[key])
         began = time.perf_counter()
         try:
-            found = worth()
+            answer = worth()
         except Exception as wrong:
             self.raised = wrong
             raise
         self.seconds += time.perf_counter() - began
         self.evaluated += 1
         if self._cache is not None:
-            self._cache[key] = found
+            self._cache[key] = answer
         self._told(self.evaluated, self.expected)
-        return found
+        return answer
 
 
 @dataclass(frozen=True)

@@ -95,20 +95,20 @@ class Form:
 
     def made(self, row: Tensor, like: Any) -> Any:
         """Return a row ``[P]`` in the form of an update, with everything else copied from the update ``like``."""
-        parts, found, at = parts_of(like, ""), {}, 0
+        parts, made, at = parts_of(like, ""), {}, 0
         for name, part in parts.items():
             if name not in self.names:
-                found[name] = part.clone()  # the user's ``evaluate`` may change it in place
+                made[name] = part.clone()  # the user's ``evaluate`` may change it in place
                 continue
             # an average of whole numbers is seldom one
             kind = part.dtype if part.is_floating_point() else torch.float64
-            found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
+            made[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
             at += part.numel()
         if isinstance(like, Mapping):
-            return {name: found[name] if isinstance(like[name], Tensor) else found[name].numpy() for name in like}
+            return {name: made[name] if isinstance(like[name], Tensor) else made[name].numpy() for name in like}
         if isinstance(like, list | tuple):
-            return [found[i] if isinstance(part, Tensor) else found[i].numpy() for i, part in enumerate(like)]
-        return found[None] if isinstance(like, Tensor) else found[None].numpy()
+            return [made[i] if isinstance(part, Tensor) else made[i].numpy() for i, part in enumerate(like)]
+        return made[None] if isinstance(like, Tensor) else made[None].numpy()
 
 
 def _plain(given: Any) -> Any:
@@ -133,20 +133,20 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
         named = dict(enumerate(update))
     else:
         named = {None: update}
-    found = {}
+    parts = {}
     for name, part in named.items():
         at = where if name is None else f"{where}, {name!r}"
         if isinstance(part, np.ndarray) and part.dtype.kind in "fiub":
-            found[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
+            parts[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
         elif isinstance(part, Tensor) and not part.is_complex() and part.layout is torch.strided:
-            found[name] = part.detach()
+            parts[name] = part.detach()
         elif isinstance(part, nn.Module):
             raise UserError(f"{at}: is a module: give its state_dict()")
         else:
             raise UserError(f"{at}: {type(part).__name__}: must be a dense array or tensor of real numbers")
-    if not found:
+    if not parts:
         raise UserError(f"{where}: has no entries")
-    return found
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,19 +273,21 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
         weights = [weights[key] for key in given.keys]
     try:
         numbers: Any = weights.detach().cpu() if isinstance(weights, Tensor) else weights
-        found = np.asarray(numbers, dtype=np.float64)
+        weights_given = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
-    if found.shape != (n,):
-        raise UserError(f"weights: of shape {found.shape}: must be {n} numbers, one for each update")
+    if weights_given.shape != (n,):
+        raise UserError(f"weights: of shape {weights_given.shape}: must be {n} numbers, one for each update")
     if (
-        not np.isfinite(found).all()
-        or (found < 0).any()
-        or not found.any()
-        or found.max() > np.finfo(np.float64).max / n
+        not np.isfinite(weights_given).all()
+        or (weights_given < 0).any()
+        or not weights_given.any()
+        or weights_given.max() > np.finfo(np.float64).max / n
     ):
-        raise UserError(f"weights: {found.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum")
-    return found
+        raise UserError(
+            f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
+        )
+    return weights_given
 
 
 def start_of(start: Any, given: Given) -> Tensor | float:

@@ -105,10 +105,10 @@ class Joining(Shown):
 
     def of(self, mechanism: str) -> tuple[Gain, ...]:
         """Return the gains by one mechanism. Raises UserError if it is not there."""
-        found = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
-        if not found:
+        gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
+        if not gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
-        return found
+        return gains
 
     def sentences(self) -> Sequence[str]:
         """Return which mechanism is best, and for each who gains, who loses, and for whom that is open."""
@@ -148,9 +148,9 @@ class Joining(Shown):
     def _told(self, gain: Gain) -> str:
         if np.isnan(gain.gain):
             return "–"
-        told = self.reading.show_difference(gain.gain)
+        words = self.reading.show_difference(gain.gain)
         ends = [self.reading.show_difference(end).removesuffix(" points") for end in (gain.low, gain.high)]
-        return told if np.isnan(gain.low) else f"{told} ({ends[0]} to {ends[1]})"
+        return words if np.isnan(gain.low) else f"{words} ({ends[0]} to {ends[1]})"
 
     def plot(self) -> Picture:
         """Return a picture of all clients' gains with their 95 % intervals, one colour per mechanism."""
@@ -268,7 +268,7 @@ def who_gains(
         {ALONE: ALONE, **called},
         dict(alone or {}),
     )
-    found: list[list[Gain]] = []
+    results: list[list[Gain]] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
@@ -277,9 +277,9 @@ def who_gains(
                 "data": {"source": read.table(), "client_test": test, "seed": seed + split},
                 "run": {"rounds": rounds, "seed": seed + split},
             }
-            found.append(plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted))
+            results.append(plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted))
     reading = main_of([named]) if named is not None else LOSS
-    return Joining(tuple(_mean(gains) for gains in zip(*found, strict=True)), reading, splits)
+    return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits)
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:
@@ -294,14 +294,14 @@ def _called(mechanisms: Any) -> dict[str, Any]:
         pairs = [(str(name), one) for name, one in mechanisms.items()]
     else:
         pairs = [(_name(one), one) for one in mechanisms]
-    found = {name: one for name, one in pairs if _name(one) != ALONE}
-    if len(found) < sum(_name(one) != ALONE for _, one in pairs):
+    named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
+    if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
         raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
-    if not found:
+    if not named_mechanisms:
         raise UserError(
             f"mechanisms: {mechanisms!r}: must have one at least beside '{ALONE}', which clients could join"
         )
-    return found
+    return named_mechanisms
 
 
 def _name(mechanism: Any) -> str:

@@ -76,19 +76,27 @@ class Run(PlainRun, Shown):
         from hanse.reports.contributions import contribution, lost_files, without_values
         from hanse.reports.groups import SeedGroup
 
-        found = contribution(SeedGroup(self.record.mechanism, (self.record,)))
-        if found is None:
+        sums = contribution(SeedGroup(self.record.mechanism, (self.record,)))
+        if sums is None:
             raise UserError(
                 "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
             )
         told = [*without_values(self.record), *lost_files(self.record)]
-        if self.path is None and not np.isfinite(found.errors).any():
+        if self.path is None and not np.isfinite(sums.errors).any():
             told.append("How sure these sums are is not known.")
-        names = tuple(label if self.names else f"client {label}" for label in found.labels)
-        words = f"Sums over {len(self.metrics)} rounds of each update's {found.measure.name}. {found.measure.sentence}"
-        called = dict(zip(found.clients.tolist(), names, strict=True))
+        names = tuple(label if self.names else f"client {label}" for label in sums.labels)
+        words = f"Sums over {len(self.metrics)} rounds of each update's {sums.measure.name}. {sums.measure.sentence}"
+        called = dict(zip(sums.clients.tolist(), names, strict=True))
         told = [words.strip(), *told]
-        return Contributions(found.totals, found.errors, names, found.seats, found.ranked, called, tuple(told))
+        return Contributions(
+            sums.totals,
+            sums.errors,
+            names,
+            sums.seats,
+            sums.ranked,
+            called,
+            tuple(told),
+        )
 
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
         """Play the same experiment with every client alone, and return that run.
@@ -191,14 +199,14 @@ class Run(PlainRun, Shown):
         """Return doubts and the model's quality first, then warnings and notes on the values."""
         main = self.record.main
         tested = [figure for line in self.metrics if (figure := figure_of(line, main))]
-        told = f"{self.record.mechanism}, {len(self.metrics)} rounds, {self.record.num_clients} clients"
-        told += f": {tested[-1]}" if tested else ""
-        told += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
+        heading = f"{self.record.mechanism}, {len(self.metrics)} rounds, {self.record.num_clients} clients"
+        heading += f": {tested[-1]}" if tested else ""
+        heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
-        found = list(values.sentences()) if values is not None else []
+        sentences = list(values.sentences()) if values is not None else []
         warned = [line for line in self.said if line.startswith("warning: ")]
-        return [" ".join([*self.record.doubts, f"{told}."]), *warned, *stopped, *found]
+        return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *sentences]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of :meth:`values`; an empty one if no updates were valued."""

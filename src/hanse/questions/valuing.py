@@ -72,15 +72,15 @@ class Valuation(Worths):
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
-        told = (
+        line = (
             f"All together are worth {number(self.all_together)}, nothing {number(self.nothing)}. Found by "
             f"'{self.method}' from {self.evaluated:,} coalitions in {number(self.seconds, 2)} s"
         )
         if self.calls < self.evaluated - 1 and self.method != "path":
-            told += f", of which {self.evaluated - self.calls:,} were known"
+            line += f", of which {self.evaluated - self.calls:,} were known"
         if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
-            told += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
-        return [f"{told}."]
+            line += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
+        return [f"{line}."]
 
 
 def value(
@@ -387,11 +387,11 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
             told(2 + next(slopes), 5, "gradients")
             return given.form.gradient(said).cpu()
 
-        found = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
-    values = found.along(steps)[:, 0]
-    if not (found.finite and np.isfinite(values).all()):
+        integral = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
+    values = integral.along(steps)[:, 0]
+    if not (integral.finite and np.isfinite(values).all()):
         raise UserError("gradient: it, or what it makes of a step, is not finite on the way from start to the average")
-    if together != nothing and not found.gradients.any():
+    if together != nothing and not integral.gradients.any():
         raise UserError(
             "gradient: is 0 all along the way, though the worth changes: an accuracy has no gradient; give a loss and "
             "its gradient, or take method = 'mixture'"
@@ -445,12 +445,12 @@ class _Ordered(frozenset[Any]):
 def _number(worth: Any, function: str, of: str) -> float:
     """Return what the user's function said as a number. Raises UserError unless it is one finite number."""
     try:
-        found = float(worth)
+        real = float(worth)
     except (TypeError, ValueError):
         raise UserError(f"{function}: returned {worth!r} for {of}: must be one number, the more the better") from None
-    if not math.isfinite(found):
-        raise UserError(f"{function}: returned {found} for {of}: must be a finite number")
-    return found
+    if not math.isfinite(real):
+        raise UserError(f"{function}: returned {real} for {of}: must be a finite number")
+    return real
 
 
 class _Coalitions:

@@ -66,8 +66,8 @@ class Worths(Shown):
         if len(ahead) < len(order):
             first += f", {self.names[worst]} the lowest ({number(self.values[worst])})"
         open_ = [self.names[i] for i in order if low[i] <= 0 <= high[i] and self.standard_errors[i] > 0]
-        told = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
-        return [f"{first}.", *told, *self.notes()]
+        lines = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
+        return [f"{first}.", *lines, *self.notes()]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings and rows of name, value and 95 % interval, the highest value first."""
@@ -80,8 +80,8 @@ class Worths(Shown):
         rows = []
         for i in self.order:
             if known[i]:
-                told = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
-                rows.append([self.names[i], told[0], f"{told[1]} to {told[2]}"])
+                cells = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
+                rows.append([self.names[i], cells[0], f"{cells[1]} to {cells[2]}"])
             else:
                 rows.append([self.names[i], number(self.values[i]), "–"])
         return ("", self.unit, "95 % interval"), rows

@@ -37,10 +37,10 @@ class AdaptiveClip(Part):
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the state with the clip of the next round, a bounded step away."""
-        said = [one[WITHIN] for one in outcome.trained.metrics if WITHIN in one]
-        if not said or self.rule.quantile is None:
+        answers = [one[WITHIN] for one in outcome.trained.metrics if WITHIN in one]
+        if not answers or self.rule.quantile is None:
             return state
-        mean = min(2.0, max(-1.0, math.fsum(min(1e6, max(-1e6, one)) for one in said) / len(said)))
+        mean = min(2.0, max(-1.0, math.fsum(min(1e6, max(-1e6, one)) for one in answers) / len(answers)))
         moved = state["clip"] * math.exp(-self.rule.rate * (mean - self.rule.quantile))
         return {"clip": min(MOST, max(LEAST, moved))}
 

@@ -508,14 +508,14 @@ class Experiment(BaseModel):
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """Return every section with every default, the mechanism's and its parts' options included, as plain values."""
-        found: dict[str, dict[str, Any]] = self.model_dump(mode="json")
+        sections: dict[str, dict[str, Any]] = self.model_dump(mode="json")
         make = MECHANISMS.get(self.mechanism.name) or import_path(self.mechanism.name, "mechanism.name", MECHANISMS)
         known = defaults(make)
         if isinstance(known.get("clients_per_round"), int):
             known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
         given = self.mechanism.table
-        found["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts({**known, **given})
-        return found
+        sections["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts({**known, **given})
+        return sections
 
     def _parts(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parts that the file names, with all their options.
@@ -559,20 +559,20 @@ def _of_texts(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     The rule by which these and all other defaults of training were chosen is in ``docs/reference/experiment.md``.
     """
-    found = dict(sections)
-    data, train = found.get("data"), found.get("train", {})
+    texts = dict(sections)
+    data, train = texts.get("data"), texts.get("train", {})
     given = (
         data.source.name if isinstance(data, DataSpec) else data.get("source") if isinstance(data, Mapping) else None
     )
     source = named_choice(given, OBJECT)
-    if "model" not in found and source in _READERS:
-        found["model"] = _READERS[source]
-    model = found.get("model")
+    if "model" not in texts and source in _READERS:
+        texts["model"] = _READERS[source]
+    model = texts.get("model")
     name = model.name if isinstance(model, ModelSection) else model.get("name") if isinstance(model, Mapping) else None
     if name == "lstm" and isinstance(train, Mapping):
         others = train.get("lr") is not None or train.get("loop") is not None
-        found["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
-    return found
+        texts["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
+    return texts
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

@@ -230,10 +230,10 @@ def _told(
     seed: int,
 ) -> About:
     """Return what parts, behaviours and the policy say of themselves, with the clients' names."""
-    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
     if len(data.names) > MOST_CLIENTS:
-        return said
-    return replace(said, names=tuple(name[:80] or "?" for name in data.names))
+        return description
+    return replace(description, names=tuple(name[:80] or "?" for name in data.names))
 
 
 def _settled(
@@ -454,14 +454,16 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
             a misspelt method.
     """
     make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
-    found: Behaviour = call(make, options, f"behaviour.{name}")
-    if Behaviour not in type(found).__mro__:
-        raise UserError(f"behaviour.{name}: {type(found).__name__}: must be a class that inherits from Behaviour")
-    if (wrong := misspelt(type(found), HOOKS)) is not None:
-        raise UserError(f"behaviour.{name}: {type(found).__name__}: {wrong}")
-    if all(getattr(type(found), hook) is getattr(Behaviour, hook) for hook in HOOKS if hook != "tells"):
-        raise UserError(f"behaviour.{name}: {type(found).__name__}: does nothing: must have one of {', '.join(HOOKS)}")
-    return found
+    behaviour: Behaviour = call(make, options, f"behaviour.{name}")
+    if Behaviour not in type(behaviour).__mro__:
+        raise UserError(f"behaviour.{name}: {type(behaviour).__name__}: must be a class that inherits from Behaviour")
+    if (wrong := misspelt(type(behaviour), HOOKS)) is not None:
+        raise UserError(f"behaviour.{name}: {type(behaviour).__name__}: {wrong}")
+    if all(getattr(type(behaviour), hook) is getattr(Behaviour, hook) for hook in HOOKS if hook != "tells"):
+        raise UserError(
+            f"behaviour.{name}: {type(behaviour).__name__}: does nothing: must have one of {', '.join(HOOKS)}"
+        )
+    return behaviour
 
 
 def _by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
@@ -510,8 +512,8 @@ def _no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> li
     if not isinstance(mechanism.value, PathValues) or samples is None or not len(samples):
         return []
     why = why_no_slope(problem, samples)
-    told = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
-    return [] if why is None else [told]
+    line = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
+    return [] if why is None else [line]
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -689,7 +691,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
     experiment, mechanism = noised(experiment, blueprint.private), blueprint.mechanism
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
-    said = [
+    lines = [
         *asked.mechanism.notes,
         *choice.why,
         *differs,
@@ -702,7 +704,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *_not_by_steps(mechanism, blueprint.loop),
         *([] if federation is not None else _at_once(experiment, blueprint.behaviours)),
     ]
-    return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
+    return Ready(experiment, _setup(experiment, blueprint, engine, federation), lines)
 
 
 def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
@@ -859,10 +861,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
 
 def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
     """Return what asks members to prove their sizes; None: what they say counts."""
-    said = experiment.sizes
-    if not said.proved:
+    settings = experiment.sizes
+    if not settings.proved:
         return None
-    return ProvedSizes(said.leaves, round(said.bond * TOKEN), said.repeats, frozenset(said.auditors), fresh=remote)
+    return ProvedSizes(
+        settings.leaves, round(settings.bond * TOKEN), settings.repeats, frozenset(settings.auditors), fresh=remote
+    )
 
 
 def _vesting(experiment: Experiment) -> Vesting | None:

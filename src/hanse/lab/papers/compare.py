@@ -155,11 +155,11 @@ def _measured(
     """
     if cell.measure in ("rounds", "improvement"):
         return _against(cell, runs, table.metric)
-    found = _by_seed(cell, runs, table)
-    if not found:
+    by_seed = _by_seed(cell, runs, table)
+    if not by_seed:
         return None, None, 0, ()
-    values = list(found.values())
-    return float(np.mean(values)), _sd(values), len(values), tuple(found)
+    values = list(by_seed.values())
+    return float(np.mean(values)), _sd(values), len(values), tuple(by_seed)
 
 
 def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[int, float]:
@@ -196,9 +196,9 @@ def _pair(outcome: TableOutcome, reading: Reading) -> Pair:
 def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
     """Return the cell's figure, or the mean of its figures where it has several; None if one is missing."""
     names = (cell.metric or metric,) if isinstance(cell.metric, str) else cell.metric
-    found = [_read(cell, result, name) for name in names]
-    known = [value for value in found if value is not None]
-    return float(np.mean(known)) if len(known) == len(found) else None
+    numbers = [_read(cell, result, name) for name in names]
+    known = [value for value in numbers if value is not None]
+    return float(np.mean(known)) if len(known) == len(numbers) else None
 
 
 def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -217,14 +217,14 @@ def _against(
     cell: Cell, runs: Mapping[int, Pair], metric: str
 ) -> tuple[float | None, float | None, int, tuple[int, ...]]:
     """Return the same as :func:`_measured` for a cell that compares each run with another one."""
-    found = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
-    if not found:
+    curves_by_seed = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
+    if not curves_by_seed:
         return None, None, 0, ()
-    curves = list(found.values())
+    curves = list(curves_by_seed.values())
     tested, ours, theirs = curves[0][0], np.array([c[1] for c in curves]), np.array([c[2] for c in curves])
     each = [_one(cell, tested, a, b) for a, b in zip(ours, theirs, strict=True)]
     together = _one(cell, tested, ours.mean(axis=0), theirs.mean(axis=0))
-    return together, _sd([v for v in each if v is not None]), len(curves), tuple(found)
+    return together, _sd([v for v in each if v is not None]), len(curves), tuple(curves_by_seed)
 
 
 def _curves(

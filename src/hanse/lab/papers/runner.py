@@ -187,7 +187,7 @@ def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> T
     store = KeptFile(folder)
     most = MOST_SEEDS if seeds is None else seeds
     jobs, readings = expand(table, most, checked=False)
-    results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
+    results = {job.key: result for job in jobs if (result := store.read(job)) is not None}
     if seeds is None:
         there = [r.seed for r in readings if r.job.key in results]
         seeds = max(table.seeds, *(seed + 1 for seed in there)) if there else table.seeds
@@ -254,11 +254,11 @@ def _audit(folder: Path) -> dict[str, Any]:
 
     with open_ledger(folder) as ledger:
         verdict = ledger.verify()
-    found: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
-    found["rounds"] = sum(1 for _ in recorded_markets(folder))
-    if found["rounds"]:
-        found |= {check.name: {"holds": check.holds, "said": check.said} for check in audit_run(folder).checks}
-    return found
+    checks: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
+    checks["rounds"] = sum(1 for _ in recorded_markets(folder))
+    if checks["rounds"]:
+        checks |= {check.name: {"holds": check.holds, "said": check.said} for check in audit_run(folder).checks}
+    return checks
 
 
 def audits(outcome: TableOutcome) -> list[str]:
@@ -284,7 +284,7 @@ def audits(outcome: TableOutcome) -> list[str]:
     sound: dict[int, list[str]] = {}  # by how many runs have the check
     for name in (name for name in names if not broken[name]):
         sound.setdefault(len(has[name]), []).append(name)
-    told = [
+    lines = [
         f"in {'all of them' if count == len(kept) else f'the {count} that have it'}: {', '.join(checks)}"
         for count, checks in sound.items()
     ]
@@ -292,7 +292,7 @@ def audits(outcome: TableOutcome) -> list[str]:
     replayed = f", {markets} markets replayed" if markets else ""
     audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
     return [
-        "; ".join([f"{audited} audited{replayed}", *told]),
+        "; ".join([f"{audited} audited{replayed}", *lines]),
         *(
             f"{name}: not in {len(where)} of {len(has[name])} runs ({where[0]})"
             for name, where in broken.items()
@@ -308,12 +308,12 @@ def _checks(job: Job, audit: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     "isolation" and "budget balance" could not fail. "local optimality" looked at imports that were left out only where
     Algorithm 2 does not stop at the first seller that does not pay.
     """
-    found = {name: check for name, check in audit.items() if name not in ("rounds", "isolation", "budget balance")}
-    both = found.pop("local optimality", None)
+    checks = {name: check for name, check in audit.items() if name not in ("rounds", "isolation", "budget balance")}
+    both = checks.pop("local optimality", None)
     if both is not None:
         skips = getattr(job.experiment.mechanism.built.weigh, "stop", "skip") == "skip"
-        found |= {"no import too many": both} | ({"no import left out": both} if skips else {})
-    return found
+        checks |= {"no import too many": both} | ({"no import left out": both} if skips else {})
+    return checks
 
 
 def _left_out(outcome: TableOutcome) -> list[str]:
@@ -327,8 +327,8 @@ def _left_out(outcome: TableOutcome) -> list[str]:
     left = {label: most for label, most in worst.items() if most > LEAST}
     if not worst:
         return []
-    said = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
+    sentence = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
     if not left:
-        return [said]
+        return [sentence]
     label = max(left, key=lambda name: left[name])
-    return [f"{said}, the most by {left[label]:.3g} tokens ({label})"]
+    return [f"{sentence}, the most by {left[label]:.3g} tokens ({label})"]

@@ -228,8 +228,8 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     if not cells:
         raise UserError(f"--only {' '.join(only)}: {table.name} has each of these words, but no cell with all of them")
     asked = tuple(" ".join(text.replace(",", " ").split()) for text in only)
-    said = f"only the cells of {' or '.join(asked)}"
-    return replace(table, cells=cells, changes=(*table.changes, said), only=asked)
+    change = f"only the cells of {' or '.join(asked)}"
+    return replace(table, cells=cells, changes=(*table.changes, change), only=asked)
 
 
 def on_device(table: PaperTable, device: str) -> PaperTable:
@@ -263,8 +263,8 @@ def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTab
     """
     seeds = table.seeds if seeds is None else seeds
     same = seeds == published or not any(cell.variants for cell in table.cells)
-    said = () if same else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
-    return replace(table, seeds=seeds, changes=(*said, *table.changes))
+    changes = () if same else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
+    return replace(table, seeds=seeds, changes=(*changes, *table.changes))
 
 
 # The keys that an entry and a file may have. Any other key is a mistake, which would otherwise be silently ignored.
@@ -299,10 +299,10 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
 def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
     text = (files(__package__) / paper / f"{name}.toml").read_text()
-    found = tomllib.loads(text)
-    if "published" in found:
-        found["published"] = tomllib.loads(text, parse_float=_Written)["published"]
-    return found
+    document = tomllib.loads(text)
+    if "published" in document:
+        document["published"] = tomllib.loads(text, parse_float=_Written)["published"]
+    return document
 
 
 class _Written(float):
@@ -326,8 +326,8 @@ def differences(paper: str) -> list[dict[str, Any]]:
         Entries with ``setting``, ``paper``, ``authors`` and ``source``; some with ``also`` (settings that change with
         it), and with ``missing`` where it is not built here, and why.
     """
-    found: list[dict[str, Any]] = _authors(paper).get("differences", [])
-    return found
+    entries: list[dict[str, Any]] = _authors(paper).get("differences", [])
+    return entries
 
 
 def _authors(paper: str) -> Document:
@@ -436,8 +436,8 @@ def build_table(
     absent = {
         word: why for g in every if (why := _left_out(g, scale, recipe)) is not None for word in _words(document, g)
     }
-    said = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
-    said += [group["missing"] for group in every if group.get("missing") in absent.values()]
+    changes = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
+    changes += [group["missing"] for group in every if group.get("missing") in absent.values()]
     options = {key: document[key] for key in ("metric", "factor", "unit") if key in document}
     return PaperTable(
         paper=paper,
@@ -447,7 +447,7 @@ def build_table(
         recipe=recipe,
         cells=cells,
         seeds=document["seeds"],
-        changes=tuple(dict.fromkeys(said)),
+        changes=tuple(dict.fromkeys(changes)),
         notes=tuple(document["notes"]),
         absent=document.get("absent", {}) | absent,
         figures=tuple(document.get("figure", ())),
@@ -467,8 +467,8 @@ def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") ->
     groups = _entries(read_table(paper, name, scale, recipe), "group")
     asked = [g for g in groups if scale in g.get("scales", SCALES) and recipe in g.get("recipes", RECIPES)]
     here = [g for g in asked if "missing" in g or _stands(g, scale, recipe)]
-    found = (named_choice(group.get("experiment", {}).get("data", {}).get("source"), "") for group in here)
-    return list(dict.fromkeys(source for source in found if source))
+    sources = (named_choice(group.get("experiment", {}).get("data", {}).get("source"), "") for group in here)
+    return list(dict.fromkeys(source for source in sources if source))
 
 
 def names_of(table: PaperTable) -> dict[str, list[str]]:
@@ -638,8 +638,8 @@ def _experiment(document: Document, layers: Sequence[Document]) -> Document:
         for key in layer.get("without", ()):
             sections = _without(sections, key.split("."))
         sections = _laid(sections, layer.get("experiment", {}))
-    found: Document = _filled(sections, _values(document, *layers))
-    return found
+    experiment: Document = _filled(sections, _values(document, *layers))
+    return experiment
 
 
 def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:

@@ -94,9 +94,9 @@ class ShuffledValues(ValuePart):
             view: the round, as :class:`hanse.mechanisms.value.GTG` reads it.
             state: of this part, which keeps none: ``{}``.
         """
-        found, state = GTG(self.eps, stop=self.stop).value(view, state)
-        order = view.draw("twin: whose value is whose").permutation(len(found.per_seat))
-        return Values(found.per_seat[order], metrics=found.metrics), state
+        valued, state = GTG(self.eps, stop=self.stop).value(view, state)
+        order = view.draw("twin: whose value is whose").permutation(len(valued.per_seat))
+        return Values(valued.per_seat[order], metrics=valued.metrics), state
 
 
 @dataclass(frozen=True)
