@@ -26,10 +26,7 @@ def attack(
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: Annotated[
-        bool,
-        typer.Option(
-            "--second-key", help="The next client is a second key of this one, which honest clients never use."
-        ),
+        bool, typer.Option("--second-key", help="The next client is a second key of this one; honest ones have one.")
     ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
