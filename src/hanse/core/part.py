@@ -681,7 +681,7 @@ class Part(Protocol):
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Return what to ask of clients at ``view.stage``. The default asks nothing.
 
-        The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" beside
+        The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" with
         the training tasks, "close" once the updates are here. A part that settles is asked once more at "end", after
         the last round. Return :class:`Questions` to hand on values that were computed for them.
         """

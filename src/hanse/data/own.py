@@ -54,7 +54,7 @@ def from_frame(
     """Return the data set of a pandas DataFrame, one sample for each row.
 
     Args:
-        frame: a pandas DataFrame, a row a sample.
+        frame: a pandas DataFrame, one sample per row.
         target: the column to be predicted. Floats are regression targets; anything else (integers, strings, booleans)
             are classes, numbered in sorted order.
         client: the column with the client of each row; clients are numbered in sorted order. None: ``[data] partition``

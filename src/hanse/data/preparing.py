@@ -22,7 +22,7 @@ from hanse.base.errors import UserError, first_line, import_path
 
 AUTO = "auto"
 FARTHEST = 5.0
-"""Numbers are cut at this many deviations from their mean, so that one huge income does not make a step of its own."""
+"""Numbers are clipped at this many deviations from their mean, so a single huge one does not dominate a step."""
 MOST_KINDS = 50
 """Different words in a column that becomes one column for each."""
 

@@ -35,7 +35,7 @@ def client_shares(
         client_test: the part of them that is its test share, rounded down.
         client_validation: the part that is its validation share, rounded down.
         seed: keys the random order.
-        ordered: the samples are in order of time, so that validation and test are the end of them.
+        ordered: the samples are in order of time; validation and test are the last ones.
     """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]

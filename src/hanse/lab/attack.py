@@ -482,7 +482,7 @@ def _key(deviation: Deviation) -> str:
 
 @dataclass
 class _Game:
-    """Plays deviations beside honesty.
+    """Plays deviations and honest runs.
 
     Attributes:
         second_key: whether the second of the clients is another key of the first.

@@ -1,12 +1,12 @@
 """Plays a list of jobs and keeps their results on disk.
 
-:func:`play_all` is the entry for sweeps and for the papers' tables. It looks up each job among the kept results
-(:mod:`hanse.lab.kept`), plays those without a finished one, and writes every result as soon as it is there. The playing
-itself is one of three generators, which all yield a job with its result: :func:`in_order` plays in this process,
-:func:`in_processes` in worker processes, :func:`in_ray` on a Ray cluster.
+:func:`play_all` is the entry point for sweeps and the papers' tables. It looks up each job among the kept results
+(:mod:`hanse.lab.kept`), plays those without one, and writes every result at once. Jobs are played by one of three
+generators, which all yield a job with its result: :func:`in_order` plays in this process, :func:`in_processes` in
+worker processes, :func:`in_ray` on a Ray cluster.
 
-Every job runs with one thread, so that its numbers do not depend on how many run at the same time. A worker process
-that dies fails the job that it was playing, and no other.
+Every job runs with one thread, so its numbers do not depend on how many run in parallel. If a worker process dies, only
+its current job fails.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def play_all(
             1, since it is sent to other processes.
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
         label: stands in front of the progress bar.
-        ray: the address of a Ray cluster that plays in place of processes (see :func:`in_ray`); None: none.
+        ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: none.
         gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
         console: where the progress bar is drawn, if there is anything to play; None draws none.
         ended: called after each job with the state so far.

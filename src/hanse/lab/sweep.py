@@ -296,7 +296,7 @@ def run_sweep(
         folder: is made if it is missing. It gets the table (rewritten after every run), ``jobs/<key>.json`` (the
             result of each run, as :func:`hanse.lab.job.attempt` describes it) and ``runs/`` (the run directories).
         workers: how many processes play, at least 1.
-        ray: the address of a Ray cluster that plays in place of processes; None: none.
+        ray: the address of a Ray cluster to use instead of processes; None: none.
         gpus: how many graphics cards each run has on Ray; a fraction shares one.
         rows_only: whether to leave no run directories. On Ray there are none in any case.
         table_name: the name of the table in ``folder``.

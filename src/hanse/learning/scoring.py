@@ -1,13 +1,12 @@
 """Loss and accuracy of many models on many samples.
 
-Engines score by a :class:`Scorer` (:class:`ScoringEngine` passes calls on to it), and :mod:`hanse.learning.coalitions`
-values coalitions by one. Models are rows, or mixtures of rows (:class:`ModelRows`); results come as one :class:`Chunk`
-at a time, with losses and right answers.
+Engines score with a :class:`Scorer` (through :class:`ScoringEngine`), and so does :mod:`hanse.learning.coalitions`.
+Models are rows, or mixtures of rows (:class:`ModelRows`); results come as one :class:`Chunk` at a time, with losses and
+right answers.
 
-There are four ways to the models' outputs, and the first that fits is taken:
+There are four ways to compute outputs; the first that applies is used:
 
-* models with samples of their own each, whose layers can be stacked: stacked, their lists of samples cut so that
-  several go on together;
+* models with different samples and stackable layers: stacked, with their lists of samples cut into common chunks;
 * mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
   they are computed once for each row and *mixed* for every model instead of being computed anew (one product
   ``[C, S] x [S, h n]``);
@@ -62,8 +61,8 @@ class ModelRows:
     Attributes:
         rows: ``[C, P]``; for mixtures ``[S, P]``, the rows that are mixed.
         shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
-        first_outputs: what the first layers of mixed rows put out, kept by the first sample of a block. Mixtures that
-            share it must be of the same rows and scored on the same pool.
+        first_outputs: a cache of the mixed rows' first-layer outputs, by the first sample of a block. Mixtures that
+            share it must have the same rows and pool.
         among: the total number of models if these are a subset; keeps chunk sizes, and so the bits, equal.
     """
 

@@ -354,7 +354,7 @@ def _trained(reply: Reply, at: Ints) -> list[Trained]:
 def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Updates:
     """Return updates in the order of their seats.
 
-    Extras (named tensors beside an update) are kept if all updates have them.
+    Extras (named tensors that come with an update) are kept if all updates have them.
 
     Args:
         seats: the seats that answered, ``m``.

@@ -16,7 +16,7 @@ class AdaptiveClip(Part):
     """Sends a clip with every training task, and adapts it to the clients' noisy answers.
 
     Each client says whether its update was within the clip: 1 or 0, with noise. With b the mean of these,
-    ``clip <- clip exp(-rate (b - quantile))`` (eq. 2), so that about this quantile of the updates is not shortened.
+    ``clip <- clip exp(-rate (b - quantile))`` (eq. 2), so about this quantile of the updates is not clipped.
 
     Attributes:
         rule: the first clip, the quantile and the rate.

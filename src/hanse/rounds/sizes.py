@@ -1,6 +1,6 @@
 """Proved sizes: members commit to their samples before they train, and are audited by a public draw.
 
-:class:`ProvedSizes` runs beside the parts of any mechanism. A member that is new commits to its distinct samples
+:class:`ProvedSizes` runs alongside the parts of any mechanism. A member that is new commits to its distinct samples
 (:mod:`hanse.data.commitment`) and puts up a bond, with the root of the commitment in the book. The leaves that it must
 open are drawn from a seed that nobody knew before: the book's head after all commitments and, on a network, a number
 that the server draws then. If the audit succeeds, including the auditor's signature, the bond is returned and the size

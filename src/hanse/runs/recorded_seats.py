@@ -85,7 +85,7 @@ class SeatColumns:
         value: what the update was worth.
         error: its standard error from the sampling of coalitions.
         drawn: its standard error from the draw of the validation samples.
-        exact: the exact value, where it was computed beside an estimate.
+        exact: the exact value, if it was computed in addition to an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
     """
 

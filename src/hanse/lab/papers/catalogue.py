@@ -65,9 +65,8 @@ MADE_OF = {
 
 
 def available(source: str) -> bool:
-    """Return whether all files of a source are here, so that nothing must be downloaded.
-
-    They may lie where data sets are looked for, or as ``<source>.train.*`` in ``HANSE_DATA`` or in the cache.
+    """Return whether all files of a source are here, in the usual folders or as ``<source>.train.*`` in ``HANSE_DATA``
+    or the cache.
     """
     folders = [Path(os.environ["HANSE_DATA"]).expanduser()] if "HANSE_DATA" in os.environ else []
     return source in SHIPPED or all(
@@ -77,7 +76,7 @@ def available(source: str) -> bool:
 
 
 def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
-    """Return what can be reproduced, as plain values.
+    """Return all papers and tables as plain values.
 
     Args:
         paper: the only paper to list; None lists all.

@@ -149,7 +149,7 @@ def _announced(table: PaperTable, lines: Sequence[str]) -> str:
 
 
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
-    """Print the cells beside the paper's, what the scale changed, and the time."""
+    """Print our numbers next to the paper's, the changes due to the scale, and the time."""
     table, cell_rows = outcome.table, rows(outcome)
     unit = "units as the columns say" if table.unit == "as named" else table.unit
     below = ", below it the paper's" if any(row.cell.published is not None for row in cell_rows) else ""

@@ -71,7 +71,7 @@ class Printed:
 
     Attributes:
         mean: the number.
-        sd: the deviation that is printed beside it; None if there is none.
+        sd: the printed deviation; None if there is none.
         decimals: how many decimals the number is printed with: 2 of 66.00.
     """
 
@@ -284,7 +284,7 @@ Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
 
 
 def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
-    """Return a paper that has a folder beside this module. Its tables are read when they are built.
+    """Return a paper from its folder next to this module. Its tables are read when they are built.
 
     Args:
         name: the folder's name.

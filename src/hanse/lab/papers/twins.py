@@ -199,7 +199,7 @@ def ipfl_at_random(
     pull_alone: bool = False,
     last_market: bool = False,
 ) -> Mechanism:
-    """iPFL with :class:`RandomMarket` in its place.
+    """iPFL with :class:`RandomMarket` as its market.
 
     Args:
         lam: the weight of distances, as all options of :func:`hanse.lab.papers.authors.ipfl`.
