@@ -1,11 +1,12 @@
 """Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
-There are two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and lists all mistakes that
-can be found with the data at hand. :func:`settle_engine` then chooses the engine, writes the choice into the
-experiment, and returns a :class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
+It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
+that can be seen with the data at hand, so that a user gets one list and not one error after another.
+:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
+:class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
 Most functions here look for one kind of mistake, and return a line for each one found (an error before round 0, or a
-warning). To add a check, write a function like these and call it in :func:`build`.
+warning). To refuse one more thing, add a function like these and call it in :func:`build`.
 """
 
 from __future__ import annotations
@@ -311,7 +312,7 @@ def _unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> lis
     lines += [
         f"federation.{key}: {given!r}: not with federation.secure: {why}"
         for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; use 'local'"),
+            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
@@ -512,8 +513,8 @@ def _no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> li
     if not isinstance(mechanism.value, PathValues) or samples is None or not len(samples):
         return []
     why = why_no_slope(problem, samples)
-    line = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
-    return [] if why is None else [line]
+    told = f"mechanism.value: Path needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
+    return [] if why is None else [told]
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -543,7 +544,7 @@ def _not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> 
 
 
 def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
-    """Return what a mechanism requires of training that the user's own loop lacks; None: nothing.
+    """Return what a mechanism asks of training that a loop of the user's own does not do; None: it does everything.
 
     Args:
         mechanism: the mechanism.
@@ -587,7 +588,7 @@ def _refuse_one_class(dataset: Dataset | None) -> None:
     labels = torch.cat([dataset.train.y, dataset.test.y]) if len(dataset.test) else dataset.train.y
     if int(labels.min()) == int(labels.max()):
         raise UserError(
-            f"data: {dataset.name}: all {len(labels)} labels are of one class, so there is nothing to learn: is "
+            f"data: {dataset.name}: all {len(labels)} labels are of one class, so that there is nothing to learn: is "
             "data.source.target the right column?"
         )
 
@@ -691,7 +692,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
     experiment, mechanism = noised(experiment, blueprint.private), blueprint.mechanism
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
-    lines = [
+    said = [
         *asked.mechanism.notes,
         *choice.why,
         *differs,
@@ -704,11 +705,11 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *_not_by_steps(mechanism, blueprint.loop),
         *([] if federation is not None else _at_once(experiment, blueprint.behaviours)),
     ]
-    return Ready(experiment, _setup(experiment, blueprint, engine, federation), lines)
+    return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
 
 
 def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError with a line for each setting that needs clients in this process."""
+    """Raise UserError with a line for everything in the experiment that only clients of this process can do."""
     data, lines = experiment.data, list[str]()
     if experiment.federation.replay is not None:
         lines.append("federation.replay: on a network updates come when they come; leave it out")
