@@ -285,7 +285,7 @@ def test_rounds_asked_for_again_change_nothing(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "config.toml").read_bytes()
     assert len(hanse.resume(tmp_path / "run", rounds=2).metrics) == 2
     for rounds in (1, True, 2.5):
-        with pytest.raises(hanse.UserError, match="must be a whole number, at least the 2 rounds that are played"):
+        with pytest.raises(hanse.UserError, match="must be a whole number, at least the 2 rounds already played"):
             hanse.resume(tmp_path / "run", rounds=rounds)  # type: ignore[arg-type]
     assert (tmp_path / "run" / "config.toml").read_bytes() == before
 

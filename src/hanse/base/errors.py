@@ -56,8 +56,8 @@ def first_line(error: BaseException) -> str:
 
     Meant for use in a longer sentence, so the message is cut off after 160 characters.
     """
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0][:160]}" if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -109,7 +109,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
             f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
         )
     try:
-        found = getattr(importlib.import_module(module), name)
+        target = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:
         if missing.name is None or not (module + ".").startswith(missing.name + "."):
             if path in OWN:
@@ -118,9 +118,9 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
     except AttributeError:
         raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'") from None
-    if not callable(found):
-        raise UserError(f"{where}: '{path}': is {type(found).__name__}, not something to call")
-    result: Callable[..., Any] = found
+    if not callable(target):
+        raise UserError(f"{where}: '{path}': is {type(target).__name__}, not something to call")
+    result: Callable[..., Any] = target
     return result
 
 
@@ -132,8 +132,8 @@ def path_of(thing: Any) -> str:
     """
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     module, name = getattr(thing, "__module__", kind.__module__), kind.__qualname__
-    found = getattr(importlib.import_module(module), name, None) if module else None
-    return f"{module}:{name}" if found is thing or name.startswith("<") else f"{module}:<{name}>"
+    target = getattr(importlib.import_module(module), name, None) if module else None
+    return f"{module}:{name}" if target is thing or name.startswith("<") else f"{module}:<{name}>"
 
 
 def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -36,8 +36,8 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
 
 def named_choice(given: Any, default: str) -> str:
     """Return the name in a setting that is a name, or a table with one; ``default`` if it has none."""
-    found = given.get("name") if isinstance(given, Mapping) else given
-    return default if found is None else str(found)
+    name = given.get("name") if isinstance(given, Mapping) else given
+    return default if name is None else str(name)
 
 
 def call(

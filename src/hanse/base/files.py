@@ -243,8 +243,8 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
     """
     try:
         with opened(file) as blob, zipfile.ZipFile(blob) as packed:
-            found = {i.filename.removesuffix(".npy"): i for i in packed.infolist() if i.filename.endswith(".npy")}
-            wanted = {name: i for name, i in found.items() if not only or name in only}
+            members = {i.filename.removesuffix(".npy"): i for i in packed.infolist() if i.filename.endswith(".npy")}
+            wanted = {name: i for name, i in members.items() if not only or name in only}
             size = sum(i.file_size for i in wanted.values())
             if size > ARRAYS:
                 raise UserError(f"{file}: unpacks to {size:,} bytes; at most {ARRAYS:,} are read")
@@ -382,8 +382,8 @@ def private_folder(path: Path) -> Path:
     if not path.parent.exists():
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.stat()
-    if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+    status = path.stat()
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         path.chmod(0o700)
     return path
 

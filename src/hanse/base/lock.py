@@ -127,8 +127,9 @@ def _locked(path: Path) -> int:
 def _holder(path: Path) -> str:
     """Say who holds the lock, as far as the file tells."""
     try:
-        said = json.loads(path.read_text())
-        return f"is in use by process {int(said['pid'])} on {str(said['host'])[:80]!r} since {str(said['since'])[:40]}"
+        holder = json.loads(path.read_text())
+        host, since = str(holder["host"])[:80], str(holder["since"])[:40]
+        return f"is in use by process {int(holder['pid'])} on {host!r} since {since}"
     except (OSError, ValueError, KeyError, TypeError):  # it is just being taken or given back
         return "is in use by another process"
 

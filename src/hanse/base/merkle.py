@@ -41,20 +41,20 @@ def grow(peaks: list[bytes], count: int, leaf: bytes) -> None:
         >>> root_of(peaks) == Tree([b"a", b"b", b"c"]).root()
         True
     """
-    found = leaf_hash(leaf)
+    node = leaf_hash(leaf)
     while count & 1:
-        found, count = _node(peaks.pop(), found), count >> 1
-    peaks.append(found)
+        node, count = _node(peaks.pop(), node), count >> 1
+    peaks.append(node)
 
 
 def root_of(peaks: Sequence[bytes]) -> bytes:
     """Return the root hash of the tree that has these peaks; see :func:`grow`."""
     if not peaks:
         return EMPTY
-    found = peaks[-1]
+    node = peaks[-1]
     for peak in reversed(peaks[:-1]):
-        found = _node(peak, found)
-    return found
+        node = _node(peak, node)
+    return node
 
 
 class Tree:

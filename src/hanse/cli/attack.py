@@ -24,19 +24,19 @@ def attack(
         typer.Argument(metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name."),
     ],
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
-    pair: Annotated[bool, typer.Option("--pair", help="The next client deviates with it.")] = False,
+    pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: Annotated[
-        bool, typer.Option("--second-key", help="The next client is another key of it, which by honesty never joins.")
+        bool, typer.Option("--second-key", help="The next client is a second key of this one; honest ones have one.")
     ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
     ] = False,
     markets: Annotated[
-        int | None, typer.Option("--markets", help="Try every lie on so many random markets, instead of playing runs.")
+        int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
     ] = None,
     tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", help="End the search after this time; its confirmation comes on top.")
+        float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,

@@ -41,7 +41,7 @@ class RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=RunByDefault,
-    help="Check a run that pays, make its values again, or look whether a member has the samples that it claims.",
+    help="Check a run that pays, recompute its values, or check that a member has the samples that it claims.",
     epilog="Examples:\n\nhanse audit runs/market\n\n"
     "hanse audit recompute runs/market\n\n"
     "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",
@@ -108,14 +108,14 @@ def _held(data: str, node_config: str) -> ClientData:
     config = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
     try:
         with trusting(True):  # the auditor named the module
-            found = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))
+            returned = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))
     except UserError:
         raise
     except Exception as wrong:
         raise UserError(f"--data {data}: the samples were not loaded: {type(wrong).__name__}: {wrong}") from wrong
-    if not isinstance(found, ClientData):
-        raise UserError(f"--data {data}: returned {type(found).__name__}: must be a hanse.flower.ClientData")
-    return found
+    if not isinstance(returned, ClientData):
+        raise UserError(f"--data {data}: returned {type(returned).__name__}: must be a hanse.flower.ClientData")
+    return returned
 
 
 @app.command(name="run")
@@ -139,12 +139,12 @@ def audit(
     from hanse.runs.run_record import load_run
 
     with counting("checks", err) as told:
-        found = audit_run(folder, told)
+        result = audit_run(folder, told)
     if as_json:
-        print(json.dumps(found.as_json(), indent=1, allow_nan=False))
+        print(json.dumps(result.as_json(), indent=1, allow_nan=False))
     else:
-        _print(found, load_run(folder))
-    if not found.holds:
+        _print(result, load_run(folder))
+    if not result.holds:
         raise typer.Exit(1)
 
 
@@ -186,12 +186,12 @@ def recompute_run(
     if floor is not None and not 0 <= floor < 1:
         raise UserError(f"--floor {floor}: must be at least 0 and less than 1")
     with trusting(trust):
-        found = recompute(folder, validation, floor)
+        result = recompute(folder, validation, floor)
     if as_json:
-        print(json.dumps({**vars(found), "taken": sorted(found.taken)}, indent=1, allow_nan=False))
+        print(json.dumps({**vars(result), "taken": sorted(result.taken)}, indent=1, allow_nan=False))
     else:
-        _tell(found)
-    if found.unlike is not None:
+        _tell(result)
+    if result.unlike is not None:
         raise typer.Exit(1)
 
 

@@ -50,10 +50,10 @@ NAMES = {
     "centralised": "centralised (all data at one place)",
 }
 LEAD = (
-    f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some "
-    f"add noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update "
-    "and trains with the most valuable clients, FedAvg draws clients at random; four more ways to choose run beside "
-    "them, and for comparison each client alone and all data at one place."
+    f"{CLIENTS} organisations hold handwritten digits that they will not share. Each has few digits of few classes, "
+    f"and some add noise to their updates. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every "
+    "update and trains with the most valuable clients; FedAvg draws clients at random. For comparison, four more ways "
+    "to choose clients are played, each client alone, and all data in one place."
 )
 
 
@@ -188,8 +188,8 @@ def _tested(result: Run) -> dict[int, float]:
 def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
     """Return a table of the final test accuracies, as mean and standard deviation over the seeds."""
     seeds = len(next(iter(runs.values())))
-    told = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
-    table = RichTable("", "test accuracy %", title=f"After {ROUNDS} rounds, {told}", min_width=60)
+    title = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
+    table = RichTable("", "test accuracy %", title=f"After {ROUNDS} rounds, {title}", min_width=60)
     for name, results in runs.items():
         final = np.array([100 * r.metrics[-1]["test/accuracy"] for r in results])
         deviation = f" ± {final.std(ddof=1):.1f}" if len(final) > 1 else ""
@@ -202,20 +202,20 @@ def _contributions(place: Path) -> RichTable:
     three last.
     """
     loaded = load_run(place)
-    found = contribution(group_runs([loaded])[0])
-    assert found is not None  # GreedyFed values everyone who trains
+    sums = contribution(group_runs([loaded])[0])
+    assert sums is not None  # GreedyFed values everyone who trains
     table = RichTable(
         "client", "Shapley value", "95 % interval", "rounds trained",
         title="Contributions over all rounds: GreedyFed, seed 0", min_width=60,
     )  # fmt: skip
-    last = len(found.clients)
+    last = len(sums.clients)
     for i in sorted({*range(min(5, last)), *range(max(0, last - 3), last)}):
         if i == last - 3 > 5:
             table.add_section()
-        rounds = len(np.unique(loaded.seats.round[loaded.seats.client == found.clients[i]]))
-        total, half = float(found.totals[i]), SURE * float(found.errors[i])
+        rounds = len(np.unique(loaded.seats.round[loaded.seats.client == sums.clients[i]]))
+        total, half = float(sums.totals[i]), SURE * float(sums.errors[i])
         told = (rounded(total, half, sign=True), between(total, half, sign=True))
-        table.add_row(found.labels[i], *told, str(rounds))
+        table.add_row(sums.labels[i], *told, str(rounds))
     return table
 
 
@@ -224,9 +224,9 @@ def _contributions(place: Path) -> RichTable:
 
 VALUES_ROUNDS, BUDGET, SMALLER = 15, 200, (60, 100)
 VALUES_LEAD = (
-    f"All {CLIENTS} organisations train in every round. A round has 2^{CLIENTS}, about a million, coalitions of them; "
-    f"their Shapley values are estimated from the models of {BUDGET}, with intervals, and beside them what "
-    f"{' and '.join(map(str, SMALLER))} would have said."
+    f"All {CLIENTS} organisations train in every round, which gives 2^{CLIENTS}, about a million, coalitions. Their "
+    f"Shapley values are estimated from the models of {BUDGET} coalitions, with intervals, and compared with estimates "
+    f"from {' and '.join(map(str, SMALLER))}."
 )
 
 
@@ -255,15 +255,15 @@ def _values(folder: Path, console: Console) -> tuple[Path, str]:
     place = folder / "everyone"
     run(values_experiment(), out=place, observers=[ProgressBar(console, "everyone is valued")])
     loaded = load_run(place)
-    found = contribution(group_runs([loaded])[0])
-    assert found is not None  # everyone is valued
+    sums = contribution(group_runs([loaded])[0])
+    assert sums is not None  # everyone is valued
     table = RichTable(
         "models a round", "mean half-width of a 95 % interval", "the same among the best", "signs surely other",
         title=f"Values over {VALUES_ROUNDS} rounds, by budget", min_width=60,
     )  # fmt: skip
-    whole = float(found.last.sampling.mean())
-    for less in smaller_budgets(loaded, found):
-        width = SURE * float(less.errors[found.clients].mean())
+    whole = float(sums.last.sampling.mean())
+    for less in smaller_budgets(loaded, sums):
+        width = SURE * float(less.errors[sums.clients].mean())
         table.add_row(str(less.budget), f"{width:.3f}", f"{less.same} of {less.of}", str(len(less.flips)))
     table.add_row(str(BUDGET), f"{SURE * whole:.3f}", "", "")
     console.print(table)
@@ -278,8 +278,8 @@ def _values(folder: Path, console: Console) -> tuple[Path, str]:
 MARKET_ROUNDS = 20
 MARKET_LEAD = (
     "Twelve participants with about 16 handwritten digits each trade models: sellers, buyers, traders who do both, and "
-    "one attacker who offers random models. Who buys from whom follows from how alike the models are and what they "
-    "bring; every purchase is paid for in tokens."
+    "one attacker who offers random models. Who buys from whom depends on how similar and how useful the models are; "
+    "every purchase is paid for in tokens."
 )
 
 

@@ -54,7 +54,7 @@ def doctor() -> None:
 
 def _versions() -> list[str]:
     """Return the versions of hanse, of Python and of the libraries that results depend on."""
-    shown = [f"{name} {found}" for name in _SHOWN if (found := _installed(name)) is not None]
+    shown = [f"{name} {installed}" for name in _SHOWN if (installed := _installed(name)) is not None]
     lines = [
         f"hanse {version('hanse')} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     ]
@@ -74,7 +74,7 @@ def _speed() -> list[str]:
         "compiled engine: " + (compiled if isinstance(compiled, str) else "here; small networks train in it"),
         f"C compiler: {compiler or 'none found; gcc builds the compiled engine when hanse is installed'}",
         f"processors: {os.cpu_count()}, of which PyTorch uses {torch.get_num_threads()}",
-        "GPU: " + (", ".join(gpus) if gpus else "none that PyTorch sees; everything runs without"),
+        "GPU: " + (", ".join(gpus) if gpus else "none that PyTorch sees; hanse does not need one"),
     ]
 
 

@@ -184,10 +184,10 @@ def resume(
         bool, typer.Option("--explain", help="Also say which training engine is used, and why.")
     ] = False,
     other_data: Annotated[
-        bool, typer.Option("--other-data", help="Go on even if the data have changed since; the run records it.")
+        bool, typer.Option("--other-data", help="Continue even if the data have changed since; the run records this.")
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Play on to this many rounds in all; config.toml is changed.")
+        int | None, typer.Option("--rounds", help="Continue to this many rounds in all; this changes config.toml.")
     ] = None,
     track: Track = None,
 ) -> None:
@@ -237,8 +237,12 @@ def _finish(result: object) -> None:
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
     figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    found = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics), *unsold(result.metrics))
-    for line in found:
+    lines = (
+        *mostly_refused(result.clients, result.names),
+        *valued_otherwise(result.metrics),
+        *unsold(result.metrics),
+    )
+    for line in lines:
         say(f"warning: {line}", style="yellow")
     if record is not None:
         for question, answer in answers_of(record.path).lines.items():
@@ -251,7 +255,7 @@ def _finish(result: object) -> None:
 def compare(
     dirs: Dirs,
     epsilon: Annotated[
-        float, typer.Option("--epsilon", help="How near the first run's best accuracy counts as equally good.")
+        float, typer.Option("--epsilon", help="How close to the first run's best accuracy counts as equally good.")
     ] = 5e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:

@@ -121,12 +121,13 @@ def history(
 def verify(
     folder: RunFolder,
     receipts: Annotated[
-        Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
+        Path | None, typer.Option("--receipts", help="Folder of participants' receipts to compare with the books.")
     ] = None,
     witnesses: Annotated[
         Path | None,
         typer.Option(
-            "--witnesses", help="File of participants' witness keys, a NAME and a key a line; more than half."
+            "--witnesses",
+            help="File of participants' witness keys, one NAME and key per line; more than half must have cosigned.",
         ),
     ] = None,
     ledger_url: LedgerUrl = None,
@@ -154,12 +155,12 @@ def verify(
     from hanse.runs.replay import Replayed, replay_books
 
     replayed, apart = Replayed(), None
-    told = [] if receipts is None else list(read_receipts(receipts))
+    kept_receipts = [] if receipts is None else list(read_receipts(receipts))
     place = ledger_url or folder / "ledger.db"
     keys = {} if witnesses is None else read_witnesses(witnesses)
     heads, newest, most = majority(folder / COSIGNED, keys)
     with counting("checking the books", err), open_ledger(folder) as ledger:
-        verdict = verify_run(folder, ledger, told, heads)
+        verdict = verify_run(folder, ledger, kept_receipts, heads)
         if verdict.ok and keys and newest is None:
             alone = (
                 f"no head is cosigned by more than half of the {len(keys)} witnesses; the most that one has is {most}"
@@ -170,7 +171,7 @@ def verify(
             verdict = replace(verdict, wrong=replayed.wrong)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
-    _tell(verdict, replayed, len(told), newest, apart, as_json)
+    _tell(verdict, replayed, len(kept_receipts), newest, apart, as_json)
     if apart or not verdict.ok:
         raise typer.Exit(1)
 
@@ -190,10 +191,10 @@ def _tell(
     """
     again = {"markets": replayed.markets, "auctions": replayed.auctions, "payments by value": replayed.by_value}
     if as_json:
-        said = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
-        said |= {"markets": replayed.markets, "auctions": replayed.auctions, "by_value": replayed.by_value}
-        said |= {"beyond": replayed.beyond}
-        print(json.dumps({**said, "witnessed": None if newest is None else newest.round}, indent=1))
+        answer = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
+        answer |= {"markets": replayed.markets, "auctions": replayed.auctions, "by_value": replayed.by_value}
+        answer |= {"beyond": replayed.beyond}
+        print(json.dumps({**answer, "witnessed": None if newest is None else newest.round}, indent=1))
     elif verdict.ok:
         counts = [
             f"{verdict.transactions} transactions",

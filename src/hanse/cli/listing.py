@@ -132,10 +132,10 @@ def combination_table(mechanism: str | None = None) -> RichTable:
     if mechanism is not None and mechanism not in MECHANISMS:
         raise UserError(f"NAME: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
     table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
-    found = list(combinations())
+    all_combinations = list(combinations())
     for name in MECHANISMS if mechanism is None else (mechanism,):
         for slot in SLOTS:
-            here = [c for c in found if c.mechanism == name and c.slot == slot]
+            here = [c for c in all_combinations if c.mechanism == name and c.slot == slot]
             if not here:
                 continue
             fits = ", ".join(c.part for c in here if not c.missing)

@@ -123,7 +123,7 @@ def up(
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
     typer.echo(f"the operator's key, {folder / 'certs' / made.operator.name}: {fingerprint(public_key(made.operator))}")
     if not server_access.TABLE.exists():
-        typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
+        typer.echo("this system hides which user a connection belongs to: every user of this machine can start runs")
 
 
 @app.command()
@@ -349,6 +349,6 @@ def orders(folder: RunDir) -> None:
 
     check_on_network(folder)
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
-        said = json.loads(line)
-        who = f" {said['client']} ({said['name']})" if "client" in said else ""
-        typer.echo(f"{said['time']}  {said['order']}{who}: {said['reason']}")
+        order = json.loads(line)
+        who = f" {order['client']} ({order['name']})" if "client" in order else ""
+        typer.echo(f"{order['time']}  {order['order']}{who}: {order['reason']}")

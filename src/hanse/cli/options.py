@@ -28,7 +28,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Replace section.key of the file; may be repeated. With nothing after the =, the key is left out.",
+        help="Replace section.key of the file; may be repeated. Nothing after the = removes the key.",
     ),
 ]
 
@@ -48,7 +48,7 @@ Trust = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", help="Processes that play runs at the same time, of one thread each; default one a core."
+        "--workers", help="Processes that play runs in parallel, with one thread each; default: one per core."
     ),
 ]
 

@@ -49,15 +49,15 @@ def verify(
     from hanse.ledger.receipts import read_file, split_view
     from hanse.ledger.witness import alarms
 
-    found = [(path, receipt) for path in files for receipt in read_file(path)]
-    if not found:
+    receipts_by_file = [(path, receipt) for path in files for receipt in read_file(path)]
+    if not receipts_by_file:
         raise UserError(f"{files[0]}: has no whole receipt")
     for home in {path.absolute().parents[3] for path in files if len(path.absolute().parents) > 3}:
-        for said in alarms(home):
-            _fail(f"{home}: its node has raised the alarm: {said}")
+        for alarm in alarms(home):
+            _fail(f"{home}: its node has raised the alarm: {alarm}")
     keys = _pinned() if operator is None else [public_key(operator)]
-    signed, by = operator is not None or any(r.note.signatures for _, r in found), b""
-    for path, receipt in found:
+    signed, by = operator is not None or any(r.note.signatures for _, r in receipts_by_file), b""
+    for path, receipt in receipts_by_file:
         where = f"{path}: receipt of client {receipt.client}, round {receipt.round}"
         if not receipt.holds():
             _fail(f"{where}: its proof does not lead to its head")
@@ -67,9 +67,9 @@ def verify(
         if signed and key is None:
             _fail(f"{where}: its head is not signed by the operator's key, {fingerprint(keys[0])}")
         by = key or by
-    if why := split_view(receipt for _, receipt in found):
+    if why := split_view(receipt for _, receipt in receipts_by_file):
         _fail(f"the operator has shown more than one book: {why}")
-    _say([receipt for _, receipt in found], fingerprint(by) if signed else None, as_json)
+    _say([receipt for _, receipt in receipts_by_file], fingerprint(by) if signed else None, as_json)
 
 
 def _pinned() -> list[bytes]:
@@ -89,9 +89,9 @@ def _fail(why: str) -> None:
 def _say(receipts: list[Receipt], key: str | None, as_json: bool) -> None:
     """Print what was checked; ``key`` is the fingerprint of the key that has signed all heads, None if none has."""
     if as_json:
-        said = [{"book": r.book, "count": r.count, "head": r.root, **r.said} for r in receipts]
-        print(json.dumps({"ok": True, "key": key, "receipts": said}, indent=1))
+        rows = [{"book": r.book, "count": r.count, "head": r.root, **r.said} for r in receipts]
+        print(json.dumps({"ok": True, "key": key, "receipts": rows}, indent=1))
         return
     rounds, books = [r.round for r in receipts], sorted({r.book for r in receipts})
-    told = f"All heads are signed by the key {key}." if key else "The heads are not signed, as in a simulation."
-    print(f"{len(receipts)} receipts hold: book {', '.join(books)}, rounds {min(rounds)} to {max(rounds)}.\n{told}")
+    sentence = f"All heads are signed by the key {key}." if key else "The heads are not signed, as in a simulation."
+    print(f"{len(receipts)} receipts hold: book {', '.join(books)}, rounds {min(rounds)} to {max(rounds)}.\n{sentence}")

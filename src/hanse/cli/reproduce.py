@@ -44,7 +44,7 @@ Folder = Annotated[
     typer.Option(
         "--out",
         "-o",
-        help="Folder of results, shared by tables; default runs/reproduce/PAPER. For all papers: of PAPER folders.",
+        help="Folder of results, shared by tables; default runs/reproduce/PAPER. For all papers: the folder above.",
     ),
 ]
 Only = Annotated[
@@ -67,16 +67,18 @@ def reproduce(
     recipe: Recipe = "paper",
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", help="Seeds 0 to N - 1; default as the scale says. A larger N runs the new ones only."),
+        typer.Option(
+            "--seeds", help="Seeds 0 to N - 1; the default depends on the scale. A larger N runs only the new ones."
+        ),
     ] = None,
     workers: Workers = None,
     out_dir: Folder = None,
     only: Only = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     decide: Annotated[
-        bool, typer.Option("--decide", help="Play the runs that decide the paper's claims, until they are decided.")
+        bool, typer.Option("--decide", help="Play the runs that decide the paper's claims until all are decided.")
     ] = False,
-    hours: Annotated[float | None, typer.Option("--hours", help="With --decide: start no run after so long.")] = None,
+    hours: Annotated[float | None, typer.Option("--hours", help="With --decide: start no run after this time.")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print the runs that --decide would play, and play none.")
     ] = False,

@@ -46,10 +46,10 @@ def statement(
         bool, typer.Option("--train-alone", help="Play that run first, into DIR/alone, unless it is there.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Before joining: what it could pay at most and stand to gain.")
+        bool, typer.Option("--dry-run", help="Before joining: the most it could pay, and what it could gain.")
     ] = False,
     check_receipts: Annotated[
-        bool, typer.Option("--check-receipts", help="Hold the books against its receipts; exits with 1 if they differ.")
+        bool, typer.Option("--check-receipts", help="Compare the books with its receipts; exits with 1 if they differ.")
     ] = False,
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="The folder that has its receipts; default DIR/receipts.")
@@ -97,9 +97,9 @@ def statement(
         elif check_receipts or receipts is not None:
             _check(place, client, receipts or place / "receipts", as_json)
         else:
-            number, found = _made(place, client, alone, train_alone)
+            number, made = _made(place, client, alone, train_alone)
             page = out_file or place / "statements" / f"client-{number}.html"
-            _write(found, None if as_json else page)
+            _write(made, None if as_json else page)
 
 
 def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> tuple[int, Statement]:
@@ -111,12 +111,12 @@ def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> t
     number = load_run(folder).client_of(client)
     # first of all, so that a mistake is told before anything is trained
     with counting("statement", err):
-        found = make(folder, number, alone=alone)
+        report = make(folder, number, alone=alone)
     if train_alone:
         alone = _alone(folder)
         with counting("statement", err):
-            found = make(folder, number, alone=alone)
-    return number, found
+            report = make(folder, number, alone=alone)
+    return number, report
 
 
 def _alone(folder: Path) -> Path:
@@ -221,11 +221,11 @@ def _before(file: Path, client: str, as_json: bool) -> None:
 
     if file.is_dir():
         raise UserError(f"{file}: is a folder; --dry-run takes an experiment (TOML)")
-    found = prospect(Experiment.read(file), int(client) if client.isdecimal() else client)
+    outlook = prospect(Experiment.read(file), int(client) if client.isdecimal() else client)
     if as_json:
-        print(json.dumps(found.as_json(), indent=1, allow_nan=False))
+        print(json.dumps(outlook.as_json(), indent=1, allow_nan=False))
         return
-    for line in _told(found):
+    for line in _told(outlook):
         say(line, wrap=True)
 
 
@@ -238,13 +238,13 @@ def _told(found: Prospect) -> Sequence[str]:
         lines += [f"  It is given        {tokens(found.grant)} tokens", f"  It can lose        {tokens(found.most)}"]
         each = "what its account can bear" if found.most_round is None else tokens(found.most_round)
         lines += [f"  at most in a round {each}", ""]
-    for heading, told in (
+    for heading, sections in (
         ("What it pays", found.pays),
         ("What it stands to gain", found.gains),
         ("What it gives", found.gives),
         ("What is not known", found.unknown),
     ):
-        lines += [heading, *(f"  - {line}" for line in told), ""]
+        lines += [heading, *(f"  - {line}" for line in sections), ""]
     return lines[:-1]
 
 
@@ -259,12 +259,12 @@ def _check(folder: Path, client: str, receipts: Path, as_json: bool) -> None:
     number = run.client_of(client)
     if number >= run.num_clients:
         raise UserError(f"--client {number}: no such client; this run has clients 0 to {run.num_clients - 1}")
-    found = replay(folder, number, receipts)
+    comparison = replay(folder, number, receipts)
     if as_json:
-        print(json.dumps(found.as_json(), indent=1))
+        print(json.dumps(comparison.as_json(), indent=1))
     else:
-        _print(found, folder, receipts)
-    if not found.holds:
+        _print(comparison, folder, receipts)
+    if not comparison.holds:
         raise typer.Exit(1)
 
 
@@ -283,8 +283,10 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
     say(f"{what} {verdict}.", wrap=True)
     # whoever rewrites the books can rewrite the receipts beside them
     if receipts.resolve() == (folder / "receipts").resolve():
-        told = "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."
-        say(told, wrap=True)
+        advice = (
+            "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."
+        )
+        say(advice, wrap=True)
 
 
 def _counted(count: int, what: str) -> str:

@@ -33,7 +33,7 @@ Gpus = Annotated[
 ]
 Part = Annotated[
     str | None,
-    typer.Option("--part", metavar="I/N", help="Only every N-th run, from the I-th: for jobs that share a folder."),
+    typer.Option("--part", metavar="I/N", help="Only every N-th run, from the I-th on: for jobs that share a folder."),
 ]
 Folder = Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of the file>.")]
 RowsOnly = Annotated[
@@ -45,7 +45,8 @@ def sweep(
     file: ExperimentFile,
     grid: Grid = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Play everything with seeds 0 to N - 1, of the split and of all else.")
+        int | None,
+        typer.Option("--seeds", help="Play everything with seeds 0 to N - 1, for the split and for everything else."),
     ] = None,
     set_: Changes = None,
     workers: Workers = None,

@@ -67,12 +67,12 @@ def theory(
         _print_gains(gains(run, alone), as_json)
         return
     with counting("simulated", err) as told:
-        found = pifl_points(clients, samples, sigma2, beta_diff, points, repetitions, seed, told)
+        theory_points = pifl_points(clients, samples, sigma2, beta_diff, points, repetitions, seed, told)
     bound = crossings(clients, samples, sigma2)
-    result: dict[str, Any] = {"bound": bound, "points": [asdict(p) for p in found]}
+    result: dict[str, Any] = {"bound": bound, "points": [asdict(p) for p in theory_points]}
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / "pifl.json").write_text(json.dumps(result, indent=1) + "\n")
-    _draw(found, bound, out_dir)
+    _draw(theory_points, bound, out_dir)
     if as_json:
         print(json.dumps(result, indent=1))
         return
@@ -80,7 +80,7 @@ def theory(
     table = Table(
         "tau^2", "alone (53)", "tier (55)", "simulated", "as printed", "one model (54)", "simulated", "as printed"
     )
-    for p in found:
+    for p in theory_points:
         tier = f"{p.tier_simulated:.4f}±{p.tier_error:.4f}"
         federated = f"{p.federated_simulated:.4f}±{p.federated_error:.4f}"
         numbers = (p.tau2, p.local, p.tier, tier, p.tier_printed, p.federated, federated, p.federated_printed)

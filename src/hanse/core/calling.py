@@ -74,14 +74,14 @@ def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
     before = _prints(view)
     try:
-        said = method(*given)
+        result = method(*given)
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
         raise
     after = _prints(view)
     if changed := [what for what in before if before[what] != after[what]]:
         raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
-    return said
+    return result
 
 
 def decide(
@@ -111,13 +111,13 @@ def decide(
     Raises:
         PartError: it did not return a pair, the decision is not sound, or the state cannot be checkpointed.
     """
-    said: Any = call(slot, method, view, view, states[key])
+    result: Any = call(slot, method, view, view, states[key])
     name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
-    if not (isinstance(said, tuple) and len(said) == 2):
+    if not (isinstance(result, tuple) and len(result) == 2):
         raise PartError(
-            f"{who}: its {name} returned {type(said).__name__}: must be a pair, the decision and the next state"
+            f"{who}: its {name} returned {type(result).__name__}: must be a pair, the decision and the next state"
         )
-    decision, after = said
+    decision, after = result
     with guarded(f"{who}: its {name} returned"):
         _check_decision(name, decision, view, fills)
         return decision, {**states, key: checked_state(after)}

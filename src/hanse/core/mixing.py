@@ -56,31 +56,31 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     own = _own_updates(view)
     aggregated, made, told, metrics = _aggregates(mechanism, view, states, groups)
 
-    said: list[Weighed] = []
+    decisions: list[Weighed] = []
     for slot, part in writers(mechanism).items():
         standing = mechanism.standing(part)
         fills = in_slots(part.fills, standing)
         decision, states = decide(slot, part.weigh, view, states, standing[0], name="weigh", fills=fills)
         if "weigh" not in standing:
             _leaves_groups(mechanism, groups, decision, name_of(slot, part.weigh, view))
-        said.append(decision)
+        decisions.append(decision)
 
     # of two parts that fill one block the first is its writer, and has the last word
-    replaced = [one for decision in reversed(said) for one in decision.replaced]
+    replaced = [one for decision in reversed(decisions) for one in decision.replaced]
     if told is None:
         _all_answered_for(mechanism, groups, [*own, *replaced])
     # in the order of the module's docstring: a later change of a row undoes an earlier one
     mix = Mix.keeping(view.table, len(view.trained), view.home)
     mix = mix.changed(view.table, [*own, *aggregated]).with_made(made)
-    mix = mix.changed(view.table, replaced, [one for decision in said for one in decision.added])
-    homes = [decision.home for decision in said if decision.home is not None]
+    mix = mix.changed(view.table, replaced, [one for decision in decisions for one in decision.added])
+    homes = [decision.home for decision in decisions if decision.home is not None]
     mix = replace(
         mix,
         home=homes[0] if homes else view.home,
-        metrics={**metrics, **{name: x for decision in said for name, x in decision.metrics.items()}},
-        refused=tuple(one for decision in said for one in decision.refused),
+        metrics={**metrics, **{name: x for decision in decisions for name, x in decision.metrics.items()}},
+        refused=tuple(one for decision in decisions for one in decision.refused),
     )
-    found = [value for decision in said for value in decision.found]
+    found = [value for decision in decisions for value in decision.found]
     return mix, found if told is None else [_but(told, replaced), *found], states
 
 
@@ -107,14 +107,14 @@ def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
     The part in the weigh slot comes first. Parts in other slots are asked only for blocks that none before them fills:
     that is how a mechanism's own weighing is replaced by another part.
     """
-    found: dict[str, WeighPart] = {}
+    by_slot: dict[str, WeighPart] = {}
     filled: frozenset[str] = frozenset()
     for slot in ("weigh", *mechanism.parts()):
         part = mechanism.slots()[slot]
         mine = in_slots(part.fills, mechanism.standing(part))
-        if mine - filled and not any(part is other for other in found.values()):
-            found[slot], filled = cast(WeighPart, part), filled | mine
-    return found
+        if mine - filled and not any(part is other for other in by_slot.values()):
+            by_slot[slot], filled = cast(WeighPart, part), filled | mine
+    return by_slot
 
 
 def _own_updates(view: View) -> list[Replace]:
@@ -140,18 +140,18 @@ def _aggregates(
     kind: Kind = getattr(mechanism.weigh, "kind", AggregatePart.kind)  # a part need not inherit
     found: list[Replace] = []
     made: dict[int, Made] = {}
-    told: dict[int, Aggregate] = {}
+    aggregates: dict[int, Aggregate] = {}
     for group in groups:
-        said: Aggregate = call("weigh", aggregate, view, group, state)
+        aggregate_of_group: Aggregate = call("weigh", aggregate, view, group, state)
         with guarded(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
-            check_aggregate(said, group, kind)
-        told[group.row] = said
-        if said.row is not None:
-            made[group.row] = Made(said.row, group.at)
-        elif said.weights is not None:
-            found.append(_row(view, group.row, group.at, said.weights, said.old))
+            check_aggregate(aggregate_of_group, group, kind)
+        aggregates[group.row] = aggregate_of_group
+        if aggregate_of_group.row is not None:
+            made[group.row] = Made(aggregate_of_group.row, group.at)
+        elif aggregate_of_group.weights is not None:
+            found.append(_row(view, group.row, group.at, aggregate_of_group.weights, aggregate_of_group.old))
     again = {group.row: partial(_again, aggregate, group, state) for group in groups} if kind == "again" else {}
-    return found, made, Aggregated(told, again), _means(list(told.values()))
+    return found, made, Aggregated(aggregates, again), _means(list(aggregates.values()))
 
 
 def _again(aggregate: Callable[[Group, State], Aggregate], group: Group, state: State, members: Ints) -> Aggregate:

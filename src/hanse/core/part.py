@@ -151,12 +151,12 @@ class Group:
         if self.shrunk is None:
             return rows
         # picking rows has made a copy; the whole round is a view, which must not be written into
-        found = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
+        piece = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
         old = self.old[begin:end]
-        for row, share in zip(found, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
+        for row, share in zip(piece, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
             if share != 1.0:
                 row.sub_(old).mul_(share).add_(old)
-        return found
+        return piece
 
     def among(self, members: Ints) -> Group:
         """Return the group that consists of some members: a coalition. ``members [n]`` are positions in this group."""
@@ -567,9 +567,9 @@ class View:
 
         Per-client rows and private rows belong to no group: each becomes its client's update.
         """
-        found = self.trained.seats.groups()
-        own = self.table.per_client(np.array(list(found), np.int64))
-        return [Group(row, at, self) for (row, at), mine in zip(found.items(), own, strict=True) if not mine]
+        by_row = self.trained.seats.groups()
+        own = self.table.per_client(np.array(list(by_row), np.int64))
+        return [Group(row, at, self) for (row, at), mine in zip(by_row.items(), own, strict=True) if not mine]
 
     @property
     def present(self) -> Ints:
@@ -681,7 +681,7 @@ class Part(Protocol):
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Return what to ask of clients at ``view.stage``. The default asks nothing.
 
-        The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" beside
+        The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" with
         the training tasks, "close" once the updates are here. A part that settles is asked once more at "end", after
         the last round. Return :class:`Questions` to hand on values that were computed for them.
         """
@@ -869,11 +869,11 @@ class Mechanism:
 
     def parts(self) -> dict[str, Part]:
         """Return each part once, by the first slot that it fills. That slot is also the key of its state."""
-        found: dict[str, Part] = {}
+        by_first_slot: dict[str, Part] = {}
         for slot, part in self.slots().items():
-            if not any(part is other for other in found.values()):
-                found[slot] = part
-        return found
+            if not any(part is other for other in by_first_slot.values()):
+                by_first_slot[slot] = part
+        return by_first_slot
 
     def standing(self, part: Part) -> list[str]:
         """Return the slots that a part fills, in the order of a round."""

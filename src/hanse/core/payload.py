@@ -35,7 +35,7 @@ class Payload:
         numbers: numbers by name.
 
     Examples:
-        What FedGen sends beside its training tasks:
+        What FedGen sends with its training tasks:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> part, view, state = rehearse("fedgen", model={"name": "mlp", "hidden": [8]}, rounds=2).before("train")

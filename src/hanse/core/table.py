@@ -569,17 +569,17 @@ class Mix:
 
     def made_of(self, num_updates: int) -> NDArray[np.bool_]:
         """Return which of the ``num_updates`` updates each new row depends on, ``[K', S]``."""
-        found = np.asarray(self.W[:, :num_updates] != 0)
+        used = np.asarray(self.W[:, :num_updates] != 0)
         for row, one in self.made.items():
-            found[row, one.of] = True
-        return found
+            used[row, one.of] = True
+        return used
 
     def rows(self, updates: Tensor, table: Tensor) -> Tensor:
         """Return the new rows, ``[K', P]`` float32, from ``updates [S, P]`` and ``table [K, P]``."""
-        found = mix(self.W, updates, table)
+        rows = mix(self.W, updates, table)
         for row, one in self.made.items():
-            found[row] = one.row
-        return found
+            rows[row] = one.row
+        return rows
 
     def makers(self, table: Table, rows: Sequence[int]) -> NDArray[np.bool_]:
         """Return which updates these new rows depend on, ``[S]``."""

@@ -235,7 +235,7 @@ def matched(pattern: str, name: str) -> tuple[str, ...] | None:
     steps, given = pattern.split("/"), name.split("/")
     if len(steps) != len(given):
         return None
-    found = []
+    stars = []
     for step, word in zip(steps, given, strict=True):
         before, star, after = step.partition("*")
         if not star and step != word:
@@ -244,8 +244,8 @@ def matched(pattern: str, name: str) -> tuple[str, ...] | None:
             inner = word[len(before) : len(word) - len(after)]
             if not inner or not word.startswith(before) or not word.endswith(after):
                 return None
-            found.append(inner)
-    return tuple(found)
+            stars.append(inner)
+    return tuple(stars)
 
 
 ABOUT = "about.json"
@@ -345,12 +345,12 @@ class About:
 
     def told_to(self, client: int) -> tuple[str, ...]:
         """Return the sentences for one participant, by id: on the parts, and on its own behaviour in this run."""
-        found = [said.telling.participant for said in self.parts]
+        sentences = [said.telling.participant for said in self.parts]
         for conduct in self.conducts:
             if client in conduct.clients:
                 who = f" ({conduct.label})" if conduct.label else ""
-                found.append(f"What this client does in this run{who}: {conduct.sentence or 'it does not say.'}")
-        return tuple(dict.fromkeys(line for line in found if line))
+                sentences.append(f"What this client does in this run{who}: {conduct.sentence or 'it does not say.'}")
+        return tuple(dict.fromkeys(line for line in sentences if line))
 
 
 def describe(
@@ -395,11 +395,11 @@ def describe(
 
 def _roles(profiles: Sequence[Mapping[str, Any]]) -> tuple[Role, ...]:
     """Return the roles that profiles name, each with its clients."""
-    found: dict[str, list[int]] = {}
+    by_role: dict[str, list[int]] = {}
     for client, profile in enumerate(profiles):
         if profile.get("role"):
-            found.setdefault(str(profile["role"])[:80] or "client", []).append(client)
-    return tuple(Role(name, tuple(ids)) for name, ids in list(found.items())[:1000] if len(ids) <= MOST_CLIENTS)
+            by_role.setdefault(str(profile["role"])[:80] or "client", []).append(client)
+    return tuple(Role(name, tuple(ids)) for name, ids in list(by_role.items())[:1000] if len(ids) <= MOST_CLIENTS)
 
 
 _TELLING, _CONDUCT = Declared[Telling](Telling), Declared[Conduct](Conduct)

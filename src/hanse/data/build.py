@@ -113,11 +113,11 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
         digest = of_text(of_samples(dataset.train) + of_samples(dataset.test))
         source = replace(source, object=dataset.name[:200], fingerprint=digest)
     changed: dict[str, Any] = {"source": source}
-    said, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
-    if owners is not None and "partition" not in said:
+    given_keys, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
+    if owners is not None and "partition" not in given_keys:
         changed["partition"] = partition = Natural()
     by_owner = isinstance(partition, Natural) and partition.ids is None
-    if owners is not None and by_owner and "clients" not in said:
+    if owners is not None and by_owner and "clients" not in given_keys:
         changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
     return spec.model_copy(update=changed), dataset
 

@@ -248,5 +248,5 @@ def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
         seed: of the questions.
         leaves: how many were asked for.
     """
-    said = {"root": commitment.root.hex(), "seed": seed.hex(), "size": commitment.size, "leaves": leaves}
-    return b"hanse size audit 1\n" + json.dumps(said, sort_keys=True).encode()
+    statement = {"root": commitment.root.hex(), "seed": seed.hex(), "size": commitment.size, "leaves": leaves}
+    return b"hanse size audit 1\n" + json.dumps(statement, sort_keys=True).encode()

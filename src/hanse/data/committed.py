@@ -60,10 +60,10 @@ class CommittedSet:
     def commitments(self) -> list[bytes]:
         """The commitment of each sample, 32 bytes."""
         salted = zip(self.salts, sample_bytes(self.samples), strict=True)
-        found = [hashlib.sha256(salt.tobytes() + one).digest() for salt, one in salted]
+        hashes = [hashlib.sha256(salt.tobytes() + one).digest() for salt, one in salted]
         for place, commitment in zip(self.erased.tolist(), self.kept, strict=True):
-            found[place] = commitment.tobytes()
-        return found
+            hashes[place] = commitment.tobytes()
+        return hashes
 
     @property
     def root(self) -> bytes:
@@ -93,9 +93,9 @@ class CommittedSet:
         mine = self.commitments
         if len(mine) != len(commitments):
             return f"has {len(mine)} samples; {len(commitments)} were committed to"
-        for place, (found, due) in enumerate(zip(mine, commitments, strict=True)):
-            if found != due:
-                there = f"; it is number {commitments.index(found) + 1}" if found in commitments else ""
+        for place, (digest, due) in enumerate(zip(mine, commitments, strict=True)):
+            if digest != due:
+                there = f"; it is number {commitments.index(digest) + 1}" if digest in commitments else ""
                 return f"sample {place + 1} of {len(mine)} is not the one that was committed to{there}"
         return ""
 

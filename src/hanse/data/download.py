@@ -85,20 +85,20 @@ def read_cifar10_archive(path: Path) -> Arrays:
     Raises:
         ValueError: names the file and what is missing in it or wrong with it.
     """
-    found: dict[str, bytes] = {}
+    arrays: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
                 stream = archive.extractfile(member) if name in (*_CIFAR_TRAIN, *_CIFAR_TEST) else None
                 if stream is not None:
-                    found[name] = stream.read()
-        missing = [name for name in (*_CIFAR_TRAIN, *_CIFAR_TEST) if name not in found]
+                    arrays[name] = stream.read()
+        missing = [name for name in (*_CIFAR_TRAIN, *_CIFAR_TEST) if name not in arrays]
         if missing:
             raise ValueError(f"no {', '.join(missing)} in the archive")
         out: Arrays = {}
         for share, names in (("train", _CIFAR_TRAIN), ("test", _CIFAR_TEST)):
-            images, labels = zip(*(parse_cifar10(found[name]) for name in names), strict=True)
+            images, labels = zip(*(parse_cifar10(arrays[name]) for name in names), strict=True)
             out[f"x_{share}"], out[f"y_{share}"] = np.concatenate(images), np.concatenate(labels)
     except (ValueError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise ValueError(f"{path}: {error}") from error
@@ -194,10 +194,10 @@ def _bytes(path: Path, name: str) -> bytes:
     if path.is_dir():
         return (path / name).read_bytes()
     with zipfile.ZipFile(path) as archive:
-        found = [member for member in archive.namelist() if member.rsplit("/", 1)[-1] == name]
-        if not found:
+        members = [member for member in archive.namelist() if member.rsplit("/", 1)[-1] == name]
+        if not members:
             raise ValueError("not in the archive")
-        return archive.read(found[0])
+        return archive.read(members[0])
 
 
 def cased(arrays: Arrays) -> Arrays:

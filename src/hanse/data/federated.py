@@ -294,14 +294,14 @@ def unfinite(data: SplitData, test: Samples) -> str | None:
         if first_gap(values) is not None:
             # only what clients hold matters: a partition may leave samples out
             own = torch.sort(data.order).values
-            found = first_gap(values.index_select(0, own))
-            if found is not None:
-                (place, *rest), value = found
+            gap = first_gap(values.index_select(0, own))
+            if gap is not None:
+                (place, *rest), value = gap
                 row = int(own[place])
                 return _gap("train", row, rest, what, value, data.inputs) + f", held by {_holder(data, row)}"
-        found = first_gap(getattr(test, what))
-        if found is not None:
-            return _gap("test", found[0][0], found[0][1:], what, found[1], data.inputs)
+        gap = first_gap(getattr(test, what))
+        if gap is not None:
+            return _gap("test", gap[0][0], gap[0][1:], what, gap[1], data.inputs)
     return None
 
 

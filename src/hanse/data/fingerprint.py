@@ -77,24 +77,24 @@ def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str
         now: the fingerprint of the current data; shares that it lacks are not compared.
         names: the clients' names, if they have any.
     """
-    found = []
+    lines = []
     for name, ours in now.items():
         theirs = list(before.get(name, []))
         if theirs == list(ours):
             continue
         if name.startswith("server"):
-            found.append(f"the server's {name.removeprefix('server ')} set")
+            lines.append(f"the server's {name.removeprefix('server ')} set")
         elif name.endswith(ALL):
-            found.append(f"the {name.removesuffix(ALL)} shares")
+            lines.append(f"the {name.removesuffix(ALL)} shares")
         elif len(theirs) != len(ours):
-            found.append(f"the {name} shares: of {len(ours)} clients, not {len(theirs)}")
+            lines.append(f"the {name} shares: of {len(ours)} clients, not {len(theirs)}")
         else:
             changed = [i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b]
             clients = [f"{i} ({names[i]})" if i < len(names) else str(i) for i in changed]
             more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
             who = f"client{'s' if len(clients) > 1 else ''} {', '.join(clients[:SHOWN])}{more}"
-            found.append(f"the {name} share{'s' if len(clients) > 1 else ''} of {who}")
-    return found
+            lines.append(f"the {name} share{'s' if len(clients) > 1 else ''} of {who}")
+    return lines
 
 
 class _Sums:
@@ -180,10 +180,10 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
     entries = _entries(folder)
     if not entries:
         return f"{DATA}: there is no fingerprint of the data that this run began with; one is taken now"
-    found = differences(entries[-1]["data"], data, names)
-    if not found:
+    changes = differences(entries[-1]["data"], data, names)
+    if not changes:
         return None
-    what = "; ".join(found)
+    what = "; ".join(changes)
     if not allowed:
         how = "server_app(other_data=True)"
         if not on_network(folder):
@@ -216,8 +216,8 @@ def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
 def _entries(folder: Path) -> list[dict[str, Any]]:
     """Return the fingerprints kept in a folder, oldest first; empty if the file is missing or damaged."""
     try:
-        found = json.loads((folder / DATA).read_text())
+        entries = json.loads((folder / DATA).read_text())
     except (OSError, ValueError, RecursionError):
         return []
-    sound = isinstance(found, list) and all(isinstance(e, dict) and isinstance(e.get("data"), dict) for e in found)
-    return found if sound else []
+    sound = isinstance(entries, list) and all(isinstance(e, dict) and isinstance(e.get("data"), dict) for e in entries)
+    return entries if sound else []

@@ -216,14 +216,14 @@ def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
         rows: row numbers, ``[m]``, ascending.
         owner: the client of every row of the table, or None; the clients with most of these rows come first.
     """
-    told = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
+    count = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
     if owner is None:
-        return told
+        return count
     names, counts = np.unique(owner[rows].astype(str), return_counts=True)
     order = np.argsort(-counts, kind="stable")
     listed = [f"{counts[i]} of client '{names[i]}'" for i in order[:LISTED]]
     more = len(names) - LISTED
-    return f"{told}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
+    return f"{count}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
 
 
 def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[NDArray[Any], list[str]]:

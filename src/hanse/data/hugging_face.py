@@ -26,7 +26,7 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
     """Return the rows of a ``datasets.Dataset``, before they are numbered and checked.
 
     Args:
-        dataset: the data set, a row a sample.
+        dataset: the data set, one sample per row.
         target: the column to be predicted.
         client: the column with the client of each row; None: none.
         features: the columns of inputs, or lists of them by the name of an input; None: all the other columns.

@@ -37,8 +37,8 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
         return make()
     if key not in _kept:
         _kept[key] = make()
-    found: T = _kept[key]
-    return found
+    kept: T = _kept[key]
+    return kept
 
 
 def of_kept(samples: Samples, what: str, make: Callable[[], T]) -> T:

@@ -59,13 +59,13 @@ def with_distributions(
                 f"data.partition.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
                 + ", ".join(dists.names)
             )
-        found = dataset
+        assigned = dataset
     elif kind == "rotation":
-        found = by_rotation(dataset, 2 if count is None else count, seed=seed)
+        assigned = by_rotation(dataset, 2 if count is None else count, seed=seed)
     else:
-        found = by_classes(dataset, class_groups or _consecutive(dataset, 2 if count is None else count))
-    assert found.distributions is not None
-    return found.keep_test(np.flatnonzero(found.distributions.test >= 0))
+        assigned = by_classes(dataset, class_groups or _consecutive(dataset, 2 if count is None else count))
+    assert assigned.distributions is not None
+    return assigned.keep_test(np.flatnonzero(assigned.distributions.test >= 0))
 
 
 def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:

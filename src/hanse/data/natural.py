@@ -116,15 +116,17 @@ def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
     path, text = _read_text(folders, download)
     roles, number = parse_roles(text), {c: i for i, c in enumerate(LEAF_LETTERS)}
     names = _lasting(roles, path)
-    found: dict[str, list[tuple[Tensor, Tensor, int]]] = {"train": [], "test": []}
+    windows_of: dict[str, list[tuple[Tensor, Tensor, int]]] = {"train": [], "test": []}
     for client, name in enumerate(names):
         codes = torch.tensor([number.get(c, number[" "]) for c in roles[name]])
         x, y = codes[:-1].unfold(0, WINDOW, 1), codes[WINDOW:]
         first = len(y) - int(len(y) * TEXT_TEST_SHARE)
-        found["train"].append((x[:first], y[:first], client))
-        found["test"].append((x[first:], y[first:], client))
-    train, test = (Samples(torch.cat([x for x, _, _ in p]), torch.cat([y for _, y, _ in p])) for p in found.values())
-    owners = [np.concatenate([np.full(len(y), c, dtype=np.int64) for _, y, c in p]) for p in found.values()]
+        windows_of["train"].append((x[:first], y[:first], client))
+        windows_of["test"].append((x[first:], y[first:], client))
+    train, test = (
+        Samples(torch.cat([x for x, _, _ in p]), torch.cat([y for _, y, _ in p])) for p in windows_of.values()
+    )
+    owners = [np.concatenate([np.full(len(y), c, dtype=np.int64) for _, y, c in p]) for p in windows_of.values()]
     return Dataset(
         "shakespeare_next",
         train,
@@ -304,8 +306,8 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
         UserError: the folders are missing, or a picture cannot be read.
     """
     del download
-    if (found := _pacs_folder(folders)) is not None:
-        return _load_pacs(found)
+    if (folder := _pacs_folder(folders)) is not None:
+        return _load_pacs(folder)
     raise UserError(
         f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
         f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
@@ -334,9 +336,9 @@ def _load_pacs(folder: Path) -> Dataset:
     cells: list[tuple[int, int]] = []
     for d, domain in enumerate(DOMAINS):
         for c, name in enumerate(CLASSES):
-            found = sorted(p for p in (folder / domain / name).glob("*") if p.suffix.lower() in _TYPES)
-            images.extend(_read_picture(path) for path in found)
-            cells.extend([(d, c)] * len(found))
+            pictures = sorted(p for p in (folder / domain / name).glob("*") if p.suffix.lower() in _TYPES)
+            images.extend(_read_picture(path) for path in pictures)
+            cells.extend([(d, c)] * len(pictures))
     if not images:
         raise UserError(f"source 'pacs': {folder}: no pictures in <domain>/<class>/; classes: {', '.join(CLASSES)}")
     domains, labels = np.array(cells, dtype=np.int64).T

@@ -54,7 +54,7 @@ def from_frame(
     """Return the data set of a pandas DataFrame, one sample for each row.
 
     Args:
-        frame: a pandas DataFrame, a row a sample.
+        frame: a pandas DataFrame, one sample per row.
         target: the column to be predicted. Floats are regression targets; anything else (integers, strings, booleans)
             are classes, numbered in sorted order.
         client: the column with the client of each row; clients are numbered in sorted order. None: ``[data] partition``
@@ -321,19 +321,19 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
         classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
         return rows, tested, classes
     try:
-        found = np.unique(values)
+        labels = np.unique(values)
     except TypeError:
         kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
         raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
-    _refuse_cases(found.tolist(), values, where)
+    _refuse_cases(labels.tolist(), values, where)
     # more labels than half of the rows: numbers that were stored as text or as integers, not classes
-    if len(found) > max(2, len(values) // 2):
+    if len(labels) > max(2, len(values) // 2):
         raise UserError(
-            f"{where}: {len(found)} different labels in {len(values)} rows; numbers to be predicted must be floats"
+            f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
         )
-    numbered = [np.searchsorted(found, y).astype(np.int64) for y in given]
+    numbered = [np.searchsorted(labels, y).astype(np.int64) for y in given]
     after = None if tested is None else replace(tested, y=numbered[-1])
-    return replace(rows, y=numbered[0]), after, max(2, len(found))
+    return replace(rows, y=numbered[0]), after, max(2, len(labels))
 
 
 def _refuse_cases(found: Sequence[Any], values: NDArray[Any], where: str, what: str = "labels") -> None:

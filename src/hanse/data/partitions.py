@@ -134,7 +134,7 @@ def label_mixes(
         seed: keys the draw.
         sampler: "log" is exact at any alpha. "float32-clamped" is what ``torch.distributions.Dirichlet`` draws in
             float32, and so what GreedyFed's published code uses: for alpha = 1e-4 the gamma variates underflow and are
-            clamped, so that about half of the clients get an exactly uniform mix instead of a single class.
+            clamped, and about half of the clients get an exactly uniform mix instead of a single class.
         attempt: the number of a redraw, 0 or more; -1 for the first draw.
     """
     if sampler == "log":
@@ -414,10 +414,10 @@ def _num_classes(labels: NDArray[np.int64], num_classes: int | None) -> int:
         raise UserError(
             f"labels are {labels.dtype} of shape {labels.shape}; a partition by label needs integer classes (n,)"
         )
-    found = int(labels.max()) + 1 if len(labels) else 1
-    if len(labels) and (labels.min() < 0 or (num_classes is not None and found > num_classes)):
-        raise UserError(f"labels span {labels.min()}..{labels.max()}; allowed: 0..{(num_classes or found) - 1}")
-    return num_classes if num_classes is not None else found
+    classes = int(labels.max()) + 1 if len(labels) else 1
+    if len(labels) and (labels.min() < 0 or (num_classes is not None and classes > num_classes)):
+        raise UserError(f"labels span {labels.min()}..{labels.max()}; allowed: 0..{(num_classes or classes) - 1}")
+    return num_classes if num_classes is not None else classes
 
 
 Indices = list[NDArray[np.int64]]
@@ -647,7 +647,7 @@ def natural_owners(
         clients: the number of clients wanted, a multiple of ``per_owner``; None for all owners.
         seed: keys the random choice.
         choose: "random" from the seed, or "largest": those with most samples, ties to the lower id.
-        per_owner: into how many clients each owner is divided, so that ``clients / per_owner`` owners take part.
+        per_owner: into how many clients each owner is divided; ``clients / per_owner`` owners take part.
 
     Raises:
         UserError: there are fewer owners, or ``clients`` is not a multiple of ``per_owner``.

@@ -22,7 +22,7 @@ from hanse.base.errors import UserError, first_line, import_path
 
 AUTO = "auto"
 FARTHEST = 5.0
-"""Numbers are cut at this many deviations from their mean, so that one huge income does not make a step of its own."""
+"""Numbers are clipped at this many deviations from their mean, so a single huge one does not dominate a step."""
 MOST_KINDS = 50
 """Different words in a column that becomes one column for each."""
 
@@ -283,15 +283,15 @@ def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
     """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
     try:
         made = transformer.transform(rows)
-        found = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float32)
+        features = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float32)
     except (ValueError, TypeError, KeyError) as wrong:
         raise UserError(f"{where}: data.source.prepare: its transform failed: {first_line(wrong)}") from wrong
-    if found.ndim != 2 or len(found) != len(rows) or not found.shape[1]:
-        raise UserError(f"{where}: data.source.prepare: made {found.shape} of {len(rows)} rows: must be a row each")
-    gaps = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    if features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
+        raise UserError(f"{where}: data.source.prepare: made {features.shape} of {len(rows)} rows: must be a row each")
+    gaps = np.flatnonzero(~np.isfinite(features).all(axis=1))
     if len(gaps):
         raise UserError(
             f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows: add an imputer, such as "
             "SimpleImputer()"
         )
-    return found
+    return features

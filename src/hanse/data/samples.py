@@ -101,8 +101,8 @@ def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inpu
     }
     lengths = {name: len(x) if x.ndim else 0 for name, x in tensors.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
-        raise UserError(f"{where}: inputs of different lengths: {told}; each sample needs one of each")
+        counts = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
+        raise UserError(f"{where}: inputs of different lengths: {counts}; each sample needs one of each")
     parts = []
     for name, x in tensors.items():
         parts.append(Input(name, tuple(x.shape[1:]), not x.is_floating_point()))

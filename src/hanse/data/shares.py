@@ -35,7 +35,7 @@ def client_shares(
         client_test: the part of them that is its test share, rounded down.
         client_validation: the part that is its validation share, rounded down.
         seed: keys the random order.
-        ordered: the samples are in order of time, so that validation and test are the end of them.
+        ordered: the samples are in order of time; validation and test are the last ones.
     """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
@@ -140,9 +140,9 @@ def class_weights(
                 "data.validation"
             )
         each = np.where(there > 0, counts, 0) / np.maximum(there, 1)
-        found = places[torch.from_numpy(each[asked[places.numpy()]] > 0)]
-        weight = each[asked[found.numpy()]]
-        kept.append(found)
+        positions = places[torch.from_numpy(each[asked[places.numpy()]] > 0)]
+        weight = each[asked[positions.numpy()]]
+        kept.append(positions)
         weights.append(weight / weight.sum())
     return tuple(kept), tuple(weights)
 
@@ -266,13 +266,13 @@ def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str =
     """
     lent = []
     for client, owner in enumerate(owners.tolist()):
-        found = np.flatnonzero(owner_of == owner)
-        if len(found) == 0:
+        positions = np.flatnonzero(owner_of == owner)
+        if len(positions) == 0:
             raise UserError(
                 f"data.client_test_from = '{way}': client {client} has no test samples of its own in the server's "
                 "test set; lower data.validation or data.clients"
             )
-        lent.append(torch.from_numpy(found))
+        lent.append(torch.from_numpy(positions))
     return tuple(lent)
 
 

@@ -228,8 +228,10 @@ def _digits_table() -> NDArray[np.float64]:
     They are read from the file in scikit-learn's folder, since importing scikit-learn would take as long as importing
     torch. Where that file is missing, scikit-learn is asked for them.
     """
-    found = find_spec("sklearn")
-    file = Path(next(iter((found and found.submodule_search_locations) or [""])), "datasets", "data", "digits.csv.gz")
+    package = find_spec("sklearn")
+    file = Path(
+        next(iter((package and package.submodule_search_locations) or [""])), "datasets", "data", "digits.csv.gz"
+    )
     if file.is_file():
         return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits

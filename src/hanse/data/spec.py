@@ -86,7 +86,7 @@ class DataSpec(BaseModel):
         ge=1,
         le=CLIENTS,
         description="number of registered clients; natural: this many of the source's clients are chosen (by default "
-        "all of flights, pacs and own data); pooled: 1, whatever is said here",
+        "all of flights, pacs and own data); pooled: always 1",
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     # what is kept for testing and validation, by clients and by the server
@@ -116,11 +116,11 @@ class DataSpec(BaseModel):
         "nobody is valued or tested on it; for clients of this process",
     )
     validation_seed: int | None = Field(
-        None, ge=0, description="seed of that cut of the test set; default: data.seed, so that each split has its own"
+        None, ge=0, description="seed of that split of the test set; default: data.seed"
     )
     augment: AugmentName | None = Field(
         None,
-        description="changes images each time that they are trained on: 'crop-flip' (padded by 4 pixels on each side, "
+        description="changes images each time they are used in training: 'crop-flip' (padded by 4 pixels on each side, "
         "cut back at a random place, mirrored half of the time) or 'resized-crop-flip' (a random box of 3/4 of the "
         "image or more, enlarged to its size, mirrored half of the time)",
     )
@@ -207,8 +207,8 @@ class DataSpec(BaseModel):
 
 def _name(given: Any, default: str) -> str | None:
     """Return the name in a source or partition as it is given; None if it is none."""
-    found = given.get("name", default) if isinstance(given, Mapping) else getattr(given, "name", given)
-    return found if isinstance(found, str) else None
+    name = given.get("name", default) if isinstance(given, Mapping) else getattr(given, "name", given)
+    return name if isinstance(name, str) else None
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:

@@ -230,11 +230,11 @@ class GeneratedData(FederatedData):
 
     def _samples(self, client: int) -> Samples:
         """Return all samples of a client, made anew unless they are kept."""
-        found = self._cache.get(client)
-        if found is None:
-            found = self.source.client(client, int(self.ends[client, -1]))
-            self._cache.put(client, found)
-        return found
+        samples = self._cache.get(client)
+        if samples is None:
+            samples = self.source.client(client, int(self.ends[client, -1]))
+            self._cache.put(client, samples)
+        return samples
 
 
 class _Recent:

@@ -163,8 +163,8 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
     few = sizes[sizes < LEAST_ROWS]
     kept = frame[~frame[table.client].isin(few.index)]
     frame = kept if table.known is None else table.known(kept)
-    codes, found = frame[table.client].factorize(sort=True)
-    owner_of, owners = codes.astype(np.int64), found.tolist()
+    codes, owner_codes = frame[table.client].factorize(sort=True)
+    owner_of, owners = codes.astype(np.int64), owner_codes.tolist()
     labels = table.label(frame).to_numpy(dtype=np.int64)
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))

@@ -1,9 +1,8 @@
-"""Coalitions and their utilities: what the values of :mod:`hanse.games.shapley` are computed from.
+"""Coalitions and their utilities, the input of the values in :mod:`hanse.games.shapley`.
 
 A *utility* (or characteristic function) gives a coalition, a ``frozenset`` of players ``0..n-1``, its worth. Any
-function will do. If it also has a method ``many(coalitions)``, the algorithms hand over whole batches, so that an
-expensive utility (the loss of a model) is evaluated for many coalitions at once. :class:`Memo` makes a utility remember
-what it has evaluated.
+function will do. If it also has a method ``many(coalitions)``, the algorithms pass whole batches, so an expensive
+utility (the loss of a model) can evaluate many coalitions at once. :class:`Memo` caches a utility.
 
 The rest are checks and small helpers that the algorithms share.
 """
@@ -65,13 +64,12 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
 
 
 class Memo:
-    """A utility that evaluates each coalition once, however often it is asked for.
+    """A utility that evaluates each coalition only once.
 
-    Only evaluated numbers are remembered. What an algorithm assumes instead of evaluating, as truncation does, never
-    gets in.
+    It contains only evaluated numbers, never those that an algorithm assumes instead, as truncation does.
 
     Attributes:
-        requests: how many coalitions were asked for, repetitions included.
+        requests: how many coalitions were requested, including repetitions.
 
     Examples:
         >>> game = Memo(lambda coalition: float(len(coalition)))
@@ -102,7 +100,7 @@ class Memo:
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
-        """Return the worth of each coalition. Those that are new are evaluated together, each once."""
+        """Return the worth of each coalition; new ones are evaluated together, once each."""
         new = [c for c in dict.fromkeys(coalitions) if c not in self._known]
         self._known.update(zip(new, evaluate(self._value, new).tolist(), strict=True))
         self._place.update(zip(new, range(len(self._place), len(self._known)), strict=True))
@@ -133,7 +131,7 @@ def subsets(n: int, chunk_bits: int = 12) -> Iterator[list[Coalition]]:
 
 
 def generator(seed: int | np.random.Generator, purpose: str) -> np.random.Generator:
-    """Return a random generator for a seed and a purpose. If ``seed`` is a generator already, it is used as it is.
+    """Return a random generator for a seed and a purpose. If ``seed`` is already a generator, it is returned.
 
     The same seed with another purpose gives an independent stream.
     """

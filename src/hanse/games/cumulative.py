@@ -1,4 +1,4 @@
-"""Cumulative values: what a client was worth in all rounds so far, as one number (GreedyFed Alg. 1).
+"""Cumulative values: each client's worth over all rounds so far, as one number (GreedyFed Alg. 1).
 
 A selector that prefers clients of large value calls :func:`update_cumulative` after each round.
 """
@@ -22,8 +22,9 @@ def update_cumulative(
 ) -> tuple[Floats, NDArray[np.int64]]:
     """Fold one round's values into every client's cumulative value: GreedyFed Alg. 1, lines 8, 12 and 13.
 
-    The paper does not say what the exponential average of line 13 starts from. By default a client's first value is
-    taken as it is. With ``first_as_is=False`` the average starts from 0, which shrinks first values by ``1 - alpha``.
+    The paper does not say what the exponential average of line 13 starts from. By default the average starts from a
+    client's first value. With ``first_as_is=False`` the average starts from 0, which shrinks first values by ``1 -
+    alpha``.
 
     Args:
         cumulative: ``[N]``, the values so far (0 where there is none).
@@ -32,14 +33,14 @@ def update_cumulative(
         values: ``[S]``, their values.
         alpha: None for the mean over rounds (line 12); otherwise the weight of the past in the exponential average
             (line 13), at least 0 and below 1.
-        first_as_is: what the exponential average starts from. The mean needs no start.
+        first_as_is: whether the exponential average starts from the first value. No effect on the mean.
 
     Returns:
         The new ``cumulative [N]`` and ``counts [N]``; the inputs are not changed.
 
     Raises:
-        ValueError: shapes that do not fit, a client outside ``0..N-1`` or given twice, a value that is not finite, or
-            an ``alpha`` that is not allowed.
+        ValueError: inconsistent shapes, a client outside ``0..N-1`` or given twice, a value that is not finite, or an
+            invalid ``alpha``.
 
     Examples:
         >>> total, counts = update_cumulative([0.0, 0.0], [0, 0], clients=[1], values=[0.4])

@@ -1,13 +1,13 @@
 """Populations that revise their choice of a model: GTFLAT's replicator dynamics, eqs (6) and (7), for k players.
 
 :func:`equilibrium` plays the game, :func:`weights` turns its result into aggregation weights, and :func:`nash_gap`
-says how far it is from rest. The payoffs come from :mod:`hanse.games.payoffs`. :mod:`hanse.games.replicator` names
-all of it in one place.
+measures its distance from an equilibrium. The payoffs come from :mod:`hanse.games.payoffs`.
+:mod:`hanse.games.replicator` lists all of this.
 
 The population of player i chooses among the k - 1 models of the others; ``X[i, a]`` is the share that chose a. By eq.
 (12) the payoff of a is ``u(i, a) = (Phi[a, i] + sum_{j != i} sum_b X[j, b] Phi[b, i]) / k``, whose second term does not
 depend on a. So ``u(i, a) - u(i, b) = (Phi[a, i] - Phi[b, i]) / k`` in every state: each population evolves by itself,
-and t generations have a closed form (docs/papers.md, T10). To choose the nearest model is a dominant strategy.
+and t generations have a closed form (docs/papers.md, T10). Choosing the nearest model is a dominant strategy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def equilibrium(
     Args:
         payoff: ``[k, k]``, such as :func:`hanse.games.payoffs.payoff_matrix` makes.
         generations: how many generations, at least 0.
-        strength: how strongly payoffs act, at least 0.
+        strength: the selection strength, at least 0.
         population: None for shares. With a number, each population has that many individuals, and each generation is
             rounded by largest remainder, as in the paper's Example 1.
         time: "discrete" generations, or "continuous": the flow of eq. (7), which multiplies by
@@ -128,10 +128,10 @@ def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
     Returns:
         ``[k, k]`` whole numbers; rows sum to ``population``.
     """
-    found = np.zeros((k, k))
+    counts = np.zeros((k, k))
     if k > 1:
-        found[~np.eye(k, dtype=bool)] = draw.multinomial(population, [1 / (k - 1)] * (k - 1), size=k).ravel()
-    return found
+        counts[~np.eye(k, dtype=bool)] = draw.multinomial(population, [1 / (k - 1)] * (k - 1), size=k).ravel()
+    return counts
 
 
 def _individuals(lead: Floats, generations: int, strength: float, population: int, start: Any = None) -> Floats:
@@ -214,15 +214,14 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
     phi, shares = as_square(payoff, "payoff"), as_square(state, "state")
     total = shares.sum(axis=0)
     others = total @ phi - np.einsum("ij,ji->i", shares, phi)  # what those who are not i pay i, whatever i chooses
-    found = (phi.T + others[:, None]) / len(phi)
-    np.fill_diagonal(found, np.nan)
-    return np.asarray(found)
+    expected = (phi.T + others[:, None]) / len(phi)
+    np.fill_diagonal(expected, np.nan)
+    return np.asarray(expected)
 
 
 def nash_gap(payoff: Any, state: Any) -> float:
-    """Return the most that any player would gain by leaving ``state [k, k]`` alone, eq. (5).
-
-    At a Nash equilibrium it is 0.
+    """Return the largest gain of any player from unilaterally leaving ``state [k, k]``, eq. (5); 0 at a Nash
+    equilibrium.
     """
     shares = as_square(state, "state")
     if len(shares) == 1:
@@ -242,17 +241,16 @@ def printed(
     shift: float = 0.0,
     strength: float = 1.0,
 ) -> Floats:
-    """Return the state ``[k, k]`` after ``steps`` of eq. (6) as it is printed, with the payoffs of eq. (12).
+    """Return the state ``[k, k]`` after ``steps`` of eq. (6) as printed, with the payoffs of eq. (12).
 
-    This is for study; :func:`equilibrium` is what GTFLAT uses. The payoffs are negative, so that dividing by their mean
-    turns the dynamics round and the *farther* model wins (docs/papers.md, T1). The options are the readings that were
-    tried.
+    For study only; GTFLAT uses :func:`equilibrium`. The payoffs are negative, so dividing by their mean reverses the
+    dynamics, and the *farther* model wins (docs/papers.md, T1). The options are the readings that were tried.
 
     Args:
         payoff: ``[k, k]``.
         steps: how many steps from equal shares.
         tau: the step length.
-        mean: whether payoffs are compared with the mean over the "population" or the plain one over the "actions".
+        mean: whether payoffs are compared with the mean over the "population" or over the "actions".
         divide: whether to divide by that mean, as printed.
         shift: a number added to all payoffs, which can make them positive.
         strength: a factor of the growth.

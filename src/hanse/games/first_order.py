@@ -1,6 +1,6 @@
 """PI-FL's first-order estimate of every client's Shapley value, from one gradient of the test loss.
 
-It needs no coalition's model at all: the loss around the aggregate is replaced by its tangent.
+It evaluates no coalition: the loss around the aggregate is replaced by its tangent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from hanse.games.coalitions import Floats
 def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = True) -> Floats:
     """Return PI-FL's first-order Shapley values, ``[S]``: Alg. 2 with eq. (2) or, unless ``normalized``, eq. (1).
 
-    Eq. (2) sums to 0: it ranks clients and does not share out a gain. Eq. (1) depends on the origin of the parameters
-    (it sums to ``-gradient . W_M``) and ranks worse. Arrays may be numpy, torch or lists; sums are made in float64.
+    Eq. (2) sums to 0: it ranks clients, but does not divide a gain among them. Eq. (1) depends on the origin of the
+    parameters (it sums to ``-gradient . W_M``) and ranks worse. Arrays may be numpy, torch or lists; sums are made in
+    float64.
 
     Args:
         gradient: ``[P]``, the mean gradient of the test loss at the aggregate ``W_M = sum_s weights[s] params[s]``.
@@ -26,7 +27,7 @@ def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = Tru
         normalized: whether to use eq. (2) rather than eq. (1).
 
     Raises:
-        ValueError: shapes that do not fit, numbers that are not finite, or weights that are not allowed.
+        ValueError: inconsistent shapes, numbers that are not finite, or invalid weights.
 
     Examples:
         >>> gradient = [-1.0, 0.0]  # the test loss falls in the direction of the first parameter

@@ -1,9 +1,8 @@
-"""Distances between models from Gram products, without losing nearly equal models to cancellation.
+"""Distances between models from Gram products, accurate also for nearly equal models.
 
-``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` takes one matrix product for all pairs. But where two models are near each
-other and far from the origin, the subtraction leaves few correct digits. So models are first taken relative to one of
-them. Those that are still closer to each other than their norms allow are done again among themselves, relative to one
-of them.
+``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` needs one matrix product for all pairs. But if two models are close to each
+other and far from the origin, the subtraction leaves few correct digits. So models are first shifted by one of them.
+Groups that are still too close for their norms are shifted and computed again.
 
 GTFLAT takes :func:`distances` and :func:`cosines`; IDA's inverse-distance weights take :func:`distances_to_mean`.
 """
@@ -39,8 +38,8 @@ def as_models(params: Any, name: str = "params") -> Tensor:
 def distances(params: Any) -> Floats:
     """Return the Euclidean distances between models, ``[k, k]`` float64: symmetric, and exactly 0 for equal models.
 
-    It takes ``O(k^2 P)`` time, and ``O(k^2)`` memory beside the models. Clusters of nearly equal models are multiplied
-    once more, each by itself.
+    It takes ``O(k^2 P)`` time, and ``O(k^2)`` memory in addition to the models. Clusters of nearly equal models are
+    computed again separately.
 
     Args:
         params: ``[k, P]``, a model per row; torch, numpy or lists.
@@ -55,10 +54,10 @@ def distances(params: Any) -> Floats:
         scale = _scale(rows, "params")  # squares that overflow, or numbers that are not finite
         _fill(squared, rows, np.arange(len(rows)), scale)
     with np.errstate(over="ignore"):
-        found = np.sqrt(squared) * scale
-    if not np.isfinite(found).all():
+        lengths = np.sqrt(squared) * scale
+    if not np.isfinite(lengths).all():
         raise ValueError("params: models are farther apart than a float64 can say; allowed: distances below 1.8e308")
-    return np.asarray(found)
+    return np.asarray(lengths)
 
 
 def _scale(rows: Tensor, name: str) -> float:
@@ -87,11 +86,11 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     # the first model is the origin here, and its products are 0: distances do not depend on the origin
     norms = np.diag(gram)
     both = norms[:, None] + norms[None, :]
-    found = np.maximum(both - 2.0 * gram, 0.0)
-    close = found < _CLOSE * both
-    np.fill_diagonal(found, 0.0)
+    squares = np.maximum(both - 2.0 * gram, 0.0)
+    close = squares < _CLOSE * both
+    np.fill_diagonal(squares, 0.0)
     np.fill_diagonal(close, False)
-    squared[np.ix_(part, part)] = found
+    squared[np.ix_(part, part)] = squares
     if not close.any():
         return True
     count, cluster = _components(close)
@@ -151,9 +150,9 @@ def distances_to_mean(params: Any, norm: int = 2) -> Floats:
     rows = as_models(params)
     if norm not in (1, 2):
         raise ValueError(f"norm is {norm!r}; allowed: 1 or 2")
-    found = _to_mean(rows, norm, 1.0)
-    if np.isfinite(found).all():
-        return found
+    lengths = _to_mean(rows, norm, 1.0)
+    if np.isfinite(lengths).all():
+        return lengths
     scale = _scale(rows, "params")
     return np.asarray(_to_mean(rows, norm, scale) * scale)
 
@@ -181,16 +180,16 @@ def cosines(vectors: Any) -> Floats:
     products = inner_products(vectors)
     length = np.sqrt(np.diag(products))
     both = length[:, None] * length[None, :]
-    found: Floats = np.divide(products, both, out=np.zeros_like(products), where=both > 0).clip(-1.0, 1.0)
-    np.fill_diagonal(found, 1.0)
-    return found
+    cosine: Floats = np.divide(products, both, out=np.zeros_like(products), where=both > 0).clip(-1.0, 1.0)
+    np.fill_diagonal(cosine, 1.0)
+    return cosine
 
 
 def inner_products(vectors: Any) -> Floats:
     """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
 
-    Where they would overflow, all of them are divided by the same number, which is not returned: use this where only
-    ratios of products matter.
+    If they would overflow, all are divided by a common number that is not returned: use this only for ratios of
+    products.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.

@@ -1,21 +1,21 @@
-"""Values of members from values of groups: what can be known of each where only sums of several are seen.
+"""Values of single members, estimated from values of groups.
 
-Under secure aggregation a server learns the sum of a group's updates and nothing of its members. A path value
-(:mod:`hanse.games.path`) is linear in the update, so the value of a group's sum is the sum of its members' values:
+Under secure aggregation, a server learns only the sum of a group's updates. A path value (:mod:`hanse.games.path`) is
+linear in the update, so the value of a group's sum is the sum of its members' values:
 
     y_G = <a, sum_{i in G} q_i d_i> = sum_{i in G} phi_i
 
-With groups that are drawn anew every round, members' mean values theta follow from
+With new random groups every round, members' mean values theta follow from
 
     y_G = sum_{i in G} theta_i + noise
 
-by least squares over the rounds so far, where the noise is how much members' values change from round to round. A weak
-prior, one round of the mean over all members, holds it while there are fewer sums than members. Each round then shares
-a group's value among its members by
+by least squares over the rounds so far, where the noise is the variation of members' values between rounds. A weak
+prior, worth one round of the mean over all members, regularises it. Each round then divides a group's value among its
+members by
 
     phi_i ~ theta_i + (y_G - sum_{j in G} theta_j) / |G|
 
-so that members' values sum to their group's in every round.
+so members' values sum to their group's in every round.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hanse.games.coalitions import Floats
 from hanse.games.gram import Ints
 
 PRIOR = 1.0
-"""How many rounds the prior counts as."""
+"""The weight of the prior, in rounds."""
 MOST_MEMBERS = 2000
-"""Members of which all pairs are counted."""
+"""The most members for which all pairs are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Sums:
     """The normal equations of all sums so far, of N members.
 
     Attributes:
-        together: ``[N, N]``, how often two members were in one sum; on the diagonal, how often each was in one.
+        together: ``[N, N]``, how often two members were in the same sum; on the diagonal, how often each was in any.
         totals: ``[N]``, the total of the sums that each was in.
         squares: the sum of the squared sums.
         count: how many sums there were.
@@ -80,11 +80,11 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What sums tell of members.
+    """The members' values, as estimated from sums.
 
     Attributes:
-        means: ``[N]``, each member's mean value in a round; the mean of all for who was in no sum.
-        errors: ``[N]``, standard errors of the means; NaN while there are too few sums to tell.
+        means: ``[N]``, each member's mean value in a round; the overall mean for members that were in no sum.
+        errors: ``[N]``, standard errors of the means; NaN with too few sums.
         rounds: ``[N]``, in how many sums each member was.
         noise: the standard deviation of a member's value from round to round; NaN while there are too few.
     """
@@ -100,7 +100,7 @@ def members(known: Sums, prior: float = PRIOR) -> Members:
 
     Args:
         known: at least one sum.
-        prior: how many rounds the mean of all counts as for each member, above 0.
+        prior: the weight of the overall mean for each member, in rounds, above 0.
 
     Examples:
         Three members, of whom two at a time are summed:
@@ -125,10 +125,10 @@ def members(known: Sums, prior: float = PRIOR) -> Members:
 
 
 def shares(found: Members, group: Ints, amount: float) -> tuple[Floats, Floats]:
-    """Return how a group's value is shared among its members, ``[m]``, and the standard errors ``[m]``.
+    """Divide a group's value among its members: return the shares ``[m]`` and their standard errors ``[m]``.
 
-    A member's errors of all rounds have a part in common, that of its mean. The error given for a round is so large
-    that the errors of T rounds, added in squares, are that of T times the mean; for a single round it is too large.
+    A member's errors in different rounds share the error of its mean. The errors returned are such that those of T
+    rounds, added in quadrature, give the error of T times the mean; for a single round they are too large.
     """
     means = found.means[group]
     worth = means + (amount - float(means.sum())) / len(group)

@@ -1,13 +1,13 @@
 """GTG-Shapley: guided and truncated permutation sampling, as GreedyFed values the clients of a round (Alg. 2).
 
-*Guided*: each player goes first equally often. *Truncated*: what cannot change the worth any more is not evaluated.
+*Guided*: each player goes first equally often. *Truncated*: evaluation stops once the worth can hardly change.
 :func:`gtg` is the estimator.
 
-Where the printed algorithm is ambiguous, the code takes the reading that holds (docs/papers.md, G2-G6). The j-th player
-of a permutation is credited with what it adds to the first j - 1; the printed indices never credit the first player.
-The estimate is the plain mean over permutations; the printed recursion divides by 0, and with sweeps counted from 1 it
-favours later first players. The limit counts permutations, and sampling stops only after a complete sweep. The
-convergence test takes absolute values, so that a client of negative value has to converge like any other.
+Where the printed algorithm is ambiguous, the code follows the reading that works (docs/papers.md, G2-G6). The j-th
+player of a permutation is credited with what it adds to the first j - 1; the printed indices never credit the first
+player. The estimate is the plain mean over permutations; the printed recursion divides by 0, and with sweeps counted
+from 1 it favours later first players. The limit counts permutations, and sampling stops only after a complete sweep.
+The convergence test uses absolute values, so clients of negative value must converge, too.
 """
 
 from __future__ import annotations
@@ -77,27 +77,26 @@ def gtg(
 
     Args:
         value: the utility. ``value({})`` is the worth of the round's starting model, ``value(N)`` that of its result. A
-            method ``many``, if there is one, is called once per position of the permutations; the result is the same
-            without it.
+            method ``many``, if any, is called once per position of the permutations; results are the same without it.
         n: number of players.
         eps: the truncation threshold, in the unit of the utility, between rounds and within a permutation; 0 never
             truncates.
-        max_permutations: no new sweep is begun once this many permutations are used. Default: ``50 * n``, or all of
-            ``sweeps`` where these are given.
+        max_permutations: no new sweep starts after this many permutations. Default: ``50 * n``, or all of ``sweeps`` if
+            given.
         sweeps: ``sweeps[tau][k]`` is the permutation of sweep ``tau`` that begins with player ``k``. Default: they are
             drawn.
         seed: keys the draw; a numpy generator is used as it is.
         running: how marginal contributions are averaged. ``permutation``: the plain mean over permutations.
             ``sweep_mean``: the mean over sweeps of the mean in each, which is the same number, rounding aside.
             ``sweep_literal``: line 17 as printed with ``tau = 1, 2, ..`` per sweep, which is biased; for reference.
-        stop: whose estimates have to settle: ``every`` player's; or, as in the authors' code, their ``mean``, which
-            does so after about 20 permutations, since each permutation's values sum to ``v(N) - v({})``.
+        stop: whose estimates must converge: ``every`` player's, or, as in the authors' code, only their ``mean``, which
+            takes about 20 permutations, since each permutation's values sum to ``v(N) - v({})``.
 
     Returns:
         A :class:`GTGEstimate`. Its values sum to ``v(N) - v({})`` up to ``eps`` (except for ``sweep_literal``).
 
     Raises:
-        ValueError: an argument out of range, a sweep that is not as described, or a worth that is not finite.
+        ValueError: an argument out of range, an invalid sweep, or a worth that is not finite.
 
     Examples:
         >>> worths = [0.0, 1.0, 2.0]  # nobody depends on the others: every order finds the same values

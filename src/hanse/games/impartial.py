@@ -1,4 +1,4 @@
-"""Ranking players who judge one another, so that nobody's place depends on what it says of the others."""
+"""Ranks players who judge one another, such that nobody's judgements affect its own place."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hanse.games.coalitions import Floats
 
 
 def impartial_places(values: Any, half: Any, ahead: bool) -> Floats:
-    """Return the places of players who were judged in two halves, each by the other: ``[m]``, -1/2 to 1/2, sum 0.
+    """Return the places of players in two halves, each judged by the other: ``[m]``, from -1/2 to 1/2, with sum 0.
 
-    Each half is ranked by itself, and the two rankings are merged by relative rank. A player's place follows from its
-    rank in its own half, the sizes of the halves and ``ahead``, and its own half was judged by the other one. So no
-    judgement of its own moves it. The halves are those of the partition mechanism (Alon, Fischer, Procaccia,
-    Tennenholtz 2011, "Sum of us: strategyproof selection from the selectors").
+    Each half is ranked separately, and the two rankings are merged by relative rank. A player's place depends only on
+    its rank in its own half (which the other half judged), the sizes of the halves and ``ahead``, so its own judgements
+    do not affect it. The halves are those of the partition mechanism (Alon, Fischer, Procaccia, Tennenholtz 2011, "Sum
+    of us: strategyproof selection from the selectors").
 
     Args:
-        values: ``[m]``, what each player is worth to those who judged it; of equals the later one is ahead. Values of
-            different halves are never compared.
+        values: ``[m]``, each player's value to its judges; among equals the later one is ahead. Values of different
+            halves are never compared.
         half: ``[m]`` of bool, which half each player is in.
-        ahead: the half that is ahead where relative ranks are equal.
+        ahead: the half that is ahead at equal relative ranks.
 
     Examples:
         Two halves of two; whoever is second in its half is behind both who are first:

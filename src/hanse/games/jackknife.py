@@ -1,8 +1,8 @@
-"""The error of a value that comes from the draw of the samples on which coalitions are judged.
+"""The error of values due to the draw of the validation samples.
 
-A value is measured on a validation set that is itself a sample. Another draw of it gives other values, however exactly
-the game is solved. The delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) estimates that error from the values
-that the same coalitions have when one block of the samples at a time is left out.
+The validation set is itself a sample. Another draw gives other values, however exactly the game is solved. The
+delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) estimates this error from the values with each block of
+samples left out in turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SURE = 1.96
 
 
 def jackknife_errors(without_block: Floats) -> Floats:
-    """Return the standard errors ``[...]`` of values that were computed without one block of samples at a time.
+    """Return the standard errors ``[...]`` of values, from the values without each block of samples.
 
     Args:
         without_block: ``[..., B]``, the values with each of B blocks of about equal size left out.

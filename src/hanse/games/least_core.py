@@ -15,12 +15,12 @@ from hanse.games.coalitions import Floats
 
 @dataclass(frozen=True, eq=False)
 class LeastCore:
-    """The least core of a game: of all payments that share out ``v(N) - v({})``, those with the least deficit.
+    """The least core of a game: the payments that divide ``v(N) - v({})`` with the smallest deficit.
 
     Attributes:
-        values: ``[n]``, the payments; where several have the least deficit, those with the least sum of squares.
+        values: ``[n]``, the payments; among several with the smallest deficit, those with the smallest sum of squares.
         standard_errors: ``[n]``, by the jackknife over the surrogates' folds; 0 if exact, NaN without sampled pairs.
-        deficit: what the coalition that gains most by leaving would gain. It is above 0 only if the core is empty.
+        deficit: the largest gain of any coalition from leaving. Above 0 only if the core is empty.
     """
 
     values: Floats
@@ -29,10 +29,8 @@ class LeastCore:
 
 
 def least_core(members: NDArray[np.bool_], worth: Floats, total: float) -> tuple[Floats, float]:
-    """Return the least core of a game whose coalitions are given, and its deficit.
-
-    The payments sum to ``total``, and the largest ``worth - members @ payments`` is as small as possible. Of all such
-    payments those with the least sum of squares are returned.
+    """Return the least core of a game with given coalitions, and its deficit. The payments sum to ``total`` and
+    minimise the largest ``worth - members @ payments``; among all such payments, they have the smallest sum of squares.
 
     Args:
         members: ``[c, n]`` bool, the coalitions; neither the empty one nor all players.

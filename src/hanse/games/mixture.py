@@ -1,11 +1,11 @@
-"""Values of games whose coalitions are *averages* or *sums*, from few evaluations and with an error.
+"""Values of games whose coalitions are *averages* or *sums*, from few evaluations, with standard errors.
 
 In a federated round a coalition's model is the weighted mean of its members' updates, so its worth is a smooth function
 of its mixture ``x_S = (q_i [i in S]) / q(S)``. In the increment game it is the model before plus the sum of its
 members' weighted steps: then ``x_S = q_i [i in S]`` (``game="increment"``). A Gaussian process with the kernel
 ``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements; it is the *surrogate* of
 the game. The sample always has all single players and all coalitions without one player. Every semivalue of the
-surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so that what the surrogate misses is the only error.
+surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
 
 :func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, :func:`fit`
 fits the surrogate, and the :class:`Fit` answers: :meth:`Fit.estimate` for a semivalue with its errors,
@@ -14,18 +14,17 @@ same coalitions.
 
 Three kinds of values are computed:
 
-* *plug-in*: the values of the game that has the evaluated worths where they are known and the surrogate's elsewhere.
-  They are slightly biased, and have the smaller error while few coalitions are known.
-* *cross-fitted*: five surrogates are fitted, each without a fifth of the sampled pairs. What they miss on the pairs
-  that they have not seen is added, scaled up to all pairs of that size. This is unbiased but for the choice of the
-  kernel's numbers.
-* *reported*: the plug-in values, moved towards the cross-fitted ones where the two differ by more than the errors say.
-  So a surrogate that is wrong about a player is found out.
+* *plug-in*: the values of the game that uses evaluated worths where known and the surrogate's elsewhere. They are
+  slightly biased, but more accurate while few coalitions are known.
+* *cross-fitted*: five surrogates are fitted, each without a fifth of the sampled pairs. Their misfit on unseen pairs is
+  added, scaled up to all pairs of that size. This is unbiased but for the choice of the kernel's numbers.
+* *reported*: the plug-in values, moved towards the cross-fitted ones where the two differ by more than their errors,
+  which corrects surrogates that are wrong about a player.
 
-*Standard errors* come from what the surrogates miss on the pairs that they have not seen, stratum by stratum.
+*Standard errors* come from the surrogates' misfit on unseen pairs, stratum by stratum.
 
-Medians, Krum's choices and server momentum do not make games of averages: take :func:`hanse.games.shapley.gtg` or
-:func:`hanse.games.shapley.monte_carlo` there.
+Medians, Krum's choices and server momentum are not averages: use :func:`hanse.games.shapley.gtg` or
+:func:`hanse.games.shapley.monte_carlo` for them.
 
 Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions of which row 0 is the empty one and row 1 all
 players, ``k`` sampled pairs.
@@ -104,7 +103,7 @@ def _on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Which coalitions are evaluated: the empty one, all players, and sampled pairs of a coalition and its complement.
+    """The coalitions to evaluate: the empty one, all players, and sampled pairs of a coalition and its complement.
 
     A stratum is all pairs whose smaller side has ``s = 1 .. n // 2`` players. Designs of one seed are nested: a larger
     budget adds pairs.
@@ -397,13 +396,13 @@ class Fit:
         worth: ``[m]``, their worths, in the design's order.
         weights: ``[n]``, the players' weights, positive, summing to 1.
         kernel: the kernel that was chosen. None: all coalitions are known.
-        folds: ``[k]``, the fold of each sampled pair; -1 for pairs that every fold trains on, those of strata that are
-            known whole.
+        folds: ``[k]``, the fold of each sampled pair; -1 for pairs in completely known strata, on which every fold
+            trains.
         grams: the Gram matrices that were tried, with their names.
         game: whether coalitions are averages or sums.
 
     Examples:
-        Four players, whose average is what a coalition is worth:
+        Four players; a coalition's worth is its members' average:
 
         >>> gains, plan = np.array([1.0, 2.0, 3.0, 6.0]), design(4, budget=12, seed=0)
         >>> worth = [float(gains[sorted(coalition)].mean()) if coalition else 0.0 for coalition in plan.coalitions()]
@@ -466,7 +465,7 @@ class Fit:
 
     @_on_one_thread
     def with_budget(self, budget: int) -> Fit:
-        """Return what would have been fitted with a smaller budget, without evaluating anything.
+        """Return the fit that a smaller budget would have given, without evaluating anything.
 
         The coalitions of a smaller design are all among those of this one.
 
@@ -521,8 +520,8 @@ class Fit:
     def least_core(self) -> LeastCore:
         """Return the game's least core (Maschler, Peleg, Shapley 1979).
 
-        Up to 14 players every coalition counts. Beyond, those that were evaluated and a sample of 4,000 do, so that
-        payments are rough.
+        With up to 14 players it uses every coalition; beyond, the evaluated ones and a sample of 4,000, so payments are
+        approximate.
         """
         n = self.design.players
         if n <= _ALL_CONSTRAINTS:
@@ -535,7 +534,7 @@ class Fit:
         empty, full = float(self.worth[0]), float(self.worth[1])
 
         def solved(pairs: Ints) -> tuple[Floats, float]:
-            """Return the payments and the deficit of the game as these pairs alone predict it."""
+            """Return the payments and the deficit of the game as predicted from these pairs only."""
             return least_core(members, self._predicted(members, pairs) - empty, full - empty)
 
         values, deficit = solved(np.arange(self.design.pairs))
@@ -549,15 +548,15 @@ class Fit:
         k = self.design.pairs
         rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
         known = {self.design.members[row].tobytes(): float(self.worth[row]) for row in rows.tolist()}
-        found = np.array([known.get(row.tobytes(), math.nan) for row in members], dtype=np.float64)
-        new = np.flatnonzero(np.isnan(found))
+        worths = np.array([known.get(row.tobytes(), math.nan) for row in members], dtype=np.float64)
+        new = np.flatnonzero(np.isnan(worths))
         if new.size:
             assert self.kernel is not None  # otherwise all are known
             x, worth = self._mixtures()[rows[1:] - 1], self.worth[rows[1:]]
             mean = float(worth.mean())
             solved = _solve(_factor(self.kernel.between(x, x), self.kernel.noise), worth - mean)
-            found[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved
-        return found
+            worths[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved
+        return worths
 
     def _mixtures(self) -> Floats:
         """Return the mixtures ``[m - 1, n]`` of the evaluated coalitions but the empty one."""
@@ -767,8 +766,8 @@ def fit(
         worth: ``[m]``, the worth of each, in the order of ``design.coalitions()``.
         weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean; if all
             are 0, they are equal.
-        grams: Gram matrices ``[n, n]`` that say which players are alike, such as inner products of what their updates
-            moved. One that is all 0 is left out. The identity, each by itself, and their sum are tried.
+        grams: Gram matrices ``[n, n]`` of the players' similarity, such as inner products of their updates' steps.
+            All-zero matrices are ignored. The identity, each matrix, and their sum are tried.
         game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
@@ -820,15 +819,15 @@ def mixture(
             once.
         n: number of players.
         weights: ``[n]``, how the average weighs its members.
-        grams: Gram matrices ``[n, n]`` that say which players are alike (see :func:`hanse.games.mixture.fit`); or a
-            function that returns them, called after coalitions, all single players among them, have been evaluated.
+        grams: Gram matrices ``[n, n]`` of the players' similarity (see :func:`hanse.games.mixture.fit`); or a function
+            that returns them, called after all single players were evaluated.
         budget: the most coalitions to evaluate, the empty one and all players included. Default: 10 per player, for
             errors of 1 to 2 % of the values on real games of 10 to 20 players. If it holds all ``2**n``, values are
             exact.
         seed: keys the draw; a numpy generator is used as it is.
-        enough: a function that says whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
-            :func:`hanse.games.mixture.top_settled`. It is asked at 5 coalitions per player and at each doubling, and
-            ends the work. Default: the budget is used up.
+        enough: a function that decides whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
+            :func:`hanse.games.mixture.top_settled`. It is called at 5 coalitions per player and at each doubling.
+            Default: the whole budget is used.
         game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
@@ -855,9 +854,9 @@ def mixture(
     while True:
         plan = design(n, size, key)
         worth = memo.many(plan.coalitions())
-        found = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
-        if size >= most or plan.complete or (enough is not None and enough(found.values, found.standard_errors)):
-            return found
+        estimate = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
+        if size >= most or plan.complete or (enough is not None and enough(estimate.values, estimate.standard_errors)):
+            return estimate
         size = min(most, 2 * size)
 
 
@@ -881,8 +880,9 @@ def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
 def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
     """Return a rule for ``enough``: the whole ranking of the players is right with this probability.
 
-    Every two neighbours of the ranking must be apart, or known to differ by less than a hundredth of the sum of the
-    positive values: twins never come apart. The probability is shared out among the neighbours (Bonferroni).
+    Every two neighbours in the ranking must be distinguishable, or known to differ by less than a hundredth of the sum
+    of the positive values (twins can never be distinguished). The probability is divided among the neighbours
+    (Bonferroni).
 
     Args:
         sure: above 0.5 and below 1.
@@ -894,7 +894,7 @@ def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
         raise ValueError(f"sure is {sure!r}; allowed: a number above 0.5 and below 1")
 
     def settled(values: Floats, errors: Floats) -> bool:
-        """Whether all neighbours are apart or as good as equal."""
+        """Whether all neighbours are distinguishable or practically equal."""
         from scipy.special import ndtri
 
         order = np.argsort(-values, kind="stable")
@@ -907,7 +907,7 @@ def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
 
 
 def shares_settled(precision: float) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: values are exact enough for a payout in proportion to them.
+    """Return a rule for ``enough``: values are exact enough for proportional payments.
 
     Args:
         precision: the half-width of every 95 % interval is at most this share of the sum of the positive values.
@@ -947,7 +947,7 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
     """Return the Gram matrices to try with their names, each scaled to trace n. Raises ValueError."""
     if isinstance(grams, np.ndarray) and grams.ndim == 2:
         raise ValueError(f"grams is one array of shape {grams.shape}; allowed: a list of Gram matrices ({n}, {n})")
-    found = []
+    matrices = []
     for place, given in enumerate(grams):
         gram = np.asarray(given, dtype=np.float64)
         if gram.shape != (n, n):
@@ -962,11 +962,11 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
             raise ValueError(f"grams[{place}] is not symmetric; allowed: a Gram matrix")
         if np.linalg.eigvalsh(gram)[0] < -_ROUNDING * n:
             raise ValueError(f"grams[{place}] is not positive semidefinite; allowed: a Gram matrix")
-        found.append((f"gram {place}", gram * (n / np.trace(gram))))
-    if len(found) > 1:
-        total = np.sum([gram for _, gram in found], axis=0)
-        found.append(("all", total * (n / np.trace(total))))
-    return [("identity", np.eye(n)), *found]
+        matrices.append((f"gram {place}", gram * (n / np.trace(gram))))
+    if len(matrices) > 1:
+        total = np.sum([gram for _, gram in matrices], axis=0)
+        matrices.append(("all", total * (n / np.trace(total))))
+    return [("identity", np.eye(n)), *matrices]
 
 
 def _mixtures(members: Bools, weights: Floats, game: Game) -> Floats:

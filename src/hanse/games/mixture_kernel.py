@@ -4,7 +4,7 @@ There is one such game per evaluated coalition, so these closed forms give the s
 coalitions. In all of them the empty coalition is worth 0, and another coalition S
 
 * ``(u . x_S)^4`` where coalitions are averages: the mixture ``x_S`` has the members' weights, normalised to sum to 1;
-* ``(c + u . x_S)^4`` where coalitions are sums: ``x_S`` has the members' weights as they are.
+* ``(c + u . x_S)^4`` where coalitions are sums: ``x_S`` has the members' weights unchanged.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
 def sum_kernel_values(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
     """Return a semivalue of the games ``(offset + u_T . x_S)^4`` where coalitions are sums, ``[n, T]``.
 
-    Given the chance ``p`` with which each other player is there, those who are there are independent, so the moments of
-    their sum follow from its cumulants.
+    Given the probability ``p`` that each other player is present, presences are independent, so the moments of their
+    sum follow from its cumulants.
 
     Args:
         u: ``[T, n]``, T games.

@@ -1,7 +1,7 @@
-"""Path values: what every step was worth to the model, from a few gradients along the way that the model really went.
+"""Path values: the worth of each step, from a few gradients along the model's actual path.
 
 A round moves a model from ``w`` to ``w + D``, ``D = sum_i s_i``, where ``s_i = q_i d_i`` is player i's weighted step.
-In the *increment game* a coalition is worth what its members' steps do while the others' steps are missing:
+In the *increment game*, a coalition is worth the effect of its members' steps without the others':
 
     v(S) = U(w + sum_{i in S} s_i) - U(w)
 
@@ -11,16 +11,16 @@ extension to fractions of players (Aumann, Shapley 1974), in which all steps gro
     phi_i = integral_0^1 <grad U(w + t D), s_i> dt
 
 With respect to the parameters this is the integrated gradient of U (Sundararajan, Taly, Yan 2017); Friedman (2004)
-characterises it among methods that share out a cost along a path. It follows that
+characterises it among path methods of cost sharing. It follows that
 
-* the values sum to ``U(w + D) - U(w)``, and summed over rounds to what the whole run gained;
-* given the path, a value is linear in the player's step: one step sent in parts under several names earns the same in
-  all, and a sum of steps has the sum of the values.
+* the values sum to ``U(w + D) - U(w)``, and summed over rounds to the whole run's gain;
+* given the path, a value is linear in the player's step: splitting a step among several names earns the same in total,
+  and a sum of steps has the sum of the values.
 
-It needs U to be differentiable along the path (kinks, as those of ReLU, do no harm), and all that moves to be in the
-steps. It is *not* the Shapley value of the increment game in general. For a quadratic U the two are equal: both are
-``<grad U(w) + H D / 2, s_i>``. They part with the third derivatives, since the Shapley value averages the gradient over
-random sets of steps, and the path value over equal shares of all of them.
+It requires that U is differentiable along the path (kinks, as of ReLU, are harmless), and that the steps contain every
+change. It is *not* the Shapley value of the increment game in general. For a quadratic U the two are equal: both are
+``<grad U(w) + H D / 2, s_i>``. They differ from the third derivatives on, since the Shapley value averages the gradient
+over random sets of steps, and the path value over equal fractions of all steps.
 
 The integral is taken at Gauss-Legendre points, one gradient each. PI-FL's eq. (1) is the rule with a single point at
 the end of the path (:func:`hanse.games.shapley.first_order`), up to the origin of the parameters.
@@ -42,7 +42,7 @@ from hanse.games.coalitions import Coalition, Floats, positive_or_zero, whole_nu
 MOST_POINTS = 24
 """The most points of one rule."""
 TOLERANCE = 0.01
-"""How far the values' sum may be from the gain, as a share of it, before more points are taken."""
+"""The difference between the values' sum and the gain, as a share of it, above which more points are used."""
 _AT_ONCE = 1 << 19  # numbers of steps that are held in float64 at once: so few stay in the cache
 
 
@@ -52,8 +52,8 @@ class PathIntegral:
 
     Attributes:
         gradients: ``[G, P]`` float64, the mean of each gradient.
-        total: what the utility gained along the path by this integral: the slope of its gradient along the step.
-        residual: what it gained besides: the error of the integral, and whatever else changed the utility. NaN if the
+        total: the utility's gain along the path by this integral.
+        residual: the rest of the gain: the integral's error, and anything else that changed the utility. NaN if the
             gain is not known.
         points: of the rule that was used last.
         evaluated: how many points were evaluated, those of earlier rules included.
@@ -71,7 +71,7 @@ class PathIntegral:
         return bool(self.gradients.isfinite().all())
 
     def along(self, steps: Tensor) -> Floats:
-        """Return ``[n, G]``, how much each of ``steps [n, P]`` went along each mean gradient; 0 for a step of zero."""
+        """Return ``[n, G]``, the inner products of ``steps [n, P]`` with each mean gradient; 0 for a step of zero."""
         width = max(1, steps.shape[1])
         parts = torch.split(steps, max(1, _AT_ONCE // width))
         return np.concatenate([(part.double() @ self.gradients.T).cpu().numpy() for part in parts])
@@ -114,11 +114,11 @@ def integrate(
         step: ``[P]``.
         points: of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a polynomial of
             degree up to 2 k along the path.
-        gain: how much the utility really gained. While the integral is further from it than ``tolerance`` times the
-            gain, the points are doubled, up to 24. Where twice the points hardly changed the integral, no more are
-            taken: then something else changed the utility.
+        gain: the utility's actual gain. While the integral differs from it by more than ``tolerance`` times the gain,
+            the points are doubled, up to 24, unless doubling hardly changed the integral: then something else changed
+            the utility.
         tolerance: a share of the gain, at least 0.
-        shares: ``[G]``, of what shares of the gradients the utility's is the sum; None: it is the first one.
+        shares: ``[G]``, the coefficients with which the gradients sum to the utility's; None: it is the first one.
 
     Raises:
         ValueError: shapes that do not fit, or too many or too few points.
@@ -163,11 +163,11 @@ def values(
         gradient: takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the gradient ``[P]``
             of the utility there; or several gradients ``[G, P]``, the utility's first and then, for intervals, that of
             the utility without each block of its samples.
-        steps: ``[n, P]``, each player's weighted step ``q_i d_i``: its weight times how far it moved the model.
+        steps: ``[n, P]``, each player's weighted step ``q_i d_i``: its weight times its change of the model.
         points: see :func:`integrate`.
-        start: ``[P]``, the model before; None: zeros, so that ``gradient`` is given how far the model has moved.
-        gain: how much the utility really gained, ``U(start + sum of steps) - U(start)``. With it, points are added
-            until the values' sum agrees with it, and ``residual`` says what is left.
+        start: ``[P]``, the model before; None: zeros, so ``gradient`` gets the model's change.
+        gain: the utility's actual gain, ``U(start + sum of steps) - U(start)``. If given, points are added until the
+            values' sum agrees with it, and ``residual`` is the rest.
         tolerance: see :func:`integrate`.
 
     Raises:
@@ -194,15 +194,16 @@ def values(
     def asked(model: Tensor) -> Any:
         return gradient(model if isinstance(steps, Tensor) else model.numpy())
 
-    found = integrate(asked, before, moves.sum(0), points, gain=gain, tolerance=tolerance)
-    if not found.finite:
+    integral = integrate(asked, before, moves.sum(0), points, gain=gain, tolerance=tolerance)
+    if not integral.finite:
         raise ValueError("gradient returned numbers that are not finite on the path; allowed: finite numbers")
-    worth = found.along(moves)
-    return PathValues(worth[:, 0], found.residual, worth[:, 1:], found.points, found.evaluated)
+    worth = integral.along(moves)
+    return PathValues(worth[:, 0], integral.residual, worth[:, 1:], integral.points, integral.evaluated)
 
 
 def beyond(steps: Tensor, known: Tensor) -> Tensor:
-    """Return what of ``steps [n, P]`` is orthogonal to the steps ``known [m, P]``: 0 for any combination of these.
+    """Return the part of ``steps [n, P]`` that is orthogonal to the steps ``known [m, P]``: 0 for any combination of
+    these.
 
     Examples:
         >>> beyond(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]])).tolist()
@@ -247,11 +248,13 @@ def _mean(gradient: Callable[[Tensor], Any], start: Tensor, step: Tensor, points
     nodes, masses = np.polynomial.legendre.leggauss(points)
     mean: Tensor | None = None
     for t, mass in zip(((nodes + 1) / 2).tolist(), (masses / 2).tolist(), strict=True):
-        found = torch.as_tensor(gradient(start + t * step)).detach()
-        found = found[None] if found.ndim == 1 else found
-        if found.ndim != 2 or found.shape[1] != len(start):
-            raise ValueError(f"gradient has shape {tuple(found.shape)}; allowed: ({len(start)},) or (G, {len(start)})")
-        mean = torch.zeros_like(found, dtype=torch.float64) if mean is None else mean
-        mean.add_(found, alpha=mass)
+        gradients = torch.as_tensor(gradient(start + t * step)).detach()
+        gradients = gradients[None] if gradients.ndim == 1 else gradients
+        if gradients.ndim != 2 or gradients.shape[1] != len(start):
+            raise ValueError(
+                f"gradient has shape {tuple(gradients.shape)}; allowed: ({len(start)},) or (G, {len(start)})"
+            )
+        mean = torch.zeros_like(gradients, dtype=torch.float64) if mean is None else mean
+        mean.add_(gradients, alpha=mass)
     assert isinstance(mean, Tensor)
     return mean

@@ -1,9 +1,9 @@
-"""Who likes whose model: payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
+"""Payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
 
-``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT takes minus the
-distance between the models, eq. (10) (:func:`payoff_matrix`), and leaves other estimates open: :func:`cosine_payoff`,
-:func:`layer_payoff` and :func:`loss_payoff` are three. :func:`scale_free` takes the unit out of any of them. The game
-itself is in :mod:`hanse.games.evolution`.
+``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT uses minus the distance
+between the models, eq. (10) (:func:`payoff_matrix`), and allows other estimates: :func:`cosine_payoff`,
+:func:`layer_payoff` and :func:`loss_payoff` are three. :func:`scale_free` makes any of them independent of units. The
+game itself is in :mod:`hanse.games.evolution`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
     Raises:
         ValueError: a wrong shape, or a number that is not finite.
     """
-    found = distances(params)
+    lengths = distances(params)
     if eps:
         # |d + eps 1|^2 = |d|^2 + 2 eps sum(d) + P eps^2
         rows = as_models(params)
         sums = (rows.double() - rows[:1].double()).sum(dim=1).cpu().numpy()
-        shifted = found**2 + 2 * eps * (sums[:, None] - sums[None, :]) + rows.shape[1] * eps**2
-        found = np.sqrt(np.maximum(shifted, 0.0))
-        np.fill_diagonal(found, 0.0)
-    return np.asarray(0.0 - found)
+        shifted = lengths**2 + 2 * eps * (sums[:, None] - sums[None, :]) + rows.shape[1] * eps**2
+        lengths = np.sqrt(np.maximum(shifted, 0.0))
+        np.fill_diagonal(lengths, 0.0)
+    return np.asarray(0.0 - lengths)
 
 
 def cosine_payoff(vectors: Any) -> Floats:
@@ -48,7 +48,7 @@ def cosine_payoff(vectors: Any) -> Floats:
     A vector of length 0 has cosine 0 with all others.
 
     Args:
-        vectors: ``[k, P]``, what each client changed.
+        vectors: ``[k, P]``, each client's change of the model.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.
@@ -63,8 +63,8 @@ def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False)
         params: ``[k, P]``, a model per row.
         offsets: where each layer begins, and at the end P, as in a table's layout. Layer l is the columns
             ``offsets[l]`` to ``offsets[l + 1]``.
-        relative: whether each layer's distances are divided by their mean and the mean over layers is taken, so that a
-            small layer counts as much as a large one.
+        relative: whether to divide each layer's distances by their mean and average over layers, so all layers count
+            equally.
 
     Raises:
         ValueError: offsets that do not fit, a wrong shape, or a number that is not finite.
@@ -85,17 +85,17 @@ def loss_payoff(losses: Any) -> Floats:
     """Return ``-losses`` with a zero diagonal, ``[k, k]``.
 
     Args:
-        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j in player i's eyes, for example that of the
-            mean of models i and j. The diagonal is not used.
+        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j for player i, for example that of the mean
+            of models i and j. The diagonal is not used.
 
     Raises:
         ValueError: a wrong shape, or a number off the diagonal that is not finite.
     """
-    found = as_square(losses, "losses")
-    off = ~np.eye(len(found), dtype=bool)
-    if not np.isfinite(found[off]).all():
+    square = as_square(losses, "losses")
+    off = ~np.eye(len(square), dtype=bool)
+    if not np.isfinite(square[off]).all():
         raise ValueError("losses have numbers that are not finite; allowed: finite numbers")
-    return np.where(off, -found, 0.0)
+    return np.where(off, -square, 0.0)
 
 
 def mean_distance(payoff: Any) -> float:
@@ -103,29 +103,27 @@ def mean_distance(payoff: Any) -> float:
 
     With :func:`payoff_matrix` it is the mean distance between models.
     """
-    found = as_square(payoff, "payoff")
-    k = len(found)
+    square = as_square(payoff, "payoff")
+    k = len(square)
     if k < 2:
         return 0.0
-    off = np.abs(found)[~np.eye(k, dtype=bool)]
+    off = np.abs(square)[~np.eye(k, dtype=bool)]
     largest = float(off.max())
     return largest * float((off / largest).mean()) if largest > 0 else 0.0
 
 
 def scale_free(payoff: Any) -> Floats:
-    """Return payoffs ``[k, k]`` divided by their mean size: the equilibrium then does not depend on the unit of
-    distances.
-
-    Where all payoffs are 0 (equal models) they stay so.
+    """Return payoffs ``[k, k]`` divided by their mean size, which makes the equilibrium independent of the unit of
+    distance. If all are 0 (equal models), they stay 0.
     """
-    found = as_square(payoff, "payoff")
-    mean = mean_distance(found)
-    return np.asarray(found / mean) if mean > 0 else found.copy()
+    square = as_square(payoff, "payoff")
+    mean = mean_distance(square)
+    return np.asarray(square / mean) if mean > 0 else square.copy()
 
 
 def as_square(array: Any, name: str) -> Floats:
     """Return a square matrix ``[k, k]`` in float64. Raises ValueError, with its ``name``, for another shape."""
-    found = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array, dtype=np.float64)
-    if found.ndim != 2 or found.shape[0] != found.shape[1] or found.shape[0] < 1:
-        raise ValueError(f"{name} has shape {found.shape}; allowed: (k, k), k at least 1")
-    return found
+    square = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array, dtype=np.float64)
+    if square.ndim != 2 or square.shape[0] != square.shape[1] or square.shape[0] < 1:
+        raise ValueError(f"{name} has shape {square.shape}; allowed: (k, k), k at least 1")
+    return square

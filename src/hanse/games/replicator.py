@@ -1,7 +1,7 @@
-"""The game that GTFLAT plays among a round's updates, and the aggregation weights that come of it.
+"""GTFLAT's game among a round's updates, and the resulting aggregation weights.
 
 *GTFLAT: Game Theory Based Add-On For Empowering Federated Learning Aggregation Techniques* (Mahini, Mousavi,
-Daneshtalab). Each client that trained is a population that chooses among the others' models; nearer is better. The
+Daneshtalab). Each client that trained is a population that chooses among the others' models and prefers near ones. The
 steps are ``weights(equilibrium(payoff_matrix(models)))``.
 
 =========================  =====================================================================

@@ -1,9 +1,9 @@
 """Shapley values from sampled permutations.
 
-In a random order of all players, each is credited with what it adds to those before it. The mean over orders is the
-Shapley value. :func:`monte_carlo` is the plain estimator. :func:`walk` goes along many orders at once, for it and for
-GTG-Shapley (:mod:`hanse.games.gtg`). :class:`Walks` keeps the orders, so that another utility can be valued along them
-for free.
+In a random order of all players, each is credited with its marginal contribution to its predecessors. The mean over
+orders is the Shapley value. :func:`monte_carlo` is the plain estimator. :func:`walk` processes many orders at once, for
+it and for GTG-Shapley (:mod:`hanse.games.gtg`). :class:`Walks` keeps the orders, so values of other utilities along
+them are free.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BATCH = 4096  # permutations that walk together
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A sampled value and what it cost.
+    """A sampled value and its cost.
 
     Attributes:
         values: ``[n]``, float64.
         standard_errors: ``[n]``, of ``values``; NaN where fewer than two independent samples were taken.
-        evaluations: how many worths the algorithm asked for, ``v({})`` and ``v(N)`` included, repetitions counted.
+        evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions.
         distinct: how many different coalitions were really evaluated.
         permutations: how many permutations were used.
         walks: the permutations and the coalitions met along them; None if nothing was sampled.
@@ -109,7 +109,7 @@ def monte_carlo_result(
     permutations: int | Sequence[Sequence[int]],
     seed: int | np.random.Generator = 0,
 ) -> Estimate:
-    """Estimate as :func:`monte_carlo` does, and return standard errors and counts beside the values.
+    """Estimate as :func:`monte_carlo` does, and also return standard errors and counts.
 
     Args:
         value: the utility.
@@ -129,7 +129,7 @@ def monte_carlo_result(
     memo = Memo(value)
     empty, full = memo.many([frozenset(), frozenset(range(n))])
     walked = [walk(memo, rows[i : i + _BATCH], empty, full, eps=0.0) for i in range(0, len(rows), _BATCH)]
-    marginals = np.concatenate([found for found, _, _ in walked])
+    marginals = np.concatenate([estimate for estimate, _, _ in walked])
     # permutations are drawn independently, so that the errors are those of a plain mean
     m = len(rows)
     errors = marginals.std(axis=0, ddof=1) / math.sqrt(m) if m > 1 else np.full(n, np.nan)
@@ -142,8 +142,8 @@ def walk(
 ) -> tuple[Floats, int, NDArray[np.int64]]:
     """Return the marginal contributions along permutations.
 
-    All permutations advance together, one player at a time, so that each step costs one batch. A permutation whose
-    worth comes nearer than ``eps`` to ``full`` is truncated: the players left in it contribute 0.
+    All permutations advance together, one player at a time, so each step costs one batch. A permutation is truncated
+    once its worth is within ``eps`` of ``full``: its remaining players contribute 0.
 
     Args:
         memo: the utility; it must have evaluated the empty coalition.

@@ -23,11 +23,11 @@ MAX_EXACT_PLAYERS = 20
 
 @dataclass(frozen=True, eq=False)
 class Semivalue:
-    """A semivalue, described by how likely each other player is to be there.
+    """A semivalue, described by the probability that each other player is present.
 
-    Draw a chance ``p`` from the semivalue's distribution, and let each other player join with this chance. A player's
-    value is what it then adds on average: ``sum_S w(|S|) (v(S + i) - v(S))``, where ``w(s)`` is the mean of
-    ``p^s (1 - p)^(n - 1 - s)``. The distribution is kept as quadrature nodes.
+    Draw ``p`` from the semivalue's distribution, and let each other player join with probability ``p``. A player's
+    value is its mean marginal contribution: ``sum_S w(|S|) (v(S + i) - v(S))``, where ``w(s)`` is the mean of ``p^s (1
+    - p)^(n - 1 - s)``. The distribution is kept as quadrature nodes.
 
     Attributes:
         name: what it is called.
@@ -180,9 +180,9 @@ def banzhaf(value: Utility, n: int) -> Floats:
 
 
 def leave_one_out(value: Utility, n: int) -> Floats:
-    """Return what is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
+    """Return the loss without each player, ``v(N) - v(N without i)``, ``[n]``.
 
-    It takes ``n + 1`` evaluations only, but is blind to players that replace each other.
+    It needs only ``n + 1`` evaluations, but misses players that can replace each other.
 
     Args:
         value: the utility, as for :func:`exact`.

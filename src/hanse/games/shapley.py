@@ -1,4 +1,4 @@
-"""What each player of a cooperative game is worth: all estimators in one place.
+"""All estimators of the values of players in a cooperative game.
 
 A game is a utility: a function from a coalition, a ``frozenset`` of players ``0..n-1``, to its worth. If it also has a
 method ``many(coalitions)``, coalitions are evaluated in batches. Results are numpy float64, ``[n]``.
@@ -13,8 +13,8 @@ method ``many(coalitions)``, coalitions are evaluated in batches. Results are nu
 :func:`first_order`        PI-FL eqs (1) and (2)                  one gradient
 =========================  =====================================  ======================================
 
-Up to about ten players take :func:`exact`. For more, take :func:`mixture` if a coalition's model is the weighted mean
-of its members' updates, and :func:`gtg` or :func:`monte_carlo` for any other game.
+Use :func:`exact` for up to about ten players. For more, use :func:`mixture` if a coalition's model is the weighted mean
+of its members' updates, else :func:`gtg` or :func:`monte_carlo`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""PI-FL's tiers: how well each tier's model fits a client, what it bids for, who trains where, and the first tiers.
+"""PI-FL's tiers: initial tiers, importance weights, scheduling, and personal models.
 
-The paper's steps in their order: :func:`first_tiers` groups clients before training; :func:`importance` says how well
-each tier's model fits a client; by these weights a client bids (:mod:`hanse.federation.policy`), the server schedules
-the bidders (:func:`schedule`), and the client mixes its personal model (:func:`mixture`). What is paid is in
+In the paper's order: :func:`first_tiers` groups clients before training; :func:`importance` measures how well each
+tier's model fits a client; with these weights clients bid (:mod:`hanse.federation.policy`), the server schedules the
+bidders (:func:`schedule`), and clients mix their personal models (:func:`mixture`). Payments are in
 :mod:`hanse.games.tokens`.
 
-Arrays may be anything that numpy takes; results are numpy float64 unless said. In the shapes n is the number of
-clients, K the number of tiers and C the number of classes.
+Arrays may be anything that numpy accepts; results are numpy float64 unless stated otherwise. In the shapes n is the
+number of clients, K the number of tiers and C the number of classes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def _array(name: str, values: Any, ndim: int) -> Floats:
     """Return ``values`` as float64. Raises ValueError, naming the argument, unless it has ``ndim`` dimensions and is
     finite.
     """
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != ndim:
-        raise ValueError(f"{name}: shape {found.shape}: allowed: {ndim} dimensions")
-    if not np.isfinite(found).all():
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != ndim:
+        raise ValueError(f"{name}: shape {array.shape}: allowed: {ndim} dimensions")
+    if not np.isfinite(array).all():
         raise ValueError(f"{name}: has NaN or infinite entries: allowed: finite numbers")
-    return found
+    return array
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:
     """Return ``over / under``, and 0 where ``under`` is 0."""
-    found = np.zeros_like(over)
-    np.divide(over, under, out=found, where=under > 0)
-    return found
+    ratio = np.zeros_like(over)
+    np.divide(over, under, out=ratio, where=under > 0)
+    return ratio
 
 
 def importance(correct: Any, sizes: Any) -> Floats:
@@ -117,7 +117,7 @@ def schedule(
 
     Args:
         bidders: by tier, the clients that bid for it.
-        contributions: ``[K, N]``, what each client was worth to each tier, by client id.
+        contributions: ``[K, N]``, each client's value for each tier, by client id.
         by_contribution: how many bidders are chosen for each tier, those of the largest contributions; ties go to the
             lower id.
         at_random: how many more clients are drawn for each tier.
@@ -153,7 +153,7 @@ def f1_scores(confusion: Any) -> Floats:
 
 
 def most_varying(f1: Any, rho: int) -> Ints:
-    """Return the classes whose F1 scores vary most over the clients, most varying first, ``[rho]`` int64.
+    """Return the classes whose F1 scores vary most over the clients, in descending order, ``[rho]`` int64.
 
     PI-FL eq. (5) prints rho as a variance; the text means a number of classes (docs/papers.md, P6). The variance is
     that of the population, and ties go to the lower class.
@@ -181,7 +181,7 @@ class FirstTiers:
         labels: ``[n]`` int64, the tier of each client.
         centres: ``[K, rho]``, the tiers' mean F1 scores on ``classes``.
         inertia: the sum of squared distances of clients from their tier's centre.
-        classes: ``[rho]`` int64, the classes that were looked at.
+        classes: ``[rho]`` int64, the classes used.
     """
 
     labels: Ints

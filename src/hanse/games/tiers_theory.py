@@ -1,11 +1,11 @@
 """When does a client gain by joining a tier? PI-FL's Gaussian case (appendix D.1, eqs 51-57), exact and as printed.
 
-Client i sees ``n_i`` draws of N(mu_i, sigma2) and wants to know mu_i. The mu of a tier's clients are draws of N(beta,
-tau2) themselves. An error is the expected square of (estimate - mu_i) as client i sees it: given its own mu_i, with
-beta unknown, the others lie around mu_i.
+Client i has ``n_i`` draws from N(mu_i, sigma2) and estimates mu_i. The means mu of a tier's clients are draws from
+N(beta, tau2). An error is the expected square of (estimate - mu_i) from client i's view: given mu_i, with beta unknown,
+the other means scatter around mu_i.
 
-The printed formulas treat the others as independent of each other. But they share the unknown ``beta - mu_i``, so that
-their covariance tau2 is missing and joining looks better than it is (docs/papers.md, P18). Functions with the argument
+The printed formulas treat the others as independent of each other. But they share the unknown ``beta - mu_i``: the
+missing covariance tau2 makes joining look better than it is (docs/papers.md, P18). Functions with the argument
 ``printed`` return either form; :func:`simulate` decides between them.
 """
 
@@ -28,7 +28,7 @@ class Gaussian:
         tier: ``[m]``, each client's tier.
         sigma2: the variance of samples around a client's mean.
         tau2: the variance of the clients' means inside a tier.
-        beta_diff: how far the other tiers' centre lies from that of the client's own tier.
+        beta_diff: the distance of the other tiers' centre from that of the client's own tier.
 
     Raises:
         ValueError: no clients, a client without samples, or a variance that is negative or not finite.
@@ -125,8 +125,8 @@ def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str
     seen = mu + np.sqrt(setting.sigma2 / n) * draw.standard_normal((repetitions, len(n)))
     own = np.where(tier == tier[i], n, 0.0)
     estimates = {"local": seen[:, i], "federated": seen @ (n / n.sum()), "tier": seen @ (own / own.sum())}
-    found = {}
+    errors = {}
     for name, estimate in estimates.items():
         square = (estimate - mu[:, i]) ** 2
-        found[name] = (float(square.mean()), float(square.std(ddof=1) / np.sqrt(repetitions)))
-    return found
+        errors[name] = (float(square.mean()), float(square.std(ddof=1) / np.sqrt(repetitions)))
+    return errors

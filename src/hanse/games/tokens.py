@@ -1,12 +1,11 @@
-"""PI-FL's token manager: what clients pay for a tier's round, what comes back to them, and what providers earn.
+"""PI-FL's token manager: clients' payments for a tier's round, reimbursements, and providers' earnings.
 
-:func:`settle_round` settles a tier's round on balances; :func:`settle_tier` gives the movements alone. The steps are:
+:func:`settle_round` settles a tier's round on balances; :func:`settle_tier` returns only the movements. The steps are:
 payers pay into the tier's pool, eqs (6)-(7); the less the tier improved, the more of the pool is reimbursed to them,
 eqs (8)-(11); the providers share the rest by rank, eqs (12)-(14).
 
-Amounts are Python integers of the smallest unit, and none is lost: what is paid in leaves the pool again or stays in
-it. As printed, eqs (6)-(14) create and destroy tokens; docs/papers.md, P7-P17, has the readings under which they do
-not.
+Amounts are Python integers of the smallest unit, and none is lost: payments into the pool leave it again or stay there.
+As printed, eqs (6)-(14) create and destroy tokens; docs/papers.md, P7-P17, has the readings under which they do not.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma:
         accuracy: the tier's accuracy after the round.
         best_accuracy: its best accuracy before.
         eta: the largest rate, 0 to 1.
-        gamma: the relative improvement from which on nothing is paid back, 0 to 1. With 0 any improvement is enough
+        gamma: the relative improvement from which nothing is reimbursed, 0 to 1. With 0 any improvement suffices
             (docs/papers.md, P13).
 
     Raises:
@@ -139,7 +138,7 @@ def settle_tier(
 ) -> list[Movement]:
     """Return the movements of one tier's round, PI-FL eqs (6)-(14), in the order of the equations.
 
-    What nobody can take stays in the pool (docs/papers.md, P9, P11, P14). Movements of 0 units are left out.
+    Amounts without a recipient stay in the pool (docs/papers.md, P9, P11, P14). Movements of 0 units are omitted.
 
     Args:
         payers: the selected bidders; each pays ``price``.
@@ -176,11 +175,11 @@ def share_out(
     participations: Mapping[int, float],
     pool: int = 0,
 ) -> list[Movement]:
-    """Return the movements of one tier's round when it is known how many units go back, PI-FL eqs (6), (7), (11)-(14).
+    """Return the movements of one tier's round for a given reimbursement, PI-FL eqs (6), (7), (11)-(14).
 
     Args:
         payers, providers, price, contributions, participations, pool: as for :func:`settle_tier`.
-        returned: the units that go back to those who paid, eq. (10); nothing goes back if nobody paid.
+        returned: the units to reimburse to those who paid, eq. (10); nothing if nobody paid.
 
     Raises:
         ValueError: as :func:`settle_tier` does.

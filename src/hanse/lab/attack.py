@@ -1,10 +1,10 @@
-"""What could a client gain by cheating? A search for the deviation that pays best, by playing it: ``hanse attack``.
+"""``hanse attack``: searches, by playing them, for the deviation that pays a client best.
 
-The experiment is played honestly and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`: the same
-data, models and draws, so the difference in what it ends with is what the deviation earned. What may vary is read off
-the types of what that client is asked (:func:`space_of`). Deviations are tried one by one, then in combinations that
-are drawn at random or changed from the best so far; those that look best are played with more seeds, and the best of
-all is confirmed with seeds that the search has not seen, so that its interval is not that of the luckiest of many.
+The experiment is played honestly and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`: with the
+same data, models and draws, so the difference in the outcome is the deviation's gain. The possible deviations follow
+from the types of the questions that the client is asked (:func:`space_of`). They are tried one by one, then in
+combinations drawn at random or derived from the best so far; the most promising are played with more seeds, and the
+best is confirmed with fresh seeds, which avoids selection bias.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Deviation = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Knob:
-    """One thing that a client can do otherwise.
+    """One way in which a client can deviate.
 
     Attributes:
         key: its name among :class:`Deviant`'s options, such as "sends" or "times.samples".
-        values: what is tried, at first one by one.
-        factor: whether it is a factor, which may take any value in between.
+        values: the values to try, first one by one.
+        factor: whether it is a factor, for which values in between are allowed.
     """
 
     key: str
@@ -63,16 +63,15 @@ class Knob:
 
 @dataclass(frozen=True)
 class Try:
-    """A deviation and what it earned.
+    """A deviation and its gains.
 
     Attributes:
-        deviation: what was done.
-        gains: by seed, what the deviants ended with, less what the same clients end with by honesty: tokens each, or
-            of a client with a second key, together.
-        ahead: by seed, what the deviants ended with, less the mean of the others in the same run; nothing if there are
-            no others.
-        uniform: whether it was drawn at random from the whole space, and not made from what had paid.
-        failed: why it could not be played; None: it was.
+        deviation: the deviation.
+        gains: by seed, the deviants' outcome less that of the same clients when honest, in tokens: each, or, for a
+            client with a second key, together.
+        ahead: by seed, the deviants' outcome less the mean of the others in the same run; empty if there are no others.
+        uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
+        failed: why it could not be played; None: it was played.
     """
 
     deviation: Deviation
@@ -98,12 +97,12 @@ class Try:
 
 @dataclass(frozen=True)
 class Attacked:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         clients: who deviated.
-        scale: what a gain is compared with, in tokens: see :attr:`_Game.scale`.
-        measure: what is compared: "utility" or "balance".
+        scale: the yardstick for gains, in tokens: see :attr:`_Game.scale`.
+        measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
         idle: the best of those that send nothing that anybody trained, likewise; None: none was tried.
@@ -190,7 +189,7 @@ class _Listening:
 
 
 def space_of(experiment: Experiment) -> list[Knob]:
-    """Return what a client of an experiment can do otherwise, by what clients are asked in the first rounds.
+    """Return a client's possible deviations, from the questions that clients are asked in the first rounds.
 
     Raises:
         UserError: the experiment does not fit together.
@@ -262,20 +261,20 @@ def search(
 ) -> Attacked:
     """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
 
-    Finished runs are kept in the folder; the same call goes on with them.
+    Finished runs are kept in the folder: repeat the call to continue.
 
     Args:
         sections: the experiment as nested plain values.
         clients: who deviates, all in the same way.
         folder: is made if it is missing.
         tries: how many deviations are tried, at most.
-        seeds: with how many seeds that the search has not seen the best one is confirmed, at least 2.
+        seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds; the fresh ones come after these.
-        minutes: the search ends after this time; its confirmation comes on top. None: it has as long as it needs.
-        second_key: of two clients the second is another key of the first, which by honesty never joins. What it gets
-            counts as the first one's, less its grant, and it sends only what the first one makes.
+        minutes: the search ends after this time, not counting the confirmation. None: no limit.
+        second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings,
+            less its grant, count as the first one's, and it sends only what the first one produces.
         workers: how many processes play.
-        told: is called after every run with how many were played, how many there will be at most, and the best so far.
+        told: called after every run with the number played, the largest possible number, and the best so far.
         work: plays one job; None: a run of hanse.
 
     Raises:
@@ -324,7 +323,7 @@ def replay(
     told: Told = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> Attacked:
-    """Play a deviation that was found before, beside honesty, with the same fresh seeds as :func:`search` does.
+    """Measure a deviation again, compared with honest play, with the same fresh seeds as :func:`search`.
 
     Args:
         sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
@@ -364,7 +363,7 @@ def replay(
 
 
 def fresh_seeds(seed: int, seeds: int) -> list[int]:
-    """Return the seeds that confirm what a search with the first seed ``seed`` finds."""
+    """Return the seeds that confirm the result of a search with the first seed ``seed``."""
     return list(range(seed + SEARCHED, seed + SEARCHED + seeds))
 
 
@@ -485,7 +484,7 @@ def _key(deviation: Deviation) -> str:
 
 @dataclass
 class _Game:
-    """Plays deviations beside honesty.
+    """Plays deviations and honest runs.
 
     Attributes:
         second_key: whether the second of the clients is another key of the first.
@@ -620,12 +619,12 @@ def _is_number(value: Any) -> bool:
 
 
 def play_with_outcome(job: Job, step: Step, second_key: int | None = None) -> dict[str, Any]:
-    """Play a job and return what :func:`hanse.lab.job.attempt` keeps, and what each client ends with.
+    """Play a job and return the result of :func:`hanse.lab.job.attempt` with each client's outcome.
 
-    ``outcome`` is a list with a number of tokens a client, and ``measure`` says what: the "utility" that the mechanism
-    accounts, by what is true and not by what was said, less what eq. (8) of iPFL says that far models took from their
-    buyers; or else the "balance" of the client's account; "nothing" if no client was ever paid. ``granted`` is what the
-    mint gave, in tokens a client; 0 of utilities. ``second_key`` is a client that is another's second key.
+    ``outcome`` is a list of tokens per client, and ``measure`` its meaning: the "utility" that the mechanism records,
+    by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models; else the "balance"
+    of the client's account; "nothing" if no client was ever paid. ``granted`` is the mint's grants in tokens per
+    client; 0 for utilities. ``second_key`` is a client that is another's second key.
     """
     from hanse.runs.experiment import run
 

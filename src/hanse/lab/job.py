@@ -1,7 +1,7 @@
-"""One run as a job: an experiment with a key, how it is played, and what is kept of it.
+"""One run as a job: an experiment with a key, how to play it, and its result.
 
 Sweeps (:mod:`hanse.lab.sweep`) and the papers' tables (:mod:`hanse.lab.papers`) both turn into a list of jobs, which
-:mod:`hanse.lab.player` plays. Come here to learn what identifies a run and what its result holds.
+:mod:`hanse.lab.player` plays. This module defines what identifies a run and what its result contains.
 
 :func:`seeded` makes a :class:`Job` from an experiment and a seed. :func:`play` runs it in memory; :func:`play_kept`
 runs it in a run directory, where a run that was cut off continues. Both return the same plain values, which
@@ -44,9 +44,9 @@ class Job:
     Attributes:
         key: a hash of ``sections`` (see :func:`key_of`). Two jobs with the same key are the same run, so a finished
             result is found by its key and shared by every table that needs it.
-        label: what tells this run from its neighbours, in words, as in "train.lr=0.1, seed=0".
+        label: what distinguishes this run from the others, as in "train.lr=0.1, seed=0".
         sections: the experiment as nested plain values, in the form of an experiment's file and with the seeds.
-            Settings that are not mentioned have their defaults.
+            Other settings have their defaults.
 
     Examples:
         >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 1}}
@@ -75,8 +75,7 @@ class Job:
         """Return the experiment, with the job's label in front of every mistake.
 
         Raises:
-            UserError: it is not a valid experiment; each line begins with ``label``, so that a user with many runs
-                sees which of them is meant.
+            UserError: it is not a valid experiment; each line begins with ``label``, which names the run.
         """
         try:
             return self.experiment
@@ -92,7 +91,7 @@ class Job:
 def key_of(sections: Mapping[str, Any]) -> str:
     """Return the key of an experiment: 20 hexadecimal digits that do not depend on the order of its settings.
 
-    Only what is written counts. An experiment that names a default has another key than one that leaves it out.
+    Only written settings count: naming a default gives a different key than omitting it.
 
     Args:
         sections: the experiment as nested plain values that JSON can hold.
@@ -176,8 +175,8 @@ _LONGEST = 80  # characters of a folder's name that say what varies
 def folder_of(runs: Path, job: Job) -> Path:
     """Return the run directory of a job below ``runs``: its label and the first 8 digits of its key.
 
-    A directory that is there already is found by those digits and keeps its name, since the label of the same run may
-    read differently in a wider sweep.
+    An existing directory is found by those digits and keeps its name, since the same run may have another label in a
+    wider sweep.
     """
     tail = job.key[:8]
     there = sorted(runs.glob(f"*-{tail}"))
@@ -186,14 +185,14 @@ def folder_of(runs: Path, job: Job) -> Path:
 
 
 def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
-    """Run a job in a run directory of its own and return what is kept of it.
+    """Run a job in its own run directory and return its result.
 
     A directory that holds the same experiment is resumed from its last checkpoint. One that holds anything else is
     overwritten.
 
     Args:
         job: the run.
-        step: told of every finished round, and once of those that an earlier start had played.
+        step: called after every finished round, and once for the rounds of an earlier start.
         runs: the folder of all run directories; this one is named by :func:`folder_of`.
 
     Returns:
@@ -234,10 +233,10 @@ def _same(path: Path, asked: Experiment) -> bool:
 
 
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
-    """Run a job and return what is kept of it, as plain values that JSON can hold.
+    """Run a job and return its result as plain values that JSON can hold.
 
-    An exception does not leave this function: one run of a sweep that fails must not end the others. Ctrl-C is not
-    caught here; the run itself ends at a round and says that it was interrupted.
+    It raises no exception, because a failed run must not end the other runs of a sweep. Ctrl-C is handled by the run,
+    which ends at a round and says that it was interrupted.
 
     Args:
         job: the run.
@@ -250,14 +249,14 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         checkout; with "+" if that was changed), the versions of ``hanse`` and ``torch``, the ``processor`` and the
         ``instructions`` that PyTorch uses on it. A finished run has besides:
 
-        * ``experiment``: all settings as they were asked for. "auto" stays "auto", since what it became on this machine
-          is no reason to run the job again on another.
+        * ``experiment``: all settings as requested. "auto" stays "auto", since its meaning on this machine is no reason
+          to run the job again on another.
         * ``rounds``, and ``tested``, the number of rounds that had been played at each test.
         * ``curves``: for each tested figure a list with one number, or None, for each test.
         * ``clients``: the accuracy at the last test of each client that tested on its own samples.
         * ``seconds`` of all rounds, ``ms_per_round`` and ``median_ms``, and ``stages_ms``, the mean of each stage.
         * ``bytes`` sent ``down`` and ``up``, ``models_evaluated`` to value updates, and updates ``refused``.
-        * ``wall_seconds`` and ``cpu_seconds`` of the whole attempt, building the data included.
+        * ``wall_seconds`` and ``cpu_seconds`` of the whole attempt, including building the data.
     """
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections, "made": made()}
     begun = time.perf_counter(), time.process_time()
@@ -278,7 +277,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
 
 @cache
 def made() -> dict[str, str | None]:
-    """Return what plays runs here, as :func:`attempt` describes ``made``."""
+    """Return the software and machine that play runs here, as :func:`attempt` describes ``made``."""
     import torch
 
     return {

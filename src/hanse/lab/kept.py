@@ -1,13 +1,13 @@
-"""What is kept of finished runs on disk, and how it is read again.
+"""Stores the results of finished runs on disk, and reads them.
 
-A sweep keeps a file a run (:class:`Store`), since several machines may write into its folder at once. The runs of a
-paper are kept in one file, ``kept.jsonl.gz`` (:class:`KeptFile`): JSON lines that are only ever added, each a gzip
-member of its own or several in one (``zcat`` reads both), each with the key of its run and the version of the format.
-Both are :class:`Results`, which is all that :func:`hanse.lab.player.play_all` knows of them.
+A sweep has one file per run (:class:`Store`), since several machines may write into its folder at once. The runs of a
+paper are in one append-only file of JSON lines, ``kept.jsonl.gz`` (:class:`KeptFile`), in one gzip member or several
+(``zcat`` reads both), each line with the key of its run and the version of the format. Both implement :class:`Results`,
+the interface that :func:`hanse.lab.player.play_all` uses.
 
-A line is what :func:`hanse.lab.job.attempt` returned, made small: ``experiment`` has only what ``given`` does not say,
-and a curve begins with its first number. A key may have several lines: failures, runs under other defaults, and repeats
-on another machine or commit (``made``). The first finished one that fits is the run's result.
+A line is the compacted result of :func:`hanse.lab.job.attempt`: ``experiment`` omits settings in ``given``, and a curve
+starts at its first number. A key may have several lines: failures, runs under other defaults, and repeats on another
+machine or commit (``made``). The first finished one that fits is the run's result.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _FINISHED = Declared[_Finished](Annotated[_Finished, AfterValidator(_together)])
 
 
 class Results(Protocol):
-    """A place where results of jobs are kept."""
+    """A store of jobs' results."""
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """Return a job's finished result, or None if it must be played."""
@@ -119,8 +119,7 @@ class Results(Protocol):
 class Store:
     """The folder of a sweep's results, one file ``<key>.json`` for each job.
 
-    A file is written whole or not at all, so a reader never sees half a result. Several sweeps may use the same folder;
-    a run that they have in common is then played once.
+    Files are written atomically. Several sweeps may use the same folder; common runs are then played once.
 
     Examples:
         >>> from hanse.lab.job import seeded
@@ -141,10 +140,10 @@ class Store:
         the job failed or is of another experiment (whatever the file is called), or if the file is damaged.
         """
         try:
-            found = json.loads(self.path(job).read_text())
+            kept = json.loads(self.path(job).read_text())
         except (OSError, ValueError, RecursionError):  # not there, or cut short by something that was not us
             return None
-        return _whole(found) if _is_finished(found) and is_of(found, job) else None
+        return _whole(kept) if _is_finished(kept) and is_of(kept, job) else None
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Keep a result. Raises MachineError if the file cannot be written, such as on a full disk."""
@@ -153,10 +152,10 @@ class Store:
 
 
 class KeptFile:
-    """All results of a paper in one file, to which lines are only ever added.
+    """All results of a paper in one append-only file.
 
-    Several processes may add lines at the same time. A line that cannot be written whole is taken back, and a piece
-    that a killed process left at the end is taken away by the next writer.
+    Several processes may add lines at the same time. An incomplete line is removed at once, or, if its process was
+    killed, by the next writer.
 
     Attributes:
         path: the file, ``kept.jsonl.gz`` in the folder.
@@ -175,7 +174,7 @@ class KeptFile:
         """Return every line by its key, in the order in which they were added; nothing without a file.
 
         Raises:
-            UserError: a line is cut, damaged, of another version or there twice; each such line is told in one.
+            UserError: a line is truncated, damaged, of another version or duplicated; the error has one line for each.
         """
         if not self.path.exists():
             return {}
@@ -187,11 +186,9 @@ class KeptFile:
         return next(iter(self.repeats(job)), None)
 
     def repeats(self, job: Job) -> list[dict[str, Any]]:
-        """Return all finished results of a job, the one that counts first: repeats of the same run on other machines or
-        at other commits.
-        """
+        """Return all finished results of a job: the main one, then repeats on other machines or at other commits."""
         there = self.lines().get(job.key, ())
-        return [_whole(found) for found in there if found["status"] == "done" and is_of(found, job)]
+        return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job)]
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Add a result as a line. Raises MachineError if it cannot be written, such as on a full disk; the file is then
@@ -208,7 +205,7 @@ class KeptFile:
                 os.close(file)
 
     def mend(self) -> str | None:
-        """Take away the piece of a line that a killed process left at the end; return what was done, or None."""
+        """Remove an incomplete line that a killed process left at the end; return what was done, or None."""
         if not self.path.exists():
             return None
         with _told(self.path), self.path.open("r+b") as file:
@@ -266,39 +263,39 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, int]:
 def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
     text, whole = _unpacked(path, data)
-    found: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     seen: dict[tuple[str, ...], int] = {}
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
         said, parsed = _parsed(line)
         if parsed is not None:
             first = seen.setdefault(_identity(parsed), number)
-            found.setdefault(parsed["key"], []).append(parsed)
+            results.setdefault(parsed["key"], []).append(parsed)
             said = f"is the same run as line {first}, {parsed['key']}" if first != number else ""
         wrong += [f"{path}: line {number} {said}"] if said else []
     if whole < len(data):
         wrong.append(f"{path}: its last line is cut off after byte {whole}; the next command that adds a run mends it")
     if wrong:
         raise UserError(*wrong)
-    return found
+    return results
 
 
 def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
     """Return what is wrong with a line, and the line if nothing is."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return "is damaged", None
-    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("key"), str):
         return "has no key", None
-    if found.get("version") != VERSION:
-        return f"has version {found.get('version')!r}; allowed: {VERSION}", None
-    failed = found.get("status") == "failed" and isinstance(found.get("error"), str)
-    if not failed and not _is_finished(found):
-        return f"is no result of a run, {found['key']}", None
-    if not isinstance(found.get("given"), dict) or key_of(found["given"]) != found["key"]:
-        return f"has not the settings of its key, {found['key']}", None
-    return "", found
+    if parsed.get("version") != VERSION:
+        return f"has version {parsed.get('version')!r}; allowed: {VERSION}", None
+    failed = parsed.get("status") == "failed" and isinstance(parsed.get("error"), str)
+    if not failed and not _is_finished(parsed):
+        return f"is no result of a run, {parsed['key']}", None
+    if not isinstance(parsed.get("given"), dict) or key_of(parsed["given"]) != parsed["key"]:
+        return f"has not the settings of its key, {parsed['key']}", None
+    return "", parsed
 
 
 def _identity(found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -339,9 +336,9 @@ def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
 def is_of(found: Mapping[str, Any], job: Job) -> bool:
     """Return whether a finished line is of this job and has all of its tests.
 
-    The key covers only the settings that the job mentions. The defaults of the others may have changed since the result
-    was made, so they are compared as well. Settings that only one of the two versions of hanse knows are not compared,
-    so that a new option with a default that changes nothing does not throw away finished runs.
+    The key covers only the settings that the job mentions. Other defaults may have changed since, so they are compared,
+    too. Settings that only one of the two versions of hanse has are ignored, so adding an option does not invalidate
+    finished runs.
 
     Args:
         found: the line.
@@ -385,12 +382,12 @@ def _begun(curve: Sequence[Any]) -> list[Any]:
 
 def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nested settings of ``whole`` that ``said`` lacks or has with another value."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name, value in whole.items():
         below = said.get(name)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
             more = _beyond(value, below)
-            found |= {name: more} if more else {}
+            numbers |= {name: more} if more else {}
         elif name not in said or value != below:
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers

@@ -1,12 +1,12 @@
 """Plays a list of jobs and keeps their results on disk.
 
-:func:`play_all` is the entry for sweeps and for the papers' tables. It looks up each job among the kept results
-(:mod:`hanse.lab.kept`), plays those without a finished one, and writes every result as soon as it is there. The playing
-itself is one of three generators, which all yield a job with its result: :func:`in_order` plays in this process,
-:func:`in_processes` in worker processes, :func:`in_ray` on a Ray cluster.
+:func:`play_all` is the entry point for sweeps and the papers' tables. It looks up each job among the kept results
+(:mod:`hanse.lab.kept`), plays those without one, and writes every result at once. Jobs are played by one of three
+generators, which all yield a job with its result: :func:`in_order` plays in this process, :func:`in_processes` in
+worker processes, :func:`in_ray` on a Ray cluster.
 
-Every job runs with one thread, so that its numbers do not depend on how many run at the same time. A worker process
-that dies fails the job that it was playing, and no other.
+Every job runs with one thread, so its numbers do not depend on how many run in parallel. If a worker process dies, only
+its current job fails.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 
 @dataclass(frozen=True)
 class PlayedJobs:
-    """What is known of a list of jobs, while they are played or at the end.
+    """The state of a list of jobs, during play or at the end.
 
     Attributes:
-        results: by key, the results of all finished jobs, those of earlier calls included.
-        failures: by key, why each job that failed in this call did so, in one line.
+        results: by key, the results of all finished jobs, including earlier calls'.
+        failures: by key, the reason of each failure in this call, in one line.
         played: how many jobs had no finished result when this call began.
     """
 
@@ -75,9 +75,9 @@ def play_all(
     console: Console | None = None,
     ended: Callable[[PlayedJobs], None] = lambda done: None,
 ) -> PlayedJobs:
-    """Play the jobs that have no finished result in ``store`` yet, and keep their results there.
+    """Play the jobs without a finished result in ``store``, and store their results.
 
-    A job that fails is recorded there as well, and tried again by the next call.
+    Failures are also stored, and tried again by the next call.
 
     Args:
         jobs: in the order in which they are started.
@@ -86,10 +86,10 @@ def play_all(
             1, since it is sent to other processes.
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
         label: stands in front of the progress bar.
-        ray: the address of a Ray cluster that plays in place of processes (see :func:`in_ray`); None: none.
+        ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: none.
         gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
         console: where the progress bar is drawn, if there is anything to play; None draws none.
-        ended: called after each job with everything that is known so far.
+        ended: called after each job with the state so far.
 
     Returns:
         The results and failures of all ``jobs``.
@@ -202,7 +202,7 @@ def _bar(console: Console | None) -> Progress:
 
 
 def cores() -> int:
-    """Return how many cores this process may use, which in a container or a queue's job can be fewer than exist."""
+    """Return how many cores this process may use; in a container or a batch job, possibly fewer than exist."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -224,8 +224,8 @@ def in_order(
             def tell(rounds: int, job: Job = job) -> None:
                 step(job, rounds)
 
-            found = work(job, tell)
-        yield job, found
+            result = work(job, tell)
+        yield job, result
 
 
 def in_processes(
@@ -233,8 +233,8 @@ def in_processes(
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Start worker processes, and return an iterator that yields each job with its result as it ends.
 
-    The processes start with this call, not with the first result that is asked for. They are ended when the iterator
-    is used up, is closed, or raises.
+    The processes start with this call, not with the first result. They end when the iterator is exhausted, closed, or
+    raises.
 
     Args:
         jobs: the first ones are started first.
@@ -293,12 +293,12 @@ def _heard(
 def may_fork(jobs: Sequence[Job]) -> bool:
     """Return whether the worker processes for these jobs may be forks of this one.
 
-    A fork starts at once, with everything imported and the samples in memory once for all. It is not safe everywhere:
+    A fork starts at once, with everything imported and the samples shared. It is not always safe:
 
-    * Beside other threads, a lock that one of them holds would stay locked in the fork for ever.
-    * Where PyTorch may have started threads of its own (several threads for an operator, or a training loop of the
-      user's own, which can ask for them), the fork has no such threads and would wait for them.
-    * A graphics card that this process has used cannot be used by a fork.
+    * If another thread holds a lock, it would stay locked in the fork for ever.
+    * If PyTorch may have started its own threads (several threads per operator, or a user's training loop), the fork
+      lacks these threads and would wait for them.
+    * A fork cannot use a graphics card that this process has used.
 
     Args:
         jobs: the jobs that the processes will play.
@@ -314,11 +314,11 @@ def may_fork(jobs: Sequence[Job]) -> bool:
 
 
 def dead(job: Job, error: str) -> dict[str, Any]:
-    """Return a failed job's result in the place of its worker, which cannot send one any more.
+    """Return a failed result for a job whose worker died.
 
     Args:
         job: the job that it was playing.
-        error: what is known of the reason, in one line.
+        error: the reason, in one line.
     """
     given = {"key": job.key, "label": job.label, "given": dict(job.sections)}
     return given | {"status": "failed", "error": error, "traceback": ""}
@@ -382,7 +382,7 @@ class _Worker:
 
 @contextmanager
 def environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that are started in this block.
+    """Set environment variables for processes started in this block.
 
     Args:
         given: each variable's value; afterwards it is what it was.
@@ -425,12 +425,12 @@ def in_ray(
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Yield each job with its result as it ends, played on a Ray cluster as one task of one core.
 
-    hanse must be installed on the cluster's machines; the variable ``HANSE_DATA`` is set there as it is here. A task
-    whose worker dies fails alone.
+    hanse must be installed on the cluster's machines; ``HANSE_DATA`` is set there as here. If a worker dies, only its
+    task fails.
 
     Args:
         jobs: in the order in which they are handed to Ray.
-        step: not called, since a task reports nothing before it ends.
+        step: not called, since tasks report only at their end.
         work: plays one job; a function of a module.
         address: what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
             or "local" for a new one on this machine.
@@ -454,10 +454,10 @@ def in_ray(
             ready, _ = ray.wait(list(running), num_returns=1)
             job = running.pop(ready[0])
             try:
-                found = ray.get(ready[0])
+                result = ray.get(ready[0])
             except ray.exceptions.RayError as wrong:
-                found = dead(job, f"its Ray task was lost: {' '.join(str(wrong).split())}")
-            yield job, found
+                result = dead(job, f"its Ray task was lost: {' '.join(str(wrong).split())}")
+            yield job, result
     finally:
         ray.shutdown()  # which ends the tasks that still run
 

@@ -1,8 +1,8 @@
-"""One experiment at many settings: a grid over its keys and seeds, in which each point is a run.
+"""One experiment at many settings: a grid over keys and seeds, in which each point is a run.
 
-This is what ``hanse sweep`` does, for use from Python as well. :func:`grid_of` reads an experiment's file and the axes
-and returns the checked :class:`GridPoint` of every run; :func:`run_sweep` plays those that have no result yet and
-keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
+The implementation of ``hanse sweep``, also for use from Python. :func:`grid_of` reads an experiment's file and the axes
+and returns the checked :class:`GridPoint` of every run; :func:`run_sweep` plays those without a result and keeps a
+table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
 :func:`printed_rows` and :func:`means_table` show both on a terminal. :class:`SweepPart` is a share of the runs for one
 of several machines.
 """
@@ -60,14 +60,14 @@ class Axis:
 class GridPoint:
     """One run of a sweep.
 
-    Where several mechanisms are swept, each run leaves out the options of ``[mechanism]`` that only the others have.
+    If several mechanisms are swept, each run omits options of ``[mechanism]`` that only others have.
 
     Attributes:
         at: the place in the grid, the written value of each axis by its key. An axis that this run's mechanism does not
             have is "-".
         seed: the seed of the split and of everything else; None if the sweep does not vary seeds.
         job: the run itself.
-        notes: a line for the user for each option that was left out.
+        notes: a line for the user for each omitted option.
 
     Examples:
         >>> file = Path("mine.toml")
@@ -88,7 +88,7 @@ def read_axis(text: str) -> Axis:
 
     Args:
         text: ``section.key=a,b,c``, or ``mechanism=a,b,c`` (``model`` likewise) for whole tables by name, or
-            ``section={...},{...}`` for whole tables as they are. Commas inside brackets and quotes belong to a value.
+            ``section={...},{...}`` for whole tables. Commas inside brackets and quotes belong to a value.
 
     Raises:
         UserError: it has another form, or a value is empty or given twice.
@@ -134,7 +134,7 @@ def _split(text: str) -> list[str]:
 def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[GridPoint]:
     """Return the runs of a sweep: every combination of the axes' values with every seed, each of them checked.
 
-    All combinations of seed 0 come first, then those of seed 1, so that a sweep that was stopped has complete seeds.
+    All combinations of seed 0 come first, then those of seed 1, so a stopped sweep has complete seeds.
 
     Args:
         file: the experiment's file (TOML).
@@ -287,16 +287,16 @@ def run_sweep(
 ) -> PlayedJobs:
     """Play the runs of a sweep that have no result in ``folder`` yet.
 
-    Calling it again with the same folder plays what is left: runs that finished are not played again, runs that failed
-    are tried again, and a run that was cut off continues from its last checkpoint. Every run uses one thread, so that
-    its numbers do not depend on ``workers``.
+    Repeat the call with the same folder to continue: finished runs are kept, failed ones are tried again, and an
+    interrupted one continues from its last checkpoint. Every run uses one thread, so numbers do not depend on
+    ``workers``.
 
     Args:
         points: the runs, as :func:`grid_of` returns them.
         folder: is made if it is missing. It gets the table (rewritten after every run), ``jobs/<key>.json`` (the
             result of each run, as :func:`hanse.lab.job.attempt` describes it) and ``runs/`` (the run directories).
         workers: how many processes play, at least 1.
-        ray: the address of a Ray cluster that plays in place of processes; None: none.
+        ray: the address of a Ray cluster to use instead of processes; None: none.
         gpus: how many graphics cards each run has on Ray; a fraction shares one.
         rows_only: whether to leave no run directories. On Ray there are none in any case.
         table_name: the name of the table in ``folder``.
@@ -369,10 +369,10 @@ class SweepPart:
             UserError: it is not ``i/n`` with whole numbers ``1 <= i <= n``.
         """
         number, slash, count = text.partition("/")
-        found = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
-        if not slash or found is None or not 1 <= found.number <= found.count:
+        part = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
+        if not slash or part is None or not 1 <= part.number <= part.count:
             raise UserError(f"--part {text}: must be i/n with i from 1 to n, as in --part 2/8")
-        return found
+        return part
 
     def of(self, points: Sequence[GridPoint]) -> list[GridPoint]:
         """Return the runs of this part, in the order of the sweep."""
@@ -380,7 +380,7 @@ class SweepPart:
 
     @property
     def table(self) -> str:
-        """The name of its table. Each part has its own, since parts that run at the same time must not share one."""
+        """The name of its table. Each part has its own, since concurrent parts must not share one."""
         return f"part-{self.number}-of-{self.count}.csv"
 
 
@@ -401,11 +401,11 @@ def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
     rows = []
     for point in points:
         row: Row = {**point.at} if point.seed is None else {**point.at, "seed": point.seed}
-        found = done.results.get(point.job.key)
+        result = done.results.get(point.job.key)
         error = done.failures.get(point.job.key)
-        row["status"] = "done" if found is not None else "waiting" if error is None else "failed"
-        if found is not None:
-            row |= _figures(found)
+        row["status"] = "done" if result is not None else "waiting" if error is None else "failed"
+        if result is not None:
+            row |= _figures(result)
         row |= {"error": error, "key": point.job.key}
         rows.append(row)
     return rows
@@ -445,7 +445,7 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
     for point, row in zip(points, rows, strict=True):
         groups.setdefault(tuple(point.at.values()), []).append(row)
     keys = list(points[0].at)
-    found = []
+    averages = []
     for values, group in groups.items():
         ended = [row for row in group if row["status"] == "done"]
         mean: Row = {**dict(zip(keys, values, strict=True)), "n": len(ended)}
@@ -454,8 +454,8 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
             if numbers:
                 mean[name] = statistics.fmean(numbers)
                 mean[f"{name} sd"] = statistics.stdev(numbers) if len(numbers) > 1 else None
-        found.append(mean)
-    return found
+        averages.append(mean)
+    return averages
 
 
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -479,10 +479,10 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 
 def printed_rows(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
-    """Return the rows as a table for a terminal, with only the columns that a person looks at first.
+    """Return the rows as a table for a terminal, with only the most important columns.
 
-    These are what varied, the status, the figures that the experiments ask for, the time of a round, and why a run
-    failed. Everything else is in the CSV file.
+    These are the varied settings, the status, the requested figures, the time per round, and the reason of a failure.
+    Everything else is in the CSV file.
 
     Args:
         points: the runs.

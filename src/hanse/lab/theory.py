@@ -1,8 +1,8 @@
-"""When does a client gain by joining a tier of PI-FL? The paper's theory beside a simulation, and beside real runs.
+"""When does a client gain by joining a tier of PI-FL? Compares the paper's theory with simulations and real runs.
 
 ``hanse theory pifl`` prints and draws what is computed here. :func:`pifl_points` evaluates the Gaussian case of PI-FL's
-appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures the same
-question on two finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
+appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures it on two
+finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def pifl_points(
     Returns:
         The ``points`` points, from tau^2 = 0 upwards.
     """
-    found = []
+    theory_points = []
     for step, tau2 in enumerate(np.linspace(0, clients * sigma2 / samples, points).tolist()):
         told(step, points)
         n, tier = [samples] * (2 * clients), [0] * clients + [1] * clients
         setting = gaussian.Gaussian(n, tier, sigma2, tau2, beta_diff)
         seen = gaussian.simulate(setting, 0, repetitions, stream(seed, "theory", round=step))
-        found.append(
+        theory_points.append(
             TheoryPoint(
                 tau2,
                 gaussian.local_error(setting, 0),
@@ -95,7 +95,7 @@ def pifl_points(
                 *seen["federated"],
             )
         )
-    return found
+    return theory_points
 
 
 def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
@@ -124,23 +124,23 @@ def gains(run: Path, alone: Path) -> np.ndarray:
         alone: the directory of a run of the same clients by themselves (the mechanism ``local``).
 
     Returns:
-        ``[n]``, a positive number for every client that gained. It is the difference at the last test on the clients'
-        own shares: of the main metric that both experiments name, else of the accuracy (0 to 1), else of the loss.
+        ``[n]``, a positive number for every client that gained. It is the difference in the last test on the clients'
+        own shares: of the main metric of both experiments, else the accuracy (0 to 1), else the loss.
 
     Raises:
         UserError: a run did not test clients on their own shares, or the two have different clients or data.
     """
     from hanse.runs.run_record import load_run
 
-    found = []
+    tested = []
     for path in (run, alone):
         loaded = load_run(path)
         rounds = [line["round"] for line in loaded.metrics if line.get("client/test_loss") is not None]
         tests = loaded.own_tests(rounds[-1]) if rounds else None
         if tests is None:
             raise UserError(f"{path}: no client tested on its own share (data.client_test and eval.clients above 0)")
-        found.append((loaded, tests))
-    (first, mine), (second, theirs) = found
+        tested.append((loaded, tests))
+    (first, mine), (second, theirs) = tested
     if not np.array_equal(mine.clients, theirs.clients) or first.config.get("data") != second.config.get("data"):
         raise UserError(f"{run} and {alone}: the runs have different clients; give them the same [data]")
     if first.readings and first.main == second.main:

@@ -58,10 +58,10 @@ def product_gram(layout: Layout, rows: Tensor) -> Floats:
         for i in range(k):
             # [k, rank, rank]: B_i^T B_j and A_i A_j^T
             gram[i] += ((left[i] @ left.transpose(1, 2)) * (right[i].T @ right)).sum((1, 2))
-    found = gram.cpu().numpy()
-    if not np.isfinite(found).all():
+    products = gram.cpu().numpy()
+    if not np.isfinite(products).all():
         raise ValueError("rows: numbers that are not finite or too large: must be finite")
-    return np.asarray((found + found.T) / 2)
+    return np.asarray((products + products.T) / 2)
 
 
 def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Floats:

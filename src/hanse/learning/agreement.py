@@ -279,12 +279,12 @@ def settle(
     if wrong is None:
         return choice, problem, engine, []
     engine.close()
-    said = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
+    warning = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
     choice, problem = replace(choice, engine="sequential", graphs=False), replace(problem, plain=True)
     engine = make_engine(choice, problem, device, precision)
     left = disagreement(engine, problem, row, samples, device)
     if left is None:
-        return choice, problem, engine, [said]
+        return choice, problem, engine, [warning]
     if left == _SCORES:
         engine.close()
         raise UserError(
@@ -333,16 +333,16 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
     """
     # engines without a precision of their own compute in float32, whatever the experiment says
     plain = Plain.of(problem, device, getattr(engine, "precision", "float32"))
-    found: str | None = None
+    difference: str | None = None
     for attempt in range(_TRIES):
         with untouched(device):
             few, jobs = _case(problem, row, samples, attempt)
-            found = _scores_otherwise(engine, plain, few, [row, *(job.start for job in jobs)])
-            found = found or _values_otherwise(plain, few, [row, *(job.start for job in jobs)])
-            found = found or _trains_otherwise(engine, plain, few, jobs)
-        if found is None:
+            difference = _scores_otherwise(engine, plain, few, [row, *(job.start for job in jobs)])
+            difference = difference or _values_otherwise(plain, few, [row, *(job.start for job in jobs)])
+            difference = difference or _trains_otherwise(engine, plain, few, jobs)
+        if difference is None:
             return None
-    return found
+    return difference
 
 
 def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence[SeatJob]) -> str | None:

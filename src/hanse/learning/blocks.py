@@ -37,7 +37,7 @@ def errors_without(without: NDArray[np.float64], count: NDArray[np.int64]) -> ND
             blocks count.
         count: int64 ``[n]``, how many samples each figure has.
     """
-    found = np.full(len(without), np.nan)
+    errors = np.full(len(without), np.nan)
     for place, (own, samples) in enumerate(zip(without, count.tolist(), strict=True)):
-        found[place] = jackknife_errors(own[: min(BLOCKS, samples)])
-    return found
+        errors[place] = jackknife_errors(own[: min(BLOCKS, samples)])
+    return errors

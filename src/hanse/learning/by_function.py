@@ -52,9 +52,9 @@ class FunctionEngine:
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Return the scores of ``rows [C, P]``; the figure "count", if any, is the number of samples, else 1."""
-        said = [self.evaluate(row) for row in rows]
-        loss, accuracy = [loss_of(one) for one in said], [accuracy_of(one) for one in said]
-        count = [int(one.get("count", 1)) for one in said]
+        figures = [self.evaluate(row) for row in rows]
+        loss, accuracy = [loss_of(one) for one in figures], [accuracy_of(one) for one in figures]
+        count = [int(one.get("count", 1)) for one in figures]
         return Scores(np.array(loss), np.array(accuracy), np.array(count, np.int64))
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
@@ -88,7 +88,7 @@ class FunctionCoalitions(Generic[Model]):
         make: returns the model of some players, by their positions int64 ``[m]``; None if they make none.
         base: the model of the empty coalition, and of coalitions that have none.
         weights: ``[S]``, how much each update counts; negative ones count as 0.
-        moves: ``[S, P]``, how each update moved the base.
+        moves: ``[S, P]``, each update's step from the base.
         again: the rule by which ``make`` aggregates each coalition; None: weighted means.
     """
 

@@ -176,16 +176,16 @@ class Coalitions:
                 table[c, -1] = 1.0
                 continue
             assert self.again is not None
-            said = self.again(np.array(members))
-            if said.row is not None:
-                made.append(said.row.to(rows))
+            aggregate = self.again(np.array(members))
+            if aggregate.row is not None:
+                made.append(aggregate.row.to(rows))
                 table[c] = np.nan  # marks that its model is the next of the rows that are made
-            elif said.weights is not None and self._cancel(said, members):
-                weights = np.append(said.weights, said.old)[None]
+            elif aggregate.weights is not None and self._cancel(aggregate, members):
+                weights = np.append(aggregate.weights, aggregate.old)[None]
                 made.append(mix(weights, rows[members], rows[-1:])[0])
                 table[c] = np.nan
-            elif said.weights is not None:
-                table[c, members], table[c, -1] = said.weights, said.old
+            elif aggregate.weights is not None:
+                table[c, members], table[c, -1] = aggregate.weights, aggregate.old
         if not made:
             return self._utilities(replace(self.models, shares=torch.from_numpy(table).to(rows)))
         apart = np.isnan(table[:, 0])
@@ -237,7 +237,9 @@ class Coalitions:
             worth[part] += value
             without[part] += blocks
         if judged is not None and self.metric is not None:
-            worth, without = (torch.from_numpy(found).to(self.device) for found in self._measured(self.metric, judged))
+            worth, without = (
+                torch.from_numpy(measured).to(self.device) for measured in self._measured(self.metric, judged)
+            )
         self.evaluated += len(models)
         bad = ~torch.isfinite(worth)
         if models.shares is not None and models.rows is self.models.rows:

@@ -168,22 +168,22 @@ def choose(
     if train in unable:
         raise UserError(f"engine.train is {train!r}, but it cannot train this model: {unable[train]}")
     cores = torch.get_num_threads()  # what PyTorch may use (OMP_NUM_THREADS), not what the machine has
-    found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
+    choice = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
     if threads or workers:
-        if found.engine == "native":  # it has workers only: engine.threads means them, too
+        if choice.engine == "native":  # it has workers only: engine.threads means them, too
             threads, workers = 1, threads if workers in (None, 1) else workers
-        found = replace(found, threads=threads or 1, workers=workers or 1)
+        choice = replace(choice, threads=threads or 1, workers=workers or 1)
     if graphs:
-        _refuse_graphs(found, device)
-    found = replace(found, graphs=found.graphs and found.workers == 1 if graphs is None else graphs)
-    if precision == "bf16" and found.engine != "sequential":
-        notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
+        _refuse_graphs(choice, device)
+    choice = replace(choice, graphs=choice.graphs and choice.workers == 1 if graphs is None else graphs)
+    if precision == "bf16" and choice.engine != "sequential":
+        notes.append(f"{choice.engine}: computes in float32, where bf16 gains nothing")
     if train == "auto":
-        notes += _passed_over(kind, unable, seats, problem.layout.num_parameters, found.engine, device)
+        notes += _passed_over(kind, unable, seats, problem.layout.num_parameters, choice.engine, device)
     given = (
         f"{seats} seat{'s' if seats > 1 else ''} a round, at most {cores} thread{'s' if cores > 1 else ''}, {device}"
     )
-    return replace(found, why=[*notes, f"{found.label}: for {_IN_WORDS[kind]}, {given}"])
+    return replace(choice, why=[*notes, f"{choice.label}: for {_IN_WORDS[kind]}, {given}"])
 
 
 def _passed_over(

@@ -48,9 +48,9 @@ def as_figures(said: object, where: str) -> dict[str, float]:
         UserError: it contains no number.
     """
     if isinstance(said, Mapping):
-        found = {str(name): x for name, value in said.items() if (x := _number(value)) is not None}
-        if found:
-            return found
+        figures = {str(name): x for name, value in said.items() if (x := _number(value)) is not None}
+        if figures:
+            return figures
     elif (one := _number(said)) is not None:
         return {WORTH: one}
     raise UserError(f"{where}: returned {str(said)[:60]!r}: must be a number, or numbers by name such as 'loss'")
@@ -115,8 +115,8 @@ def counted(names: Iterable[str], utility: str | None = None) -> str | None:
     if utility is not None:
         return _named(names, utility)
     exact = next((name for name in ("loss", "accuracy") if name in names), None)
-    found = exact or _named(names, "loss") or _named(names, "accuracy")
-    return found or (names[0] if len(names) == 1 else None)
+    chosen = exact or _named(names, "loss") or _named(names, "accuracy")
+    return chosen or (names[0] if len(names) == 1 else None)
 
 
 def signed(figures: Figures, name: str) -> float:

@@ -448,9 +448,9 @@ class LoopEngine(ScoringEngine):
         self._counts.steps = 0
         try:
             with torch.enable_grad(), _restored(self._process):  # a loop's settings must not outlast it
-                found = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
+                returned = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
-            return _seat_of(row, found, self._counts.steps, len(data))
+            return _seat_of(row, returned, self._counts.steps, len(data))
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
         except (
@@ -458,11 +458,11 @@ class LoopEngine(ScoringEngine):
             SystemExit,
             GeneratorExit,
         ) as wrong:  # a user's code may raise anything; not KeyboardInterrupt
-            said = last_line(wrong)
-            if said not in self._logged:  # the traceback once, not in every round
-                self._logged.add(said)
+            reason = last_line(wrong)
+            if reason not in self._logged:  # the traceback once, not in every round
+                self._logged.add(reason)
                 log.warning("round %d: the training loop of %s raised", round.number, round.name, exc_info=wrong)
-            return _refused(f"{LOOP} raised {said}")
+            return _refused(f"{LOOP} raised {reason}")
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -503,10 +503,10 @@ def _restored(settings: tuple[torch.dtype, bool, bool]) -> Iterator[None]:
 def last_line(error: BaseException) -> str:
     """Return the last line of an error's traceback, such as ``ValueError: what was wrong``, cut to 160 characters."""
     try:
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     except Exception:  # an error of the user's own whose __str__ fails
-        said = []
-    return f"{type(error).__name__}: {said[-1][:160]}" if said else type(error).__name__
+        lines = []
+    return f"{type(error).__name__}: {lines[-1][:160]}" if lines else type(error).__name__
 
 
 def _refused(reason: str) -> _Seat:

@@ -1,9 +1,8 @@
-"""What training minimises, by name or import path: the loss of each sample.
+"""The losses that training can minimise, by name or import path.
 
-:func:`build_objective` makes an :class:`Objective` of what an experiment says under ``[train] loss``. A loss is a
-function of outputs and targets that returns one number for each sample, so that every engine can weigh samples as it
-needs: padding counts nothing, and a batch's loss is the mean. Plain cross-entropy and the plain squared error are no
-:class:`Objective`, because engines have them built in.
+:func:`build_objective` turns an experiment's ``[train] loss`` into an :class:`Objective`. A loss is a function of
+outputs and targets that returns one number per sample; engines average over a batch and ignore padding. Plain
+cross-entropy and squared error are not an :class:`Objective`, because engines have them built in.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Objective:
     Attributes:
         each: returns each sample's loss (see :data:`SampleLoss`).
         regression: whether targets are numbers.
-        one_output: whether the model tells two classes apart by one number, the logit of class 1.
+        one_output: whether the model distinguishes two classes by one number, the logit of class 1.
 
     Examples:
         >>> objective = build_objective({"name": "focal", "gamma": 2.0}, 3)
@@ -69,7 +68,7 @@ class Objective:
 
 
 def classes_of(objective: Objective | None, output: Tensor) -> Tensor:
-    """Return the class that a model takes each sample for.
+    """Return the predicted class of each sample.
 
     Args:
         objective: the loss that was minimised, if it is not a built-in one.
@@ -127,7 +126,7 @@ def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
     """Return the focal loss (Lin et al. 2017, eq. 5): cross-entropy times ``(1 - p)^gamma``.
 
     Args:
-        gamma: how much less a sample counts that the model is sure of; 0 is plain cross-entropy.
+        gamma: how strongly confident samples are down-weighted; 0 is plain cross-entropy.
         weights: as for :func:`cross_entropy`.
     """
     return partial(_focal, gamma=gamma, weights=None if weights is None else _tensor(weights))
@@ -170,7 +169,7 @@ def _tensor(weights: Weights) -> Tensor:
 
 
 def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:
-    """Say whether a ``[train] loss`` tells two classes apart by one output, without importing what it names."""
+    """Say whether a ``[train] loss`` distinguishes two classes by one output, without importing anything."""
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping):
         return False
@@ -179,7 +178,7 @@ def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:
 
 
 def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
-    """Return in words what an experiment says under ``[train] loss``; None if that is nothing or the plain default."""
+    """Describe a ``[train] loss`` in words; None if it is the default."""
     if isinstance(given, str):
         given = {"name": given}
     if not isinstance(given, Mapping):
@@ -190,7 +189,7 @@ def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
 
 
 def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None) -> Mapping[str, Any]:
-    """Return a ``[train] loss`` with numbers in the place of ``weights = "balanced"``.
+    """Return a ``[train] loss`` with ``weights = "balanced"`` replaced by numbers.
 
     A class with ``n_c`` of all n train samples in k classes has the weight ``n / (k n_c)``, as in scikit-learn.
 
@@ -222,7 +221,7 @@ def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[
 def build_objective(
     given: str | Mapping[str, Any] | None, num_classes: int | None, *, text: bool = False
 ) -> Objective | None:
-    """Return what ``[train] loss`` names; None for what engines have built in.
+    """Return the objective that ``[train] loss`` names; None for losses that engines have built in.
 
     Args:
         given: a name of :data:`LOSSES`, an import path, or a table with one of these under "name" and options.
@@ -235,7 +234,7 @@ def build_objective(
     """
     if given is None:
         return None
-    found, options = named(given, WHERE, LOSSES)
+    make, options = named(given, WHERE, LOSSES)
     name = given if isinstance(given, str) else str(given["name"])
     allowed = OF_NUMBERS if num_classes is None else OF_CLASSES
     if name in LOSSES and name not in allowed:
@@ -243,7 +242,7 @@ def build_objective(
         raise UserError(f"{WHERE}: '{name}': the targets are {kind}; allowed: {', '.join(allowed)}, or an import path")
     if name == "bce" and num_classes != 2:
         raise UserError(f"{WHERE}: 'bce': tells two classes apart; the data have {num_classes}: take 'cross_entropy'")
-    each = call(found, options, WHERE) if name in LOSSES else _own(found, name, options, num_classes)
+    each = call(make, options, WHERE) if name in LOSSES else _own(make, name, options, num_classes)
     if each is None:
         return None
     if text:
@@ -288,9 +287,9 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
     output = torch.randn((4, width), generator=draw)
     y = torch.arange(4) % num_classes if num_classes else torch.randn((4, 1), generator=draw)
     try:
-        found = objective(output, y)
-        if isinstance(found, Tensor) and found.shape == (4,):
-            if torch.allclose(objective(output[:2], y[:2]), found[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
+        losses = objective(output, y)
+        if isinstance(losses, Tensor) and losses.shape == (4,):
+            if torch.allclose(objective(output[:2], y[:2]), losses[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
                 return objective
             raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
     except UserError:
@@ -300,7 +299,7 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"
         raise UserError(f"{WHERE}: '{name}': fails on outputs [4, {width}] ({first_line(error)}){hint}") from None
-    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     raise UserError(
         f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss a sample is needed, [4] (reduction = 'none')"
     )

@@ -122,8 +122,8 @@ def _bounds(given: object) -> tuple[float, float] | None:
 
 def readings_of(given: object) -> tuple[Reading, ...]:
     """Return the readings of an ``[eval] metrics`` list, the main one first; empty if it is not a list."""
-    found = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
-    return tuple(reading for reading in found if reading is not None)
+    readings = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
+    return tuple(reading for reading in readings if reading is not None)
 
 
 def main_of(given: object) -> Reading:
@@ -239,13 +239,13 @@ class Judged:
             objective: the loss that was minimised, if it is not a built-in one.
             regression: whether targets are numbers.
         """
-        found = outputs.t().double()
+        predicted = outputs.t().double()
         if objective is not None and objective.one_output:
-            found = torch.cat([torch.sigmoid(-found), torch.sigmoid(found)], 1)
+            predicted = torch.cat([torch.sigmoid(-predicted), torch.sigmoid(predicted)], 1)
         elif not regression:
-            found = torch.softmax(found, 1)
+            predicted = torch.softmax(predicted, 1)
         targets = y.cpu().reshape(len(y), -1).double() if regression else y.cpu()
-        return Judged(targets.numpy(), found.numpy(), loss.double().numpy())
+        return Judged(targets.numpy(), predicted.numpy(), loss.double().numpy())
 
     def without(self, block: NDArray[np.int64]) -> Judged:
         """Return the same without the samples at the positions ``block``."""
@@ -385,8 +385,8 @@ def _auc_of_models(y: NDArray[np.int64], p: Floats) -> Floats:
     finite = np.asarray(np.isfinite(p).all(axis=1))
     ranks: Floats = np.asarray(rankdata(np.where(finite[:, None], p, 0.0), axis=1), np.float64)
     ones = int(y.sum())
-    found = (ranks[:, y == 1].sum(axis=1) - ones * (ones + 1) / 2) / (ones * (len(y) - ones))
-    return np.where(finite, found, np.nan)
+    auc = (ranks[:, y == 1].sum(axis=1) - ones * (ones + 1) / 2) / (ones * (len(y) - ones))
+    return np.where(finite, auc, np.nan)
 
 
 WHERE = "eval.metrics"

@@ -45,8 +45,8 @@ def wide_vectors() -> bool:
 
 def direct_product(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` by oneDNN; only where :func:`wide_vectors` holds."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
-    return found
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+    return product
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

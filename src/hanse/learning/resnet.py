@@ -38,10 +38,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Take images ``[n, inputs, h, w]`` to ``[n, channels, h / stride, w / stride]``."""
-        found = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+        out = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
         if self.added:
             x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.added // 2, self.added // 2))
-        return torch.relu(found + x)
+        return torch.relu(out + x)
 
 
 def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:

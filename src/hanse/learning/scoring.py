@@ -1,13 +1,12 @@
 """Loss and accuracy of many models on many samples.
 
-Engines score by a :class:`Scorer` (:class:`ScoringEngine` passes calls on to it), and :mod:`hanse.learning.coalitions`
-values coalitions by one. Models are rows, or mixtures of rows (:class:`ModelRows`); results come as one :class:`Chunk`
-at a time, with losses and right answers.
+Engines score with a :class:`Scorer` (through :class:`ScoringEngine`), and so does :mod:`hanse.learning.coalitions`.
+Models are rows, or mixtures of rows (:class:`ModelRows`); results come as one :class:`Chunk` at a time, with losses and
+right answers.
 
-There are four ways to the models' outputs, and the first that fits is taken:
+There are four ways to compute outputs; the first that applies is used:
 
-* models with samples of their own each, whose layers can be stacked: stacked, their lists of samples cut so that
-  several go on together;
+* models with different samples and stackable layers: stacked, with their lists of samples cut into common chunks;
 * mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
   they are computed once for each row and *mixed* for every model instead of being computed anew (one product
   ``[C, S] x [S, h n]``);
@@ -62,8 +61,8 @@ class ModelRows:
     Attributes:
         rows: ``[C, P]``; for mixtures ``[S, P]``, the rows that are mixed.
         shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
-        first_outputs: what the first layers of mixed rows put out, kept by the first sample of a block. Mixtures that
-            share it must be of the same rows and scored on the same pool.
+        first_outputs: a cache of the mixed rows' first-layer outputs, by the first sample of a block. Mixtures that
+            share it must have the same rows and pool.
         among: the total number of models if these are a subset; keeps chunk sizes, and so the bits, equal.
     """
 
@@ -220,8 +219,8 @@ class Scorer:
         part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)
         columns = (part.loss, part.accuracy, part.loss_error)
         loss, accuracy, error = (np.full(len(rows), np.nan) for _ in columns)
-        for whole, found in zip((loss, accuracy, error), columns, strict=True):
-            whole[some] = found
+        for whole, column in zip((loss, accuracy, error), columns, strict=True):
+            whole[some] = column
         return Scores(loss, accuracy, np.full(len(rows), len(pool)), error)
 
     def _scores(self, given: ModelRows, pool: Samples, index: Sequence[Tensor] | None) -> Scores:
@@ -272,18 +271,18 @@ class Scorer:
         Raises:
             ValueError: texts or judged samples, which have no single output each.
         """
-        found: list[dict[int, ModelOutputs]] = [{} for _ in rows]
+        pieces: list[dict[int, ModelOutputs]] = [{} for _ in rows]
 
         def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
             if chunk.outputs is None:
                 raise ValueError("outputs: texts and judged samples have no single output each")
             for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
-                found[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
+                pieces[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
             return chunk.loss, chunk.right
 
         for _ in self.outcomes(rows, pool, index, keep):
             pass
-        parts = [[part for _, part in sorted(each.items())] for each in found]
+        parts = [[part for _, part in sorted(each.items())] for each in pieces]
         return [ModelOutputs(torch.cat([p.outputs for p in own], 1), torch.cat([p.loss for p in own])) for own in parts]
 
     def outcomes(

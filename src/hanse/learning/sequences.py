@@ -49,8 +49,8 @@ class CharacterLSTM(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of what follows each token, or of what follows the last."""
         states, _ = self.recurrent(self.embedding(x))
-        found: Tensor = self.output(states[:, -1]) if self.last else self.output(states).transpose(1, 2)
-        return found
+        logits: Tensor = self.output(states[:, -1]) if self.last else self.output(states).transpose(1, 2)
+        return logits
 
 
 def lstm(

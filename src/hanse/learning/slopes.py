@@ -69,8 +69,8 @@ class Slopes:
                 if self._images and part.x.ndim == 4:
                     part = replace(part, x=part.x.contiguous(memory_format=torch.channels_last))
                 loss = summed_loss(module, part, self.problem)
-                found = torch.autograd.grad(loss, list(moved.values()), materialize_grads=True)
-                for name, slope in zip(moved, found, strict=True):
+                gradients = torch.autograd.grad(loss, list(moved.values()), materialize_grads=True)
+                for name, slope in zip(moved, gradients, strict=True):
                     summed[name][b] += slope / len(block)
         return rows
 
@@ -113,12 +113,12 @@ class Slopes:
         # a shorter block is filled up with samples of its own, which weigh nothing
         index = torch.stack([block.cpu()[place % len(block)] for block in self.blocks])
         weights = torch.stack([(place < len(block)) / len(block) for block in self.blocks])
-        found = []
+        pieces = []
         for columns in torch.split(place, max(1, CHUNK // len(self.blocks))):
             part = self.samples.take(index[:, columns].flatten())
             x, y = (t.view(len(self.blocks), len(columns), *t.shape[1:]) for t in (part.x, part.y))
-            found.append((x, y, weights[:, columns].to(part.x)))
-        return found
+            pieces.append((x, y, weights[:, columns].to(part.x)))
+        return pieces
 
 
 def why_no_slope(problem: Problem, samples: Samples) -> str | None:

@@ -156,11 +156,11 @@ def _places(module: nn.Module) -> dict[str, list[str]]:
     in which ``functional_call`` itself handles ties would swap such a parameter twice and leave the wrong tensor
     behind.
     """
-    found: dict[int, list[str]] = {}
+    places: dict[int, list[str]] = {}
     for prefix, layer in module.named_modules():
         for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
-            found.setdefault(id(parameter), []).append(f"{prefix}.{name}" if prefix else name)
-    return {name: found[id(parameter)] for name, parameter in module.named_parameters()}
+            places.setdefault(id(parameter), []).append(f"{prefix}.{name}" if prefix else name)
+    return {name: places[id(parameter)] for name, parameter in module.named_parameters()}
 
 
 def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:

@@ -1,6 +1,6 @@
-"""One question, one call: what users ask of hanse in a line of Python, answered by an object that shows itself.
+"""One question, one call: answers in one line of Python, as objects that display themselves.
 
-``valuing.py`` says what contributions were worth (``hanse.value``, ``hanse.shapley``), ``joining.py`` whom joining a
-federation pays (``hanse.who_gains``), and ``run.py`` is a run with the same answers (``hanse.run``, ``hanse.load``).
-``showing.py`` puts answers on a notebook's page and on a terminal.
+``valuing.py`` values contributions (``hanse.value``, ``hanse.shapley``), ``joining.py`` says who gains by joining a
+federation (``hanse.who_gains``), and ``run.py`` gives the same answers for a run (``hanse.run``, ``hanse.load``).
+``showing.py`` displays answers in a notebook or terminal.
 """

@@ -1,8 +1,8 @@
 """Fitted estimators of scikit-learn as arrays that can be averaged, and averages as estimators again.
 
 Averaged are the fitted coefficients of linear models (``coef_``, ``intercept_``) and of multi-layer perceptrons
-(``coefs_``, ``intercepts_``). Trees, neighbours and pipelines have no average; what they are worth is asked by training
-anew (``hanse.shapley``). scikit-learn itself is not imported here, so whatever has these attributes will do.
+(``coefs_``, ``intercepts_``). Trees, neighbours and pipelines have no average; to value them, models are trained anew
+(``hanse.shapley``). scikit-learn itself is not imported here, so any object with these attributes will do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAME = ("classes_", "n_features_in_", "feature_names_in_")  # what estimators t
 
 
 def is_estimator(model: Any) -> bool:
-    """Return whether this is an estimator in scikit-learn's manner."""
+    """Return whether this looks like a scikit-learn estimator."""
     return hasattr(model, "fit") and hasattr(model, "get_params")
 
 
@@ -30,7 +30,7 @@ def parameters_of(model: Any, where: str) -> Parameters:
 
     Args:
         model: an estimator.
-        where: what it is called in messages.
+        where: its name in messages.
 
     Raises:
         UserError: it is not fitted, or has no coefficients that can be averaged.
@@ -46,27 +46,27 @@ def parameters_of(model: Any, where: str) -> Parameters:
         kind = type(model).__name__
         fitted = any(name.endswith("_") and not name.startswith("_") for name in vars(model))
         could = fitted or not any(hasattr(model, name) for name in ("partial_fit", "warm_start"))
-        said = (
+        reason = (
             "has no coef_ or coefs_ to average; give parameters=(get, put), or ask what data are worth by training "
             "anew: hanse.shapley(worth, names)"
         )
-        raise UserError(f"{where}: a {kind}: {said if could else 'is not fitted: call fit or partial_fit first'}")
-    found: Parameters = {}
+        raise UserError(f"{where}: a {kind}: {reason if could else 'is not fitted: call fit or partial_fit first'}")
+    parameters: Parameters = {}
     for name in names:
         part = getattr(model, name)
         layers = {f"{name}[{i}]": one for i, one in enumerate(part)} if isinstance(part, list) else {name: part}
-        found |= {called: np.asarray(one, dtype=np.float64) for called, one in layers.items()}
-    return found
+        parameters |= {called: np.asarray(one, dtype=np.float64) for called, one in layers.items()}
+    return parameters
 
 
 def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
-    """Raise UserError unless two estimators are of one class, and were fitted on the same classes and columns.
+    """Raise UserError unless two estimators have the same class and were fitted on the same classes and columns.
 
     Args:
-        model: the one that is checked.
-        first: the one that it must be like.
-        where: what the one is called in messages.
-        as_first: what the other is called.
+        model: the estimator to check.
+        first: the estimator to compare with.
+        where: the model's name in messages.
+        as_first: the other's name in messages.
     """
     if type(model) is not type(first):
         raise UserError(f"{where}: a {type(model).__name__}: must be a {type(first).__name__}, as {as_first} is")
@@ -78,12 +78,12 @@ def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
 
 
 def _short(values: Any) -> str:
-    told = str(values.tolist() if isinstance(values, np.ndarray) else values)
-    return told if len(told) <= 60 else f"{told[:57]}..."
+    text = str(values.tolist() if isinstance(values, np.ndarray) else values)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def with_parameters(model: Any, parameters: Parameters) -> Any:
-    """Return a copy of an estimator with these coefficients, in the shapes and types that it has.
+    """Return a copy of an estimator with these coefficients, in its own shapes and types.
 
     Args:
         model: the estimator; it is not changed.

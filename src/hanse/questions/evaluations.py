@@ -1,4 +1,4 @@
-"""Evaluations of the user's function, which may take seconds each: remembered, counted, and shown as they go on."""
+"""Caches, counts and shows the evaluations of the user's function, which may take seconds each."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from hanse.runs.observers import Told
 
 Asked = tuple[Callable[[], str], Callable[[], float] | float]
-"""A question to the user's function: what it is called in the cache, and the answer, which may be known."""
+"""A question to the user's function: its cache key, and a call that returns the answer."""
 Cache = MutableMapping[str, float]
 
 
 class Evaluations:
-    """The worth of coalitions by the user's function: a utility for :mod:`hanse.games`.
+    """A utility for :mod:`hanse.games` that calls the user's function.
 
     Args:
         ask: yields a question for each coalition, in their order.
-        cache: the answers of earlier calls by what the questions are called; None: none are kept.
-        told: is called after each evaluation, with how many there were, how many are expected, and a text.
+        cache: the answers of earlier calls by cache key; None: no cache.
+        told: called after each evaluation, with the number done, the number expected, and a text.
 
     Attributes:
-        evaluated: how often the user's function was called.
-        seconds: how long that took.
-        expected: how many evaluations there are going to be at most; None: not known.
-        raised: what the user's function raised, to tell it from a mistake of the caller's.
+        evaluated: number of calls of the user's function.
+        seconds: the time that they took.
+        expected: the largest possible number of evaluations; None: not known.
+        raised: the exception of the user's function, to distinguish it from the caller's mistakes.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Evaluations:
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
-        """Return the worth of each coalition; those that the cache has are not evaluated."""
-        found = [self._answer(*asked) for asked in self._ask(coalitions)]
+        """Return the worth of each coalition, from the cache if possible."""
+        worths = [self._answer(*asked) for asked in self._ask(coalitions)]
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
             self._told(self.evaluated, self.expected, "solving")
-        return found
+        return worths
 
     def _answer(self, called: Callable[[], str], worth: Callable[[], float] | float) -> float:
         if not callable(worth):
@@ -65,26 +65,26 @@ class Evaluations:
             return float(self._cache[key])
         began = time.perf_counter()
         try:
-            found = worth()
+            answer = worth()
         except Exception as wrong:
             self.raised = wrong
             raise
         self.seconds += time.perf_counter() - began
         self.evaluated += 1
         if self._cache is not None:
-            self._cache[key] = found
+            self._cache[key] = answer
         self._told(self.evaluated, self.expected)
-        return found
+        return answer
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many evaluations fit into the time that the user gives.
+    """The number of evaluations that fit into the user's time limit.
 
     Attributes:
-        seconds: the time in all; None: there is no limit.
-        spent: what has gone already, evaluations and all.
-        each: what one evaluation takes.
+        seconds: the total time; None: no limit.
+        spent: the time already used.
+        each: the time of one evaluation.
     """
 
     seconds: float | None
@@ -93,7 +93,7 @@ class Limit:
 
     @property
     def most(self) -> float:
-        """How many more evaluations fit; infinite where there is no limit."""
+        """How many more evaluations fit; infinite if there is no limit."""
         if self.seconds is None or not self.each:
             return math.inf
         return max(0.0, self.seconds - self.spent) / self.each
@@ -119,11 +119,11 @@ def seconds_of(seconds: float | None) -> float | None:
 
 @contextmanager
 def progress(wanted: bool | None, label: str) -> Iterator[Told]:
-    """Show a bar on standard error, and give what tells it how many evaluations are done and how many there will be.
+    """Show a bar on standard error, and yield the function that updates it.
 
     Args:
         wanted: True: at once. None: after 2 seconds, in a terminal or a notebook. False: never.
-        label: what stands before the bar.
+        label: the label before the bar.
 
     Raises:
         UserError: ``wanted`` is something else.

@@ -1,7 +1,7 @@
-"""Models in the forms in which people have them, as rows that can be averaged, and averages in those forms again.
+"""Converts models in users' forms to rows that can be averaged, and averages back to these forms.
 
-State dicts, arrays, lists of arrays as Flower has them, rows of one array, and fitted scikit-learn estimators
-(:mod:`hanse.questions.estimators`), each as a list or by name.
+Forms are state dicts, arrays, Flower's lists of arrays, rows of one array, and fitted scikit-learn estimators
+(:mod:`hanse.questions.estimators`), each in a list or by name.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hanse.questions.estimators import check_alike, is_estimator, parameters_of,
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which updates are given.
+    """The form of the given updates.
 
     Attributes:
         first: the first update, whose names and shapes all others must have.
-        names: the tensors that make a row: those that are averaged.
-        called: what the first update is called in messages.
+        names: the tensors that make up a row: those that are averaged.
+        called: the first update's name in messages.
     """
 
     first: Any
@@ -39,7 +39,8 @@ class Form:
         """Return an update as a row ``[P]`` float64.
 
         Raises:
-            UserError: it is not of this form, or has numbers that are not finite; the message begins with ``where``.
+            UserError: it does not have this form, or contains numbers that are not finite; the message begins with
+                ``where``.
         """
         parts = parts_of(update, where)
         mine = parts_of(self.first, where)
@@ -62,13 +63,13 @@ class Form:
         return row
 
     def others(self, update: Any) -> bytes:
-        """Return what is not averaged of an update (counters), as bytes."""
+        """Return the parts of an update that are not averaged (counters), as bytes."""
         parts = parts_of(update, self.called)
         return b"".join(part.cpu().numpy().tobytes() for name, part in parts.items() if name not in self.names)
 
     def gradient(self, given: Any) -> Tensor:
-        """Return a gradient in this form as a row ``[P]`` float64. Entries that a state dict of it lacks, or that are
-        None, are 0; those of whole numbers, which are not averaged, do not count.
+        """Return a gradient in this form as a row ``[P]`` float64. Missing entries of a state dict, and None, are 0;
+        entries of integers, which are not averaged, are ignored.
 
         Raises:
             UserError: it is not of this form.
@@ -93,21 +94,21 @@ class Form:
         return torch.cat(whole)
 
     def made(self, row: Tensor, like: Any) -> Any:
-        """Return a row ``[P]`` in the form of an update; what is not averaged is copied from the update ``like``."""
-        parts, found, at = parts_of(like, ""), {}, 0
+        """Return a row ``[P]`` in the form of an update, with everything else copied from the update ``like``."""
+        parts, made, at = parts_of(like, ""), {}, 0
         for name, part in parts.items():
             if name not in self.names:
-                found[name] = part.clone()  # the user's ``evaluate`` may change it in place
+                made[name] = part.clone()  # the user's ``evaluate`` may change it in place
                 continue
             # an average of whole numbers is seldom one
             kind = part.dtype if part.is_floating_point() else torch.float64
-            found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
+            made[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
             at += part.numel()
         if isinstance(like, Mapping):
-            return {name: found[name] if isinstance(like[name], Tensor) else found[name].numpy() for name in like}
+            return {name: made[name] if isinstance(like[name], Tensor) else made[name].numpy() for name in like}
         if isinstance(like, list | tuple):
-            return [found[i] if isinstance(part, Tensor) else found[i].numpy() for i, part in enumerate(like)]
-        return found[None] if isinstance(like, Tensor) else found[None].numpy()
+            return [made[i] if isinstance(part, Tensor) else made[i].numpy() for i, part in enumerate(like)]
+        return made[None] if isinstance(like, Tensor) else made[None].numpy()
 
 
 def _plain(given: Any) -> Any:
@@ -124,7 +125,7 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
     """Return an update's tensors by name (state dicts), by number (lists), or under None (one array).
 
     Raises:
-        UserError: something that is no array of real numbers; the message begins with ``where``.
+        UserError: something is not an array of real numbers; the message begins with ``where``.
     """
     if isinstance(update, Mapping):
         named: Mapping[Any, Any] = update
@@ -132,34 +133,34 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
         named = dict(enumerate(update))
     else:
         named = {None: update}
-    found = {}
+    parts = {}
     for name, part in named.items():
         at = where if name is None else f"{where}, {name!r}"
         if isinstance(part, np.ndarray) and part.dtype.kind in "fiub":
-            found[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
+            parts[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
         elif isinstance(part, Tensor) and not part.is_complex() and part.layout is torch.strided:
-            found[name] = part.detach()
+            parts[name] = part.detach()
         elif isinstance(part, nn.Module):
             raise UserError(f"{at}: is a module: give its state_dict()")
         else:
             raise UserError(f"{at}: {type(part).__name__}: must be a dense array or tensor of real numbers")
-    if not found:
+    if not parts:
         raise UserError(f"{where}: has no entries")
-    return found
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Updates as they were given.
+    """The given updates.
 
     Attributes:
         names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
-        keys: ``[n]``, the keys themselves; None: they came as a list.
+        keys: ``[n]``, the keys themselves; None: they were a list.
         updates: ``[n]``, each as a state dict, list, array or tensor.
         form: their form.
-        rows: ``[n, P]`` float64 on the CPU, a model a row.
-        get: returns a model as the user has it in the form of ``updates``; its second argument says what to call it.
-        put: returns a model in the form of ``updates`` as the user has it.
+        rows: ``[n, P]`` float64 on the CPU, one model per row.
+        get: converts a user's model to the form of ``updates``; its second argument is the name for messages.
+        put: converts a model in the form of ``updates`` back to the user's form.
     """
 
     names: tuple[str, ...]
@@ -172,11 +173,11 @@ class Given:
 
 
 def given_updates(updates: Any, parameters: Parameters | None) -> Given:
-    """Return the updates that the user gave, by name if they are a dictionary.
+    """Read the user's updates.
 
     Args:
         updates: as in :func:`hanse.questions.valuing.value`.
-        parameters: how to read a model's arrays and how to put them back; None: as is, or as scikit-learn has them.
+        parameters: how to read a model's arrays and put them back; None: unchanged, or scikit-learn's.
 
     Raises:
         UserError: no updates, or updates that do not fit each other.
@@ -214,7 +215,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
 
 
 Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
-"""How a model's arrays are read, ``get(model)``, and put into a copy of it, ``put(model, arrays)``."""
+"""``get(model)`` reads a model's arrays, and ``put(model, arrays)`` puts arrays into a copy of it."""
 
 
 def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
@@ -258,7 +259,7 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     """Return the weights ``[n]`` as float64, ones if there are none given.
 
     Raises:
-        UserError: not n finite numbers of 0 or more, all of them 0, or by other names than the updates.
+        UserError: they are not n finite numbers of at least 0, are all 0, or have other names than the updates.
     """
     n = len(given.rows)
     if weights is None:
@@ -272,19 +273,21 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
         weights = [weights[key] for key in given.keys]
     try:
         numbers: Any = weights.detach().cpu() if isinstance(weights, Tensor) else weights
-        found = np.asarray(numbers, dtype=np.float64)
+        weights_given = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
-    if found.shape != (n,):
-        raise UserError(f"weights: of shape {found.shape}: must be {n} numbers, one for each update")
+    if weights_given.shape != (n,):
+        raise UserError(f"weights: of shape {weights_given.shape}: must be {n} numbers, one for each update")
     if (
-        not np.isfinite(found).all()
-        or (found < 0).any()
-        or not found.any()
-        or found.max() > np.finfo(np.float64).max / n
+        not np.isfinite(weights_given).all()
+        or (weights_given < 0).any()
+        or not weights_given.any()
+        or weights_given.max() > np.finfo(np.float64).max / n
     ):
-        raise UserError(f"weights: {found.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum")
-    return found
+        raise UserError(
+            f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
+        )
+    return weights_given
 
 
 def start_of(start: Any, given: Given) -> Tensor | float:

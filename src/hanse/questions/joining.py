@@ -1,7 +1,8 @@
-"""Whom joining a federation pays: each client's model beside the one that it trains alone, on its own test rows.
+"""Who gains by joining a federation: compares each client's model with the one that it trains alone, on its own test
+rows.
 
-:func:`who_gains` (``hanse.who_gains``) plays the same data by several mechanisms and by every client alone, and returns
-:class:`Joining`. What it says of one client is what the client's statement says
+:func:`who_gains` (``hanse.who_gains``) plays several mechanisms, and every client alone, on the same data, and returns
+:class:`Joining`. Its verdict on a client is that of the client's statement
 (:func:`hanse.reports.statement_fit.fit_of`).
 """
 
@@ -43,20 +44,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALONE = "local"
-"""The mechanism in which every client trains alone."""
+"""The mechanism of clients that train alone."""
 _OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What joining changed for one client. Better is above 0, also where less of a metric is better.
+    """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
 
     Attributes:
-        client: what it is called.
-        mechanism: what it joined.
-        joined: the metric of the model that it holds by joining, on its own test rows.
+        client: its name.
+        mechanism: the mechanism's name.
+        joined: the metric of its model after joining, on its own test rows.
         alone: that of the model that it trained alone.
-        gain: by how much joining is better; NaN: not known.
+        gain: the improvement by joining; NaN: not known.
         low: the lower end of the 95 % interval of ``gain``; NaN: not known.
         high: its upper end.
         samples: how many test rows it has; None: not recorded.
@@ -74,7 +75,7 @@ class Gain:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Joining(Shown):
-    """Whom joining pays, by mechanism. Printed it is a table; a notebook also shows its picture.
+    """Who gains by joining, by mechanism. Prints as a table; a notebook also shows its picture.
 
     Attributes:
         gains: a :class:`Gain` for each mechanism and client.
@@ -99,9 +100,9 @@ class Joining(Shown):
         return tuple(dict.fromkeys(gain.client for gain in self.gains))
 
     def sign(self, gain: Gain) -> int:
-        """Return 1 if joining is better for all that the interval leaves open, -1 if it is worse, else 0.
+        """Return 1 if joining is better over the whole interval, -1 if it is worse, else 0.
 
-        It is 0 also where no difference can be seen in the digits that are shown.
+        Also 0 if the displayed digits show no difference.
         """
         nothing = self.reading.show_difference(0.0)
         if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
@@ -110,13 +111,13 @@ class Joining(Shown):
 
     def of(self, mechanism: str) -> tuple[Gain, ...]:
         """Return the gains by one mechanism. Raises UserError if it is not there."""
-        found = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
-        if not found:
+        gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
+        if not gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
-        return found
+        return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism pays most, and for each whom it pays, whom it harms, and for whom that is open."""
+        """Return which mechanism is best, and for each who gains, who loses, and for whom that is open."""
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
@@ -156,12 +157,12 @@ class Joining(Shown):
     def _told(self, gain: Gain) -> str:
         if np.isnan(gain.gain):
             return "–"
-        told = self.reading.show_difference(gain.gain)
+        words = self.reading.show_difference(gain.gain)
         ends = [self.reading.show_difference(end).removesuffix(" points") for end in (gain.low, gain.high)]
-        return told if np.isnan(gain.low) else f"{told} ({ends[0]} to {ends[1]})"
+        return words if np.isnan(gain.low) else f"{words} ({ends[0]} to {ends[1]})"
 
     def plot(self) -> Picture:
-        """Return the gains of all clients as points with their 95 % intervals, a colour for each mechanism."""
+        """Return a picture of all clients' gains with their 95 % intervals, one colour per mechanism."""
         factor, many = self.reading.factor, len(self.mechanisms)
         lines = []
         for k, name in enumerate(self.mechanisms):
@@ -207,10 +208,10 @@ def who_gains(
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Joining:
-    """Return whom joining a federation pays: how much better each client's model is than the one that it trains alone.
+    """Return who gains by joining a federation: how much better each client's model is than one that it trains alone.
 
-    Every client keeps a share of its rows for tests. The same rows are trained by every client alone and by each
-    mechanism, and both models of a client are tested on its own test rows.
+    Every client holds out a share of its rows for tests. Each mechanism, and every client alone, trains on the same
+    rows, and both models of a client are tested on its own test rows.
 
     Args:
         data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
@@ -218,29 +219,29 @@ def who_gains(
         client: of a table, the column with the client of each row.
         features: of a table, the columns of features; None: all others.
         model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
-        mechanisms: names, tables with options, or mechanisms put together in Python; with a dictionary, by what they
-            are to be called. "local", every client alone, is played in any case.
-        metric: what models are tested by, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or
-            for numbers the loss.
+        mechanisms: names, tables with options, or mechanisms put together in Python; a dictionary names them. "local",
+            every client alone, is always played.
+        metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or,
+            for regression, the loss.
         train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
-        alone: settings of ``[train]`` that differ where clients train alone. Without a weight decay of its own a small
-            client may learn its rows by heart, and joining looks better than it is.
+        alone: settings of ``[train]`` that differ for clients that train alone. Without its own weight decay a small
+            client may overfit, and joining looks better than it is.
         rounds: how many rounds are played.
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
-        splits: how often everything is played, each time on other test rows. Gains and the ends of their intervals are
-            means over the splits; splits of the same rows are no new rows, so the intervals stay as wide.
+        splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
+            splits; since these reuse the same rows, the intervals do not get narrower.
         seed: of the first split; the others follow.
         prepare: of a table, how columns become numbers: "auto" fills gaps, scales numbers and makes columns of words
             and dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: they are numbers.
-        statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
-        out: a folder in which the runs are kept, for :func:`hanse.load` and ``hanse report``; None: none are.
-        progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
+        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
+        out: a folder for the runs, for :func:`hanse.load` and ``hanse report``; None: they are not kept.
+        progress: show a bar on standard error; None: after 2 seconds, in a terminal or notebook.
 
     Returns:
         The gains by client and mechanism.
 
     Raises:
-        UserError: what :func:`hanse.run` refuses, or ``test`` or ``splits`` out of range.
+        UserError: the errors of :func:`hanse.run`, or ``test`` or ``splits`` out of range.
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
@@ -276,8 +277,8 @@ def who_gains(
         {ALONE: ALONE, **called},
         dict(alone or {}),
     )
-    found: list[list[Gain]] = []
-    told: tuple[str, ...] = ()
+    results: list[list[Gain]] = []
+    settings_played: tuple[str, ...] = ()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
@@ -286,10 +287,10 @@ def who_gains(
                 "data": {"source": read.table(), "client_test": test, "seed": seed + split},
                 "run": {"rounds": rounds, "seed": seed + split},
             }
-            gains, told = plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted)
-            found.append(gains)
+            gains, settings_played = plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted)
+            results.append(gains)
     reading = main_of([named]) if named is not None else LOSS
-    return Joining(tuple(_mean(gains) for gains in zip(*found, strict=True)), reading, splits, told)
+    return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, settings_played)
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:
@@ -304,14 +305,14 @@ def _called(mechanisms: Any) -> dict[str, Any]:
         pairs = [(str(name), one) for name, one in mechanisms.items()]
     else:
         pairs = [(_name(one), one) for one in mechanisms]
-    found = {name: one for name, one in pairs if _name(one) != ALONE}
-    if len(found) < sum(_name(one) != ALONE for _, one in pairs):
+    named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
+    if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
         raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
-    if not found:
+    if not named_mechanisms:
         raise UserError(
             f"mechanisms: {mechanisms!r}: must have one at least beside '{ALONE}', which clients could join"
         )
-    return found
+    return named_mechanisms
 
 
 def _name(mechanism: Any) -> str:
@@ -422,12 +423,12 @@ class _Plan:
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
-    """Return what joining changed for each client of a run, beside a run of the same clients alone.
+    """Return each client's gain from joining, compared with a run of the same clients alone.
 
     Args:
         joined: the run of the federation.
         alone: the run of the mechanism ``local`` on the same data.
-        label: what the federation's mechanism is called.
+        label: the name of the federation's mechanism.
     """
     reading = joined.main if joined.readings else None
     # training alone may have had other settings, and on purpose

@@ -1,8 +1,8 @@
 """A run that answers: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
 
-It is the run of :mod:`hanse.runs.run` with the questions that people ask of one: who contributed (:meth:`Run.values`),
-whom did joining pay (:meth:`Run.joining`), how does it compare (:meth:`Run.compare`), what does one participant get to
-read (:meth:`Run.statement`). The numbers are those of the report and of the statements, made by the same functions.
+It adds to the run of :mod:`hanse.runs.run` answers to the usual questions: who contributed (:meth:`Run.values`), who
+gained by joining (:meth:`Run.joining`), how does it compare (:meth:`Run.compare`), what does a participant's statement
+say (:meth:`Run.statement`). The numbers are those of the report and the statements, from the same functions.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ P = ParamSpec("P")
 
 @dataclass(repr=False)
 class Run(PlainRun, Shown):
-    """What an experiment led to. Printed it says how good the model became and who contributed; a notebook also shows
-    the picture.
+    """The result of an experiment. Prints how good the model is and who contributed; a notebook also shows the picture.
 
     The attributes are those of :class:`hanse.runs.run.Run`.
 
@@ -65,11 +64,11 @@ class Run(PlainRun, Shown):
 
     @cached_property
     def record(self) -> RunRecord:
-        """The run as reports read it: from its directory, or from what it keeps in memory without one."""
+        """The run as reports read it: from its directory, or, without one, from memory."""
         return _InMemory.of(self) if self.path is None else load_run(self.path)
 
     def values(self) -> Contributions:
-        """Return what each client's updates were worth in all, with 95 % intervals.
+        """Return the total value of each client's updates, with 95 % intervals.
 
         Raises:
             UserError: the run valued no updates.
@@ -77,31 +76,39 @@ class Run(PlainRun, Shown):
         from hanse.reports.contributions import contribution, lost_files, without_values
         from hanse.reports.groups import SeedGroup
 
-        found = contribution(SeedGroup(self.record.mechanism, (self.record,)))
-        if found is None:
+        sums = contribution(SeedGroup(self.record.mechanism, (self.record,)))
+        if sums is None:
             raise UserError(
                 "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
             )
         told = [*without_values(self.record), *lost_files(self.record)]
-        if self.path is None and not np.isfinite(found.errors).any():
+        if self.path is None and not np.isfinite(sums.errors).any():
             told.append("How sure these sums are is not known.")
-        names = tuple(label if self.names else f"client {label}" for label in found.labels)
-        words = f"Sums over {len(self.metrics)} rounds of each update's {found.measure.name}. {found.measure.sentence}"
-        called = dict(zip(found.clients.tolist(), names, strict=True))
+        names = tuple(label if self.names else f"client {label}" for label in sums.labels)
+        words = f"Sums over {len(self.metrics)} rounds of each update's {sums.measure.name}. {sums.measure.sentence}"
+        called = dict(zip(sums.clients.tolist(), names, strict=True))
         told = [words.strip(), *told]
-        return Contributions(found.totals, found.errors, names, found.seats, found.ranked, called, tuple(told))
+        return Contributions(
+            sums.totals,
+            sums.errors,
+            names,
+            sums.seats,
+            sums.ranked,
+            called,
+            tuple(told),
+        )
 
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
-        """Play the same experiment with every client by itself, and return that run.
+        """Play the same experiment with every client alone, and return that run.
 
-        With a run directory it is kept in its folder ``alone``, where statements and :meth:`joining` look for it.
+        If there is a run directory, it is kept in its folder ``alone``, where statements and :meth:`joining` find it.
 
         Args:
-            data: the data, where they were given as an object and this run was read with ``hanse.load``.
+            data: the data, if they were given as an object and this run was read with ``hanse.load``.
             progress: show a bar on standard error.
 
         Raises:
-            UserError: data or model were objects and are not here, or the clients' data are with participants.
+            UserError: data or model were objects and are missing, or the clients' data are with participants.
         """
         from hanse.reports.statement_alone import HERE, alone_experiment
 
@@ -120,7 +127,7 @@ class Run(PlainRun, Shown):
         return run(experiment, data=data, model=self.given_model, out=place, progress=progress)
 
     def joining(self, alone: Run | None = None) -> Joining:
-        """Return whom joining paid: each client's model beside the one that it trained alone, with 95 % intervals.
+        """Return who gained by joining: each client's model compared with one trained alone, with 95 % intervals.
 
         Args:
             alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``.
@@ -142,13 +149,13 @@ class Run(PlainRun, Shown):
         return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
 
     def compare(self, *others: PlainRun) -> Comparison:
-        """Return this run beside others: what was learned and what it cost, and the curves.
+        """Compare this run with others: results, costs and curves.
 
         Args:
             others: the other runs, one at least.
 
         Raises:
-            UserError: there is none, or it is no run.
+            UserError: there is none, or one is not a run.
         """
         if not others or not all(isinstance(other, PlainRun) for other in others):
             raise UserError("compare: must be given other runs, as in run.compare(other)")
@@ -157,7 +164,7 @@ class Run(PlainRun, Shown):
         return Comparison(tuple(records))
 
     def statement(self, client: int | str) -> Page:
-        """Return what one participant gets to read: what it gave, what it gained, whether joining paid.
+        """Return one participant's statement: what it gave, what it gained, whether joining paid.
 
         Args:
             client: its number or its name.
@@ -190,18 +197,18 @@ class Run(PlainRun, Shown):
         return Page(first.joining, (*self.record.doubts, first.contributed, first.next), None, None, file)
 
     def sentences(self) -> Sequence[str]:
-        """Return first what is in doubt and how good the model is, then warnings and how the values were found."""
+        """Return doubts and the model's quality first, then warnings and notes on the values."""
         main = self.record.main
         tested = [figure for line in self.metrics if (figure := figure_of(line, main))]
-        told = f"{self.record.mechanism}, {len(self.metrics)} rounds, {self.record.num_clients} clients"
-        told += f": {tested[-1]}" if tested else ""
-        told += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
+        heading = f"{self.record.mechanism}, {len(self.metrics)} rounds, {self.record.num_clients} clients"
+        heading += f": {tested[-1]}" if tested else ""
+        heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
-        found = list(values.sentences()) if values is not None else []
+        sentences = list(values.sentences()) if values is not None else []
         warned = [line for line in self.said if line.startswith("warning: ")]
-        full = [line for line in [nothing_left(self.metrics)] if line and found]
-        return [" ".join([*self.record.doubts, f"{told}."]), *warned, *stopped, *full, *found]
+        full = [line for line in [nothing_left(self.metrics)] if line and sentences]
+        return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of :meth:`values`; an empty one if no updates were valued."""
@@ -230,16 +237,16 @@ class Run(PlainRun, Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contributions(Worths):
-    """What each client's updates were worth over a run.
+    """The values of each client's updates over a run.
 
     Attributes:
         values: ``[n]``, the sums over the rounds, the highest first.
         standard_errors: ``[n]``, from the sampling of coalitions and the draw of the validation samples; NaN: unknown.
         names: ``[n]``, what the clients are called.
         updates: ``[n]``, how many of their updates were valued.
-        standings: the sums of those with more than one update, for comparing them.
-        called: the names by the clients' numbers.
-        told: sentences on what the values are.
+        standings: the sums for clients with more than one update, for comparing them.
+        called: the clients' names by number.
+        told: sentences that explain the values.
     """
 
     updates: NDArray[np.int64]
@@ -251,7 +258,7 @@ class Contributions(Worths):
     unit = "value over all rounds"
 
     def notes(self) -> Sequence[str]:
-        """Return who cannot be told apart from the first and the last, and what the values are."""
+        """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
         return [*self._ties(), *self.told]
 
     def _ties(self) -> list[str]:
@@ -275,20 +282,20 @@ class Comparison(Shown):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each run: what was learned and what it cost, as ``hanse compare --json`` has it."""
+        """A row per run with results and costs, as in ``hanse compare --json``."""
         from hanse.reports.compare import run_row
 
         return [run_row(record) for record in self.records]
 
     def sentences(self) -> Sequence[str]:
-        """Return what the report says first of these runs."""
+        """Return the first sentences of a report on these runs."""
         from hanse.reports.groups import group_runs
         from hanse.reports.report import summary
 
         return summary(group_runs(self.records))
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the figures that any of the runs has."""
+        """Return the table of figures."""
         rows = self.rows
         shown = [key for key in rows[0] if key not in ("run", "kind") and any(row.get(key) for row in rows)]
         body = [[row["run"], *(_cell(row.get(key)) for key in shown)] for row in rows]
@@ -311,14 +318,14 @@ class Comparison(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Page:
-    """A page for people to read, which shows itself in a notebook.
+    """An HTML page, displayed in a notebook.
 
     Attributes:
-        headline: what it says first.
-        lines: what it says next.
-        text: the page (HTML); None: it lies at ``path``.
+        headline: its first sentence.
+        lines: further sentences.
+        text: the page (HTML); None: it is at ``path``.
         statement: the figures of a statement.
-        path: where it lies; None: nowhere yet, :meth:`save` writes it.
+        path: its file; None: :meth:`save` writes it.
     """
 
     headline: str
@@ -328,7 +335,7 @@ class Page:
     path: Path | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Write the page into a file, and return where that is."""
+        """Write the page into a file, and return its path."""
         from hanse.base.files import write_whole
 
         text = self.text if self.text is not None or self.path is None else self.path.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Answers on a notebook's page and on a terminal: :class:`Picture` is a chart, :class:`Shown` what an answer needs.
+"""Displays answers in notebooks and terminals: :class:`Picture` is a chart, :class:`Shown` the base of all answers.
 
 A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification beside it; a
 terminal gets the sentences and the table. Names that come from data are escaped everywhere.
@@ -30,10 +30,10 @@ _MOST_ROWS = 40  # of a table in a notebook or a terminal; pandas has the rest
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A chart that shows itself in a notebook, and can be saved.
+    """A chart that a notebook displays, and that can be saved.
 
     Attributes:
-        chart: what it shows.
+        chart: its description.
 
     Examples:
         >>> import hanse, numpy as np
@@ -95,10 +95,10 @@ class Picture:
 
 
 class Shown:
-    """An answer that shows itself. Its class has the four methods below that raise NotImplementedError."""
+    """An answer that displays itself. Subclasses implement the four methods below that raise NotImplementedError."""
 
     def sentences(self) -> Sequence[str]:
-        """Return the answer in sentences, the first one by itself."""
+        """Return the answer in sentences; the first must make sense on its own."""
         raise NotImplementedError
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -106,7 +106,7 @@ class Shown:
         raise NotImplementedError
 
     def plot(self) -> Picture:
-        """Return its picture, which a notebook shows and ``.save("chart.svg")`` writes."""
+        """Return its picture, which a notebook displays and ``.save("chart.svg")`` writes."""
         raise NotImplementedError
 
     def to_pandas(self) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number as people read it: with so many digits that count, and without an exponent where that is short.
+    """Format a number with this many significant digits, and without an exponent if that is short.
 
     Examples:
         >>> number(0.123456), number(-0.0), number(12345.6), number(0.00001234), number(float("nan"))

@@ -1,9 +1,9 @@
-"""What contributions were worth, in one call and outside any run: the values of :mod:`hanse.games`.
+"""Values of contributions in one call, outside any run, by :mod:`hanse.games`.
 
-:func:`value` (``hanse.value``) takes the models that several clients trained and a function that says how good a model
-is, and plays the game in which a coalition's model is the weighted average of its members'. :func:`shapley`
-(``hanse.shapley``) takes any function of a set of names, for models that have no average: then a coalition's worth is
-what the function makes of its members' data. Both return a :class:`Valuation`. They need no client and no run of hanse.
+:func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model, and solves the game
+in which a coalition's model is the weighted average of its members'. :func:`shapley` (``hanse.shapley``) takes any
+function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
+data. Both return a :class:`Valuation`, and need no client or run of hanse.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _SHARED = 1 << 22  # numbers of all updates from which several threads average t
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Valuation(Worths):
-    """What each contribution was worth. Printed it is a table; a notebook also shows its picture.
+    """The values of contributions. Prints as a table; a notebook also shows its picture.
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from the coalitions that were not evaluated; 0 where all that matter were, NaN where
-            it is not known. What ``evaluate`` cannot know (other test samples, other seeds) is not in it.
+        standard_errors: ``[n]``, due to coalitions that were not evaluated; 0 if all relevant ones were, NaN if not
+            known. They exclude uncertainty of ``evaluate`` itself (other test samples, other seeds).
         names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
-        method: the method by which they were found.
-        evaluated: how many different coalitions were looked at.
+        method: the method used.
+        evaluated: how many different coalitions were used.
         all_together: the worth of all together.
-        nothing: the worth of nothing: that of ``start``, or 0.
-        residual: of path values, what the worth changed by besides their sum: the error of the integral, and whatever
-            else changed it (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
-        calls: how often ``evaluate`` was called; fewer than ``evaluated`` where a cache had the rest.
+        nothing: the worth of no update: that of ``start``, or 0.
+        residual: for path values, the change of the worth minus their sum: the error of the integral, and any other
+            change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
+        calls: how often ``evaluate`` was called; fewer than ``evaluated`` if a cache had the rest.
         seconds: how long it took.
         hints: sentences on what the values mean where that is easily missed.
     """
@@ -74,16 +74,16 @@ class Valuation(Worths):
     hints: tuple[str, ...] = ()
 
     def notes(self) -> Sequence[str]:
-        """Return how the values were found, and what they share out."""
-        told = (
+        """Return how the values were computed, and what they sum to."""
+        line = (
             f"All together are worth {number(self.all_together)}, nothing {number(self.nothing)}. Found by "
             f"'{self.method}' from {self.evaluated:,} coalitions in {number(self.seconds, 2)} s"
         )
         if self.calls < self.evaluated - 1 and self.method != "path":
-            told += f", of which {self.evaluated - self.calls:,} were known"
+            line += f", of which {self.evaluated - self.calls:,} were known"
         if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
-            told += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
-        return [f"{told}.", *self.hints]
+            line += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
+        return [f"{line}.", *self.hints]
 
 
 def value(
@@ -103,54 +103,52 @@ def value(
     progress: bool | None = None,
     cache: Cache | None = None,
 ) -> Valuation:
-    """Return what each of n updates (models that clients trained) was worth to their average.
+    """Return the value of each of n updates (clients' trained models) to their average.
 
-    Whole numbers in state dicts and lists (counters) are not averaged: a coalition's model has those of its first
-    update.
+    Integers in state dicts and lists (counters) are not averaged: a coalition's model takes those of its first update.
 
     Args:
         updates: n models by name, ``{"Hope": ..., "St Mary": ...}``, or a list of them. They are state dicts of one
-            architecture, arrays or tensors of one shape, lists of arrays, as Flower has them, or fitted scikit-learn
-            estimators with ``coef_`` or ``coefs_``; or one array or tensor ``[n, P]``, a model a row.
-        evaluate: gets the average of some updates, in the form of one update (state dicts have the first one's types
-            and devices, estimators are copies of the first one), and returns its worth, the more the better: an
-            accuracy, or minus a loss.
-        weights: ``[n]``, or by name: how much an update counts in the average, such as its number of samples; None: all
-            count the same.
+            architecture, arrays or tensors of one shape, Flower's lists of arrays, or fitted scikit-learn estimators
+            with ``coef_`` or ``coefs_``; or one array or tensor ``[n, P]``, one model per row.
+        evaluate: takes the average of some updates, in the form of one update (state dicts have the first one's types
+            and devices, estimators are copies of the first one), and returns its worth (higher is better), such as an
+            accuracy or a negative loss.
+        weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples; None: equal
+            weights.
         method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n averages), "gtg"
             or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
             ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
             None: "path" if there is a ``gradient``, else "mixture".
-        start: the model before, in the form of one update, whose worth is that of no update at all; or that worth
-            itself, a number. None: 0. Shapley values sum to the worth of all updates less that of none.
-        gradient: for "path", gets a model in the form of one update and returns the gradient of ``evaluate`` there, in
-            the same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
-            ``torch.func.functional_call``. Entries that it leaves out, such as buffers, have gradient 0.
-        game: what a coalition's model is: the "average" of its updates (None: this), or in the "increment" game the
-            model before plus its updates' weighted steps from there, while the others' are missing; then an update
-            that is like ``start`` is worth nothing. "path" is a value of the increment game and takes none.
-        budget: for "mixture", the most averages that are evaluated, the empty one included; None: 10 an update.
+        start: the model before, in the form of one update, which gives the worth of no update; or that worth as a
+            number. None: 0. Shapley values sum to the worth of all updates minus that of none.
+        gradient: for "path", takes a model in the form of one update and returns the gradient of ``evaluate`` in the
+            same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
+            ``torch.func.functional_call``. Missing entries, such as buffers, have gradient 0.
+        game: a coalition's model: the "average" of its updates (default), or, in the "increment" game, ``start`` plus
+            its updates' weighted steps, so an update equal to ``start`` is worth nothing. Not for "path", which is a
+            value of the increment game.
+        budget: for "mixture", the most averages to evaluate, including the empty one; None: 10 per update.
         permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
         seed: all random draws follow from it.
-        parameters: two functions, for models of any other kind: ``get(model)`` returns a model's arrays (as an array, a
+        parameters: for any other kind of model, two functions: ``get(model)`` returns a model's arrays (an array, a
             list or a dictionary), and ``put(model, arrays)`` puts such arrays into a copy of the first model, in place
             or by returning a model.
-        seconds: about how long it may take: fewer averages or orders are evaluated where one evaluation takes long.
-            With it the values depend on how fast the machine is. None: as long as it takes.
+        seconds: approximate time limit: if evaluations are slow, fewer averages or orders are used, so values depend on
+            the speed of the machine. None: no limit.
         progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
-        cache: a dictionary of your own in which the worths of averages are kept, by the averages' content: a later call
-            with it evaluates none of them again. It belongs to one ``evaluate``.
+        cache: your own dictionary for caching the worths of averages, by content, across calls with the same
+            ``evaluate``.
 
     Returns:
         The values with their standard errors, and how they were found.
 
     Raises:
-        UserError: updates that do not fit each other or have numbers that are not finite, wrong weights, an option of
-            another method, too many updates for the method, a time that is too short for it, or a worth that is not a
-            finite number.
+        UserError: inconsistent updates, numbers that are not finite, wrong weights, an option of another method, too
+            many updates or too little time for the method, or a worth that is not a finite number.
 
     Examples:
-        Three clients trained a model of two numbers, which should both be 2. The third one's update harms:
+        Three clients trained a model of two numbers, which should both be 2. The third one's update is harmful:
 
         >>> import numpy as np
         >>> updates = {"Bremen": np.array([3.0, 1.0]), "Visby": np.array([1.0, 3.0]), "Kiel": np.array([-2.0, -2.0])}
@@ -209,15 +207,16 @@ def shapley(
     progress: bool | None = None,
     cache: Cache | None = None,
 ) -> Valuation:
-    """Return what each name was worth in any game: for models that have no average, such as trees and pipelines.
+    """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
 
     Args:
-        worth: gets a set of names and returns what they are worth together, the more the better. To value data, it
-            trains a model on the data of these names and tests it. The set lists its names in the order of ``names``.
+        worth: takes a set of names and returns their joint worth (higher is better). To value data, train a model on
+            these names' data and test it. Iterating over the set follows the order of ``names``.
         names: ``[n]``, all different.
         method: "exact" (from all 2^n sets), "monte_carlo" or "gtg" (from sampled orders), "leave_one_out" or "banzhaf".
             None: "exact" up to seven names, else "monte_carlo".
-        nothing: the worth of no name at all, where ``worth`` cannot say it: that of a guess. None: ``worth`` is asked.
+        nothing: the worth of the empty set, if ``worth`` cannot compute it, such as that of guessing. None: ``worth``
+            is called.
         permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
         seed: all random draws follow from it.
         seconds: as in :func:`value`.
@@ -228,11 +227,11 @@ def shapley(
         The values with their standard errors, and how they were found.
 
     Raises:
-        UserError: names that repeat, an option of another method, too many names for the method, a time that is too
-            short for it, or a worth that is not a finite number.
+        UserError: repeated names, an option of another method, too many names or too little time for the method, or a
+            worth that is not a finite number.
 
     Examples:
-        Who has a glove gets something only with a hand for it, so the right one, of which there is one, is worth most:
+        A pair of gloves needs a left and a right one; since there is only one right glove, it is worth most:
 
         >>> found = shapley(lambda have: float("right" in have and len(have) > 1), ["left", "right", "other left"])
         >>> {name: round(v, 3) for name, v in zip(found.names, found.values.tolist())}
@@ -415,11 +414,11 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
             told(2 + next(slopes), 5, "gradients")
             return given.form.gradient(said).cpu()
 
-        found = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
-    values = found.along(steps)[:, 0]
-    if not (found.finite and np.isfinite(values).all()):
+        integral = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
+    values = integral.along(steps)[:, 0]
+    if not (integral.finite and np.isfinite(values).all()):
         raise UserError("gradient: it, or what it makes of a step, is not finite on the way from start to the average")
-    if together != nothing and not found.gradients.any():
+    if together != nothing and not integral.gradients.any():
         raise UserError(
             "gradient: is 0 all along the way, though the worth changes: an accuracy has no gradient; give a loss and "
             "its gradient, or take method = 'mixture'"
@@ -473,12 +472,12 @@ class _Ordered(frozenset[Any]):
 def _number(worth: Any, function: str, of: str) -> float:
     """Return what the user's function said as a number. Raises UserError unless it is one finite number."""
     try:
-        found = float(worth)
+        real = float(worth)
     except (TypeError, ValueError):
         raise UserError(f"{function}: returned {worth!r} for {of}: must be one number, the more the better") from None
-    if not math.isfinite(found):
-        raise UserError(f"{function}: returned {found} for {of}: must be a finite number")
-    return found
+    if not math.isfinite(real):
+        raise UserError(f"{function}: returned {real} for {of}: must be a finite number")
+    return real
 
 
 class _Coalitions:

@@ -1,5 +1,5 @@
-"""What each of several was worth, with how sure that is (:class:`Worths`): what values outside a run and a run's
-contributions have in common.
+"""Values by name with their uncertainty (:class:`Worths`): the common base of values outside a run and of a run's
+contributions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TIE = 1e-9
-"""Of the largest value: what is this near is the same, but for rounding."""
+"""Values closer than this share of the largest one are equal up to rounding."""
 _MOST_BARS = 30  # of a picture: of more, the highest and the lowest
 
 
@@ -28,7 +28,7 @@ class Worths(Shown):
 
     Attributes:
         values: ``[n]`` float64.
-        standard_errors: ``[n]``; 0 where nothing was left open, NaN where it is not known.
+        standard_errors: ``[n]``; 0 if exact, NaN if not known.
         names: ``[n]``, what they are called.
     """
 
@@ -51,11 +51,11 @@ class Worths(Shown):
         return [int(i) for i in np.argsort(-self.values, kind="stable")]
 
     def notes(self) -> Sequence[str]:
-        """Return sentences on how the numbers were found, to stand below the table."""
+        """Return sentences on how the numbers were computed, to show below the table."""
         return ()
 
     def sentences(self) -> Sequence[str]:
-        """Return who was worth most and least, whose sign is not sure, and how the numbers were found."""
+        """Return who was worth most and least, whose sign is uncertain, and how the numbers were computed."""
         order, (low, high) = self.order, self.intervals.T
         best, worst = order[0], order[-1]
         level = TIE * np.abs(self.values).max()
@@ -65,8 +65,8 @@ class Worths(Shown):
         if len(ahead) < len(order):
             first += f", {self.names[worst]} the lowest ({number(self.values[worst])})"
         open_ = [self.names[i] for i in order if low[i] <= 0 <= high[i] and self.standard_errors[i] > 0]
-        told = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
-        return [f"{first}.", *told, *self.notes()]
+        lines = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
+        return [f"{first}.", *lines, *self.notes()]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings and rows of name, value and 95 % interval, the highest value first."""
@@ -79,14 +79,16 @@ class Worths(Shown):
         rows = []
         for i in self.order:
             if known[i]:
-                told = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
-                rows.append([self.names[i], told[0], f"{told[1]} to {told[2]}"])
+                cells = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
+                rows.append([self.names[i], cells[0], f"{cells[1]} to {cells[2]}"])
             else:
                 rows.append([self.names[i], number(self.values[i]), "–"])
         return ("", self.unit, "95 % interval"), rows
 
     def plot(self) -> Picture:
-        """Return the values as bars with their 95 % intervals, the highest on top; of more than 30 both ends."""
+        """Return the values as bars with their 95 % intervals, the highest on top; if there are more than 30, only both
+        ends.
+        """
         from hanse.reports.chart import Bars, Chart, Series  # here: whoever draws nothing need not load it
 
         order = self.order
@@ -115,7 +117,7 @@ class Worths(Shown):
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return names in words; of many the first few and how many more there are.
+    """Join names in words; if there are many, the first few and the number of others.
 
     Examples:
         >>> listed(["Hope", "Kiel", "Riga"]), listed(["Hope", "Kiel", "Riga"], most=1)

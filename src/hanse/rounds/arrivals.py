@@ -220,18 +220,20 @@ class Training:
         # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
         now = [r for r in replies if r.arrival is None or r.arrival.round is None]
-        found = heard(self.round, self.requests, now, self._size, self.roster)
+        checked = heard(self.round, self.requests, now, self._size, self.roster)
         asked = {r.client for r in self.requests}
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
-        clock = self._closes(due, found.replies, old)
-        came = self._came(due, found.replies, old, clock)
+        clock = self._closes(due, checked.replies, old)
+        came = self._came(due, checked.replies, old, clock)
 
-        reasons = dict(reversed(found.refusals))  # the first of each client
+        reasons = dict(reversed(checked.refusals))  # the first of each client
         # who is not here yet stays under way, from this round or an earlier one
         left = {c: f for c, f in old.items() if c not in came}
-        left |= {r.client: self._flight(r, due, found.replies, reasons) for r in self.requests if r.client not in came}
-        refusals = [(c, reason) for c, reason in found.refusals if c in came or c not in asked]
+        left |= {
+            r.client: self._flight(r, due, checked.replies, reasons) for r in self.requests if r.client not in came
+        }
+        refusals = [(c, reason) for c, reason in checked.refusals if c in came or c not in asked]
         refusals += [(c, STILL) for c in sorted(asked - came)]
         # on a network who was asked is free: an answer that came is lost with the round that heard it and failed
         lost = [f for c, f in self.before.flights.items() if c in asked and f.request is not None]
@@ -240,7 +242,7 @@ class Training:
         landed = landed if self.waiting.late == "next" else []
         wrong = {f.client: said for f in landed if (said := self._wrong(f)) is not None}
         return Landed(
-            {c: reply for c, reply in found.replies.items() if c in came},
+            {c: reply for c, reply in checked.replies.items() if c in came},
             (*refusals, *wrong.items()),
             tuple(f for f in landed if f.client not in wrong),
             Underway(clock, dict(sorted(left.items()))),
@@ -345,14 +347,14 @@ class Training:
 
 def _trained(reply: Reply, at: Ints) -> list[Trained]:
     """Return a client's updates in the order of its seats ``at [m]``."""
-    found = {result.seat: result for result in reply.results if isinstance(result, Trained)}
-    return [found[s] for s in at.tolist()]
+    by_seat = {result.seat: result for result in reply.results if isinstance(result, Trained)}
+    return [by_seat[s] for s in at.tolist()]
 
 
 def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Updates:
     """Return updates in the order of their seats.
 
-    Extras (named tensors beside an update) are kept if all updates have them.
+    Extras (named tensors that come with an update) are kept if all updates have them.
 
     Args:
         seats: the seats that answered, ``m``.
@@ -403,7 +405,7 @@ def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> 
     moved = torch.stack([rebased(raw[i], then[i], table.rows[int(row)]) for i, row in enumerate(starts)])
     every = [fresh, *came] if len(fresh) else came
     common = set.intersection(*(set(updates.extras) for updates in every))
-    told = any(updates.metrics for updates in every)
+    any_metrics = any(updates.metrics for updates in every)
     stale = [np.full(len(flight.seats), round - flight.round) for flight in late]
     return Updates(
         seats=seats,
@@ -412,7 +414,7 @@ def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> 
         loss=np.concatenate([fresh.loss, *(updates.loss for updates in came)]),
         steps=np.concatenate([fresh.steps, *(updates.steps for updates in came)]),
         extras={name: torch.cat([updates.extras[name] for updates in every]) for name in common},
-        metrics=[one for updates in every for one in updates.metrics or [{}] * len(updates)] if told else (),
+        metrics=[one for updates in every for one in updates.metrics or [{}] * len(updates)] if any_metrics else (),
         staleness=np.concatenate([np.zeros(len(fresh), np.int64), *stale]),
         raw={len(fresh) + i: raw[i] for i in range(len(raw))},
     )

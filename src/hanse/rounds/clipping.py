@@ -16,7 +16,7 @@ class AdaptiveClip(Part):
     """Sends a clip with every training task, and adapts it to the clients' noisy answers.
 
     Each client says whether its update was within the clip: 1 or 0, with noise. With b the mean of these,
-    ``clip <- clip exp(-rate (b - quantile))`` (eq. 2), so that about this quantile of the updates is not shortened.
+    ``clip <- clip exp(-rate (b - quantile))`` (eq. 2), so about this quantile of the updates is not clipped.
 
     Attributes:
         rule: the first clip, the quantile and the rate.
@@ -37,10 +37,10 @@ class AdaptiveClip(Part):
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the state with the clip of the next round, a bounded step away."""
-        said = [one[WITHIN] for one in outcome.trained.metrics if WITHIN in one]
-        if not said or self.rule.quantile is None:
+        answers = [one[WITHIN] for one in outcome.trained.metrics if WITHIN in one]
+        if not answers or self.rule.quantile is None:
             return state
-        mean = min(2.0, max(-1.0, math.fsum(min(1e6, max(-1e6, one)) for one in said) / len(said)))
+        mean = min(2.0, max(-1.0, math.fsum(min(1e6, max(-1e6, one)) for one in answers) / len(answers)))
         moved = state["clip"] * math.exp(-self.rule.rate * (mean - self.rule.quantile))
         return {"clip": min(MOST, max(LEAST, moved))}
 

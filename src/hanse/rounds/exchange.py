@@ -71,8 +71,8 @@ class Exchange:
         if not requests:
             return view
         replies = self._replies(requests, None)
-        found = heard(self.round, requests, replies, view.context.layout.size, view.roster)
-        return _knowing(view, requests, found.replies, found.refusals)
+        checked = heard(self.round, requests, replies, view.context.layout.size, view.roster)
+        return _knowing(view, requests, checked.replies, checked.refusals)
 
     def train(self, requests: Sequence[Request], view: View, before: Underway, waiting: Waiting) -> tuple[View, Landed]:
         """Send training requests and wait for the answers as the experiment says.
@@ -195,13 +195,13 @@ def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
 
 def accepted(seats: Seats, view: View) -> Updates:
     """Return the valid updates in the order of the seats. A refused seat leaves no gap."""
-    found: list[tuple[int, Trained]] = []
+    trained: list[tuple[int, Trained]] = []
     for s in range(len(seats)):
         result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
         if isinstance(result, Trained):
-            found.append((s, result))
-    answered = seats.take(np.array([s for s, _ in found], dtype=np.int64))
-    return updates_of(answered, [t for _, t in found], view.table.rows)
+            trained.append((s, result))
+    answered = seats.take(np.array([s for s, _ in trained], dtype=np.int64))
+    return updates_of(answered, [t for _, t in trained], view.table.rows)
 
 
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:

@@ -121,11 +121,11 @@ class Judge:
         if len(shares) < 2:
             return rows[:0]
         parts = self.block_gradients(rows[0]) * shares
-        found = (parts.sum(0) - parts) / (1 - shares)
-        for name, column in self.problem.layout.unflatten(found).items():
+        gradients = (parts.sum(0) - parts) / (1 - shares)
+        for name, column in self.problem.layout.unflatten(gradients).items():
             if name in self.problem.frozen:
                 column.zero_()
-        return found
+        return gradients
 
     def block_gradients(self, row: Tensor) -> Tensor:
         """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, with respect

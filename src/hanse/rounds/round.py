@@ -308,12 +308,12 @@ def _waited(setup: Setup, underway: Underway, updates: Updates) -> dict[str, flo
     That is how many updates were late, by how many rounds the latest was, how many are still under way, and the virtual
     time at its end in seconds. A round that waits for everybody has no such metrics.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if setup.waiting.active:
         late = updates.staleness[updates.staleness > 0]
-        found |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
-        found["late/under_way"] = len(underway.flights)
-    return found | ({"clock_s": underway.clock} if underway.clock else {})
+        metrics |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
+        metrics["late/under_way"] = len(underway.flights)
+    return metrics | ({"clock_s": underway.clock} if underway.clock else {})
 
 
 def _held(view: View) -> Ints | None:
@@ -325,12 +325,12 @@ def _held(view: View) -> Ints | None:
 
 def _learned(setup: Setup, now: _Now) -> dict[str, State]:
     """Return the parts' states after the round, once each part has seen it as a whole."""
-    found = {}
+    learned = {}
     for key, part in setup.parts().items():
         state = call(key, part.learn, now.view, now.view, now.states[key])
         with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
-            found[key] = checked_state(state)
-    return found
+            learned[key] = checked_state(state)
+    return learned
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:
@@ -387,13 +387,13 @@ def finish(setup: Setup, state: LoopState) -> Played:
 
 def _figures(setup: Setup, states: States) -> dict[str, Floats]:
     """Return the parts' figures of each client ``[N]`` by name, for ``clients.jsonl``."""
-    found: dict[str, Floats] = {}
+    by_name: dict[str, Floats] = {}
     for key, part in setup.parts().items():
         figures = part.figures(states[key])
         with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
             check_figures(figures, setup.context.num_clients)
-        found |= figures
-    return found
+        by_name |= figures
+    return by_name
 
 
 def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:

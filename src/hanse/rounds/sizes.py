@@ -1,6 +1,6 @@
 """Proved sizes: members commit to their samples before they train, and are audited by a public draw.
 
-:class:`ProvedSizes` runs beside the parts of any mechanism. A member that is new commits to its distinct samples
+:class:`ProvedSizes` runs alongside the parts of any mechanism. A member that is new commits to its distinct samples
 (:mod:`hanse.data.commitment`) and puts up a bond, with the root of the commitment in the book. The leaves that it must
 open are drawn from a seed that nobody knew before: the book's head after all commitments and, on a network, a number
 that the server draws then. If the audit succeeds, including the auditor's signature, the bond is returned and the size
@@ -97,20 +97,20 @@ class ProvedSizes(Part):
         """Accept the commitments and bonds of the members that can pay."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in view.present[state["standing"][view.present] == UNKNOWN].tolist():
-            said = view.answers.get((c, COMMIT))
-            if not isinstance(said, SizeCommitted):
+            answer = view.answers.get((c, COMMIT))
+            if not isinstance(answer, SizeCommitted):
                 self._silent(after, c)
                 if after["standing"][c] == FAILED:
                     refused.append((c, "did not commit to its samples"))
-            elif said.size == 0:
+            elif answer.size == 0:
                 after["standing"][c] = FAILED
                 refused.append((c, "commits to no samples"))
             elif not view.book.can_pay(account_of(c), self.bond):
                 refused.append((c, f"cannot pay the bond of {say(self.bond)} tokens for its size"))
             else:
-                posted.append(_bond(c, self.bond, f"{said.size} samples, root {said.root}"))
-                after["root"][c] = np.frombuffer(bytes.fromhex(said.root), np.uint8)
-                after["size"][c], after["asked"][c], after["standing"][c] = said.size, 0, COMMITTED
+                posted.append(_bond(c, self.bond, f"{answer.size} samples, root {answer.root}"))
+                after["root"][c] = np.frombuffer(bytes.fromhex(answer.root), np.uint8)
+                after["size"][c], after["asked"][c], after["standing"][c] = answer.size, 0, COMMITTED
         return Heard(posted, refused, after)
 
     def ask_audits(self, view: View, state: State) -> tuple[list[Request], State]:
@@ -131,9 +131,9 @@ class ProvedSizes(Part):
         """Judge the audits: members that passed get their bond back; those that failed or kept silent lose it."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
-            said = view.answers.get((c, AUDIT))
-            if isinstance(said, SizeAudited):
-                wrong = self._wrong(_commitment(state, c), state["seed"][c].tobytes(), said)
+            answer = view.answers.get((c, AUDIT))
+            if isinstance(answer, SizeAudited):
+                wrong = self._wrong(_commitment(state, c), state["seed"][c].tobytes(), answer)
                 after["standing"][c] = FAILED if wrong else PROVED
             else:
                 wrong = "the audit was not answered"
@@ -144,8 +144,8 @@ class ProvedSizes(Part):
                 refused.append((c, f"its size is not proved: {wrong}"))
                 posted.append(_released(c, self.bond, MINT, KEPT, wrong))
             else:
-                assert isinstance(said, SizeAudited)
-                posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, said)))
+                assert isinstance(answer, SizeAudited)
+                posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
         return Heard(posted, refused, after)
 
     def _note(self, state: State, client: int, said: SizeAudited) -> str:

@@ -187,9 +187,9 @@ class Watched(Federation):
     def present(self, round: int) -> Roster:
         """Return the clients that are here."""
         with self._lost():
-            found = self.federation.present(round)
-        self.roster = self.roster or found
-        return found
+            roster = self.federation.present(round)
+        self.roster = self.roster or roster
+        return roster
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None

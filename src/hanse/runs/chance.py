@@ -87,12 +87,12 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
         guess: a guess's scores on the server's test set; None: not known, and chance is not judged.
         cross_entropy: whether the loss that is tested is the plain cross-entropy.
     """
-    found = []
+    sentences = []
     tested = [line for line in metrics if _number(line.get("test/accuracy"))]
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         if not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
-            found.append(
+            sentences.append(
                 f"The model is at chance: its test accuracy is {accuracy:.3f}, and always naming the most common class "
                 f"gives {guess.most:.3f} ({guess.bar:.3f} with {MARGIN:g} standard errors)."
             )
@@ -100,12 +100,12 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
     late = valued[len(valued) // 2 :]
     worse = sum(line[WORSE] > 0 for line in late)
     if 2 * worse > len(late):
-        found.append(
+        sentences.append(
             f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some "
             "clients had a higher loss than guessing has, so a random model may come first. Compare with utility = "
             '"accuracy".'
         )
-    return found
+    return sentences
 
 
 def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:

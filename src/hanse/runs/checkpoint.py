@@ -107,10 +107,10 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
         end += array.nbytes
         kind, shape = KINDS[array.dtype.name], list(tensors[name].shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-    said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    header_bytes = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     # the format wants the numbers to begin at a multiple of eight bytes
-    said += b" " * (-len(said) % 8)
-    yield struct.pack("<Q", len(said)) + said
+    header_bytes += b" " * (-len(header_bytes) % 8)
+    yield struct.pack("<Q", len(header_bytes)) + header_bytes
     yield from (arrays[name].reshape(-1).view(np.uint8).data for name in names if arrays[name].size)
 
 
@@ -165,7 +165,7 @@ def _flights(
     tensors: Mapping[str, Tensor], plain: Sequence[Mapping[str, Any]], device: torch.device
 ) -> dict[int, Flight]:
     """Return what clients still train, by client, as :func:`_split_flights` took it apart."""
-    found: dict[int, Flight] = {}
+    flights: dict[int, Flight] = {}
     for place, known in enumerate(plain):
         key = f"flight/{place}"
         client, begun, target = (np.array(known[name], np.int64) for name in ("client", "start", "target"))
@@ -178,8 +178,8 @@ def _flights(
             extras = {n.removeprefix(mine): x.to(device) for n, x in tensors.items() if n.startswith(mine)}
             updates = Updates(seats, rows, samples, loss, steps, extras, known["metrics"])
         flight = Flight(known["round"], seats, start, known["due"], updates, known["refused"])
-        found[flight.client] = flight
-    return found
+        flights[flight.client] = flight
+    return flights
 
 
 def store(path: Path, snapshot: Snapshot) -> None:

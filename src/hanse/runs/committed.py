@@ -81,8 +81,8 @@ class Commitment:
     def transaction(self) -> Transaction:
         """Return the transaction that commits to all of it."""
         root = as_text(Tree(self.samples).root())
-        said = f"validation {root} samples {len(self.samples)} clients {self.clients}"
-        return Transaction(COMMIT, COMMIT, (), f"{said} config {self.config} hanse {self.hanse} code {self.code}")
+        validation = f"validation {root} samples {len(self.samples)} clients {self.clients}"
+        return Transaction(COMMIT, COMMIT, (), f"{validation} config {self.config} hanse {self.hanse} code {self.code}")
 
     def write(self, folder: Path) -> None:
         """Write it into a run directory."""
@@ -94,11 +94,11 @@ class Commitment:
         if not (folder / FILE).exists():
             raise UserError(f"{folder}: has no {FILE}: it was not played with run.recomputable = true")
         try:
-            found = _COMMITMENT.read(read_text(folder / FILE))
-            _ = found.samples
+            commitment = _COMMITMENT.read(read_text(folder / FILE))
+            _ = commitment.samples
         except (UnsoundError, ValueError) as wrong:
             raise UserError(f"{folder / FILE}: {wrong}") from None
-        return found
+        return commitment
 
 
 _COMMITMENT = Declared[Commitment](Commitment)

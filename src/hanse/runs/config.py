@@ -1,10 +1,10 @@
-"""The experiment's schema: what the TOML file may say, with every default, checked all at once.
+"""The experiment's schema: all keys of the TOML file, their defaults and checks.
 
 :class:`Experiment` is the whole file, with one class a section. Read one with :meth:`Experiment.read`, or build it from
-keywords in Python. Whatever is wrong with it is found here, before any data are loaded, and all mistakes are listed
-together. What can only be seen with the data at hand is refused by :mod:`hanse.runs.setup`.
+keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Those that depend on the
+data are found by :mod:`hanse.runs.setup`.
 
-The fields' types are the documentation of what a key may hold, and ``docs/reference/experiment.md`` is made from them.
+The fields' types document the allowed values, and ``docs/reference/experiment.md`` is made from them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hanse.runs.overrides import apply
 
 
 class Section(BaseModel):
-    """One section of the file: unknown keys are mistakes, and values do not change after they were checked."""
+    """One section of the file: unknown keys are mistakes, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,14 +50,14 @@ class Section(BaseModel):
 class ModelSection(BaseModel):
     """``[model]``: which model is trained.
 
-    Every key beside these is an option of the model, such as ``hidden`` of "mlp".
+    All other keys are options of the model, such as ``hidden`` of "mlp".
 
     Attributes:
         name: one of :data:`hanse.learning.models.MODELS`, or the import path of a function ``(input_shape, num_classes,
-            **options)`` that returns a module. A run whose model was given as an object has "object" here, and records
-            its class as ``object`` and the digest of its structure as ``fingerprint``.
-        send: which parameters are sent and mixed: "all", or only those that are "trainable" (``requires_grad``). The
-            others are then the same everywhere, as each participant's own copy of the model has them.
+            **options)`` that returns a module. For a model given as an object, it is "object", and the run records its
+            class as ``object`` and a digest of its structure as ``fingerprint``.
+        send: which parameters are sent and mixed: "all", or only those that are "trainable" (``requires_grad``). Other
+            parameters must then be equal in every participant's copy of the model.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -66,7 +66,7 @@ class ModelSection(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options with which the model is built, without what is only recorded of a model given as an object."""
+        """The options for building the model."""
         extra = dict(self.model_extra or {}) | ({} if self.send == "all" else {"send": self.send})
         return {k: v for k, v in extra.items() if self.name != OBJECT or k not in ("object", "fingerprint")}
 
@@ -91,8 +91,8 @@ class MechanismSection(BaseModel):
     def notes(self) -> list[str]:
         """Lines to tell the user before the run.
 
-        There is one for each option that overrides left out, and each part that only this process can find because it
-        is defined in a script or notebook.
+        One for each option dropped by overrides, and each part defined in a script or notebook, which only this process
+        can find.
         """
         named = {slot: part.get("name", "") for slot in SLOTS if isinstance(part := self.table.get(slot), Mapping)}
         here = [
@@ -105,7 +105,7 @@ class MechanismSection(BaseModel):
 
     @cached_property
     def built(self) -> Mechanism:
-        """The mechanism itself, put together of its parts. Raises UserError that lists every wrong key."""
+        """The mechanism itself, assembled from its parts. Raises UserError that lists every wrong key."""
         return build_mechanism(self.table)
 
 
@@ -150,33 +150,33 @@ Named = Annotated[str | dict[str, Any], BeforeValidator(_named)]
 class TrainSection(Section):
     """``[train]``: how each client trains in a round, with the same meaning as :class:`hanse.core.recipe.Recipe`.
 
-    Say how much is trained in one of three ways: ``epochs`` with ``batch_size``, ``epochs`` with ``batches_per_epoch``,
-    or ``steps`` with ``batch_size`` or ``batch_share``.
+    Set the amount of training in one of three ways: ``epochs`` with ``batch_size``, ``epochs`` with
+    ``batches_per_epoch``, or ``steps`` with ``batch_size`` or ``batch_share``.
 
     Attributes:
-        loop: a training function of the user's own in the place of hanse's, as a function or its import path. It is
-            told all other settings and does what it likes with them (:mod:`hanse.learning.loop`).
+        loop: the user's own training function, or its import path, instead of hanse's. It gets all other settings and
+            may use or ignore them (:mod:`hanse.learning.loop`).
         epochs: passes over the client's training samples in a round.
         batch_size: samples in a batch; 10 if neither this nor ``batches_per_epoch`` nor ``batch_share`` is given.
-        batches_per_epoch: this many nearly equal batches in an epoch, whatever the number of samples.
-        steps: optimiser steps in a round, in the place of epochs.
-        batch_share: each step draws this share of the samples anew; in (0, 1], with ``steps``.
-        lr: learning rate in round 0. Left out it is 0.1; 2 for the model "lstm"; 0.01 with another optimizer than SGD
-            or a ``loop`` of the user's own.
+        batches_per_epoch: this many nearly equal batches per epoch, for any number of samples.
+        steps: optimiser steps in a round, instead of epochs.
+        batch_share: each step draws a fresh sample of this share; in (0, 1], with ``steps``.
+        lr: learning rate in round 0. Default: 0.1; 2 for the model "lstm"; 0.01 with an optimizer other than SGD or the
+            user's own ``loop``.
         momentum: of SGD, in [0, 1).
         weight_decay: L2 penalty as PyTorch's optimisers take it.
         lr_decay: the rate is multiplied by this after each round; in (0, 1].
         optimizer: "sgd", "adamw" or "adadelta". The moments of the last two start anew in each round.
         rho: Adadelta's decay of its running averages.
         eps: Adadelta's term in the denominator.
-        lr_decay_by: "round" counts rounds of the run, "last" goes by the last round in which this client trained.
-        order: "shuffled", or "by_class": samples class after class, and a client's batches go on where they stopped.
+        lr_decay_by: "round" counts rounds of the run, "last" uses the last round in which this client trained.
+        order: "shuffled", or "by_class": samples class after class, and a client's batches continue where they stopped.
         statistics: batch-norm statistics are "averaged" like parameters, or each client keeps its "own".
-        loss: what is minimised, by name or import path, or a table with options (:mod:`hanse.learning.losses`). Left
-            out it is cross-entropy for classes, else squared error.
+        loss: the loss to minimise, by name or import path, or a table with options (:mod:`hanse.learning.losses`).
+            Default: cross-entropy for classes, else squared error.
 
-    The settings ``lr_decay_by``, ``order`` and ``statistics`` can make training depend on what a client did before.
-    They are for clients of this process, not for a network.
+    The settings ``lr_decay_by``, ``order`` and ``statistics`` can make training depend on a client's earlier rounds.
+    They work only for clients in this process, not on a network.
     """
 
     loop: Function | None = None
@@ -218,7 +218,7 @@ class TrainSection(Section):
                 raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
             if given.get("batch_share") is not None:
                 if given.get("batches_per_epoch") is not None or given.get("batch_size") is not None:
-                    raise ValueError("give batch_share, batch_size or batches_per_epoch, one of them")
+                    raise ValueError("give only one of batch_share, batch_size and batches_per_epoch")
                 if given.get("steps") is None:
                     raise ValueError("give batch_share with steps: it is what each step draws")
                 return given
@@ -237,17 +237,17 @@ class TrainSection(Section):
 
 
 class ClientsSection(Section):
-    """``[clients]``: what clients decide for themselves, and what they are told.
+    """``[clients]``: the clients' decisions, and what they learn about their values.
 
     Attributes:
-        policy: what decides bids, prices and leaving, by name or import path, or as a table with options.
-        told: whether each client learns its value after every round that it trained in. Its policy may leave because of
-            it.
-        profiles: what each client is like in a market (role, costs, eagerness), by name or as a table with options.
-        grant: what a new client gets from the mint, in tokens, if the mechanism pays.
-        vests: in how many parts it gets that: the first when it joins, one after each round in which its update
-            counted. Who leaves and comes back under another key then has no more than who stays.
-        named: whether a client's statement names the others that got its models and that it traded with.
+        policy: the policy that decides bids, prices and leaving, by name or import path, or as a table with options.
+        told: whether each client learns its value after every round in which it trained. Its policy may decide to leave
+            because of it.
+        profiles: each client's role, costs and eagerness in a market, by name or as a table with options.
+        grant: a new client's grant from the mint, in tokens, if the mechanism pays.
+        vests: the number of parts of the grant: the first when a client joins, one more after each round in which its
+            update counted. So leaving and coming back under another key gains nothing.
+        named: whether a client's statement names the clients that got its models and those that it traded with.
     """
 
     policy: str | dict[str, Any] = "loyal"
@@ -269,23 +269,23 @@ def _replies(enough: Any) -> Any:
 
 
 class FederationSection(Section):
-    """``[federation]``: where the clients are, and how long a round waits for how many of them.
+    """``[federation]``: where the clients are, and how long a round waits for them.
 
-    A simulation has all replies at once and waits for everybody, unless a behaviour such as ``speed`` makes clients
-    take time on the virtual clock.
+    A simulation gets all replies at once and waits for everybody, unless a behaviour such as ``speed`` makes clients
+    take virtual time.
 
     Attributes:
         engine: "local": all clients in this process; "ray": in Flower's simulation on Ray.
         deadline_s: seconds after which training ends; None: no limit.
-        min_replies: a round with fewer sound updates is empty, and all models stay as they were.
+        min_replies: a round with fewer valid updates is empty, and all models stay unchanged.
         half_precision: whether models travel as 16-bit numbers on a network.
-        refuse: a rule that refuses updates which stand out ("norm_bound", see :mod:`hanse.federation.norm_bound`).
-        secure: the server sees sums over groups of at least ``group`` clients (from 3; 3 if it is not given) in the
-            place of single updates (:mod:`hanse.federation.secure_sums`); None: it sees every update.
-        private: differential privacy at the clients: ``clip``, ``epsilon``, ``delta``, and perhaps more
-            (:class:`hanse.federation.privacy.Privacy`); None: updates leave as they are.
-        enough: training ends once this many sound replies are in: a whole number, or a share of the round's seats.
-        late: "drop" forgets what comes later; "next" mixes it into the next round.
+        refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.norm_bound`).
+        secure: the server sees only sums over groups of at least ``group`` clients (3 or more; default 3)
+            (:mod:`hanse.federation.secure_sums`); None: it sees every update.
+        private: differential privacy at the clients: ``clip``, ``epsilon``, ``delta``, and further options
+            (:class:`hanse.federation.privacy.Privacy`); None: updates are sent unchanged.
+        enough: training ends once this many valid replies are in: a whole number, or a share of the round's seats.
+        late: "drop" discards later replies; "next" mixes them into the next round.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.
         replay: a run directory whose order of arrival a simulation repeats.
     """
@@ -314,14 +314,14 @@ class SizesSection(Section):
     """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.rounds.sizes`).
 
     Attributes:
-        proved: members commit to their distinct samples before they train and are audited; who has proved nothing
-            counts as a member without samples. Otherwise sizes are what members say.
-        leaves: how many samples an audit opens. A claim of x times the samples passes with a chance of at most
+        proved: members commit to their distinct samples before they train and are audited; until it has proved its
+            size, a member counts as having no samples. Otherwise sizes are the members' claims.
+        leaves: how many samples an audit opens. A claim of x times the samples passes with probability at most
             x^-leaves.
-        bond: tokens of a member's grant that lie in escrow until it has passed; who fails loses them.
-        repeats: how often an audit that is not answered is asked again, once a round, before it counts as failed.
-        auditors: public keys (Ed25519, 64 hexadecimal digits) of the auditors that the members name. On a network there
-            must be one; a simulation needs none.
+        bond: tokens of a member's grant that are held in escrow until it passes; if it fails, it loses them.
+        repeats: how often an unanswered audit is repeated, once per round, before it counts as failed.
+        auditors: public keys (Ed25519, 64 hexadecimal digits) of the auditors that the members name. A network needs at
+            least one; a simulation none.
     """
 
     proved: bool = False
@@ -347,19 +347,17 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 
 
 class EngineSection(Section):
-    """``[engine]``: how clients of this process are trained.
-
-    The choice that "auto" makes is written into the run's ``config.toml``, since numbers are bit-equal only for equal
-    engine settings.
+    """``[engine]``: how clients in this process are trained. The choice made by "auto" is written into the run's
+    ``config.toml``, since results are equal bit for bit only with equal engine settings.
 
     Attributes:
-        train: which engine; "auto" goes by the rule of ``docs/engines.md``.
-        threads: threads that share each operator; None: as the rule says.
-        workers: threads that each train seats of their own. Only one of this and ``threads`` may be above 1.
+        train: which engine; "auto" follows the rule in ``docs/engines.md``.
+        threads: threads that share each operator; None: by the rule.
+        workers: threads that each train different seats. Only one of this and ``threads`` may be above 1.
         device: "auto", "cpu", "cuda" or "cuda:1".
-        precision: "bf16" pays for CNNs on processors with bfloat16 instructions: there the accuracy stayed within the
-            seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
-        graphs: on a CUDA device, let the stacked engine record its steps and replay them; None: it does.
+        precision: "bf16" speeds up CNNs on processors with bfloat16 instructions; accuracies on Fashion-MNIST and
+            CIFAR-10 stayed within the deviation over seeds (``benchmarks/bf16.py``). MLPs gain nothing.
+        graphs: whether the stacked engine records and replays its steps on a CUDA device; None: yes.
     """
 
     train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
@@ -371,17 +369,17 @@ class EngineSection(Section):
 
 
 class EvalSection(Section):
-    """``[eval]``: when models are tested, by whom, and by which measures.
+    """``[eval]``: when models are tested, by whom, and with which metrics.
 
     Attributes:
-        every: test after each this many rounds, and after the last one.
+        every: test after every this many rounds, and after the last one.
         clients: how many clients test on their own test shares: a number, drawn once for the whole run, or "all".
         model: which model a client tests: the "deployed" one that it holds after the round, or the one that it
-            "trained" in the round, before others' were mixed in (who did not train tests the deployed one). The server
-            always tests what is deployed.
-        metrics: what tests report beside loss and accuracy, by name or import path or as tables with options
-            (:mod:`hanse.learning.metrics`). The first one is what reports and comparisons speak of; without any it is
-            the accuracy, and for regression the loss.
+            "trained" in the round, before mixing (clients that did not train test the deployed one). The server always
+            tests deployed models.
+        metrics: metrics in addition to loss and accuracy, by name or import path or as tables with options
+            (:mod:`hanse.learning.metrics`). Reports and comparisons use the first one; if there is none, the accuracy,
+            or the loss for regression.
     """
 
     every: Positive = 1
@@ -391,19 +389,19 @@ class EvalSection(Section):
 
 
 class RunSection(Section):
-    """``[run]``: how long a run goes on, its seed, and how often it can be resumed.
+    """``[run]``: the length of a run, its seed, and its checkpoints.
 
     Attributes:
-        rounds: how many rounds are played, unless a limit below ends the run earlier. With 0 there is the first model
-            and nothing else; such a run cannot have a run directory.
-        seed: of everything but the split of the data, which has ``data.seed``.
-        checkpoint_every: a checkpoint after each this many rounds.
+        rounds: how many rounds are played, unless a limit below ends the run earlier. With 0, there is only the first
+            model, and no run directory.
+        seed: the seed of everything but the split of the data (``data.seed``).
+        checkpoint_every: write a checkpoint after every this many rounds.
         target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
-        max_seconds: the run ends once its rounds took this long, by the wall clock.
-        max_megabytes: the run ends once its rounds moved this much, in 10^6 bytes, both ways together.
+        max_seconds: the run ends once its rounds took this long (wall clock).
+        max_megabytes: the run ends after this much traffic in both directions, in 10^6 bytes.
         recomputable: commit to the server's validation set, the configuration and hanse's code before the first round,
-            and keep all answers of clients, so that an auditor can make every value and payment again
-            (``hanse audit recompute``).
+            and keep all answers of clients, so that an auditor can recompute every value and payment (``hanse audit
+            recompute``).
     """
 
     rounds: Count = 60
@@ -416,24 +414,24 @@ class RunSection(Section):
 
 
 class Experiment(BaseModel):
-    """A whole experiment, checked. Every key but ``mechanism.name`` is optional.
+    """A whole, validated experiment. Every key but ``mechanism.name`` is optional.
 
-    Build it from keywords, one a section, or read it from a TOML file (:meth:`read`). Where a section has nothing but a
-    name, the name will do: ``mechanism="fedavg", model="cnn"``. The mechanism may also be a
-    :class:`hanse.core.part.Mechanism` that was put together in Python; it is written down as the table that builds it
-    again. An experiment cannot be changed after it was checked.
+    Build it from keywords, one per section, or read it from a TOML file (:meth:`read`). A section that only has a name
+    can be given as that name: ``mechanism="fedavg", model="cnn"``. The mechanism may also be a
+    :class:`hanse.core.part.Mechanism` assembled in Python; it is recorded as the table that builds it again. An
+    experiment is immutable.
 
     Attributes:
-        data: source, split among the clients, held-out shares (:class:`hanse.data.spec.DataSpec`).
+        data: source, split over the clients, held-out shares (:class:`hanse.data.spec.DataSpec`).
         model: the model's name and options.
         mechanism: the mechanism's name, options and replaced parts.
-        train: what each client does in a round.
-        clients: what clients decide, and what they are told.
-        behaviour: what some clients do otherwise, by name, such as ``{"noisy": {"sigma": 0.1}}``.
+        train: local training.
+        clients: the clients' policy and profiles.
+        behaviour: deviating behaviours of some clients, by name, such as ``{"noisy": {"sigma": 0.1}}``.
         federation: where the clients are, and how long a round waits.
         sizes: whether members prove how many samples they have.
         ledger: where the books are.
-        engine: how clients of this process are trained.
+        engine: the engine that trains clients in this process.
         eval: when and how models are tested.
         run: rounds, seed, checkpoints, limits.
 
@@ -494,12 +492,11 @@ class Experiment(BaseModel):
 
         Args:
             path: the file.
-            overrides: changes on top, in order, as ``--set`` takes them: ``train.lr=0.1`` sets a key,
-                ``train.batch_size=`` leaves it out, ``mechanism=local`` replaces a whole section
-                (:mod:`hanse.runs.overrides`).
+            overrides: changes to apply, in order, as for ``--set``: ``train.lr=0.1`` sets a key, ``train.batch_size=``
+                removes it, ``mechanism=local`` replaces a whole section (:mod:`hanse.runs.overrides`).
 
         Raises:
-            UserError: the file cannot be read, or something in it is wrong; a line for each mistake.
+            UserError: the file cannot be read, or is invalid; a line for each mistake.
         """
         sections, notes = apply(read_file(path), overrides)
         experiment = cls(**sections)
@@ -507,15 +504,15 @@ class Experiment(BaseModel):
         return experiment
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return every section with every default, the mechanism's and its parts' options included, as plain values."""
-        found: dict[str, dict[str, Any]] = self.model_dump(mode="json")
+        """Return every section as plain values, with all defaults and the options of the mechanism and its parts."""
+        sections: dict[str, dict[str, Any]] = self.model_dump(mode="json")
         make = MECHANISMS.get(self.mechanism.name) or import_path(self.mechanism.name, "mechanism.name", MECHANISMS)
         known = defaults(make)
         if isinstance(known.get("clients_per_round"), int):
             known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
         given = self.mechanism.table
-        found["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts({**known, **given})
-        return found
+        sections["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts({**known, **given})
+        return sections
 
     def _parts(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parts that the file names, with all their options.
@@ -559,24 +556,24 @@ def _of_texts(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     The rule by which these and all other defaults of training were chosen is in ``docs/reference/experiment.md``.
     """
-    found = dict(sections)
-    data, train = found.get("data"), found.get("train", {})
+    texts = dict(sections)
+    data, train = texts.get("data"), texts.get("train", {})
     given = (
         data.source.name if isinstance(data, DataSpec) else data.get("source") if isinstance(data, Mapping) else None
     )
     source = named_choice(given, OBJECT)
-    if "model" not in found and source in _READERS:
-        found["model"] = _READERS[source]
-    model = found.get("model")
+    if "model" not in texts and source in _READERS:
+        texts["model"] = _READERS[source]
+    model = texts.get("model")
     name = model.name if isinstance(model, ModelSection) else model.get("name") if isinstance(model, Mapping) else None
     if name == "lstm" and isinstance(train, Mapping):
         others = train.get("lr") is not None or train.get("loop") is not None
-        found["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
-    return found
+        texts["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
+    return texts
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
-    """Return what a TOML file says, as nested dictionaries. Raises UserError for a file that is missing or no TOML."""
+    """Read a TOML file as nested dictionaries. Raises UserError if it is missing or not TOML."""
     path = Path(path)
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows begin a file with a mark

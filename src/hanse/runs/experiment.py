@@ -238,7 +238,7 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     """
     planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
-        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds that are played")
+        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
     pays = experiment.mechanism.built.settle is not None or experiment.sizes.proved
     if rounds != planned and played >= planned and pays:
         raise UserError(
@@ -257,12 +257,12 @@ def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
     if not isinstance(planned, int) or planned == rounds:
         return []
     write_whole(file, experiment.to_toml())
-    said = [f"note: {rounds} rounds instead of {planned}; config.toml says so from now on"]
+    notes = [f"note: {rounds} rounds instead of {planned}; config.toml says so from now on"]
     if planned % experiment.eval.every and any(line["round"] == planned - 1 for line in played_lines(folder, METRICS)):
-        said.append(
+        notes.append(
             f"note: round {planned} was tested as the last one, which a run of {rounds} rounds would not have done"
         )
-    return said
+    return notes
 
 
 def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
@@ -311,12 +311,12 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
         UserError: no engine of this name is installed, or a library that it needs is not.
     """
     name = experiment.federation.engine
-    found = entry_points(group="hanse.engines", name=name)
-    if not found:
+    engines = entry_points(group="hanse.engines", name=name)
+    if not engines:
         raise UserError(f"federation.engine: '{name}': is not installed here; reinstall hanse, or take 'local'")
     if name == "ray":
         library("flwr", NEEDS_RAY)
-    play: Callable[..., Run] = next(iter(found)).load()
+    play: Callable[..., Run] = next(iter(engines)).load()
     return play
 
 

@@ -74,8 +74,8 @@ class Answers:
 
     def packed(self) -> bytes:
         """Return the content of the round's file."""
-        said = json.dumps({"headers": self.headers, "clients": self.clients, "asked": self.asked})
-        return save(dict(self.arrays), {"answers": said})
+        header = json.dumps({"headers": self.headers, "clients": self.clients, "asked": self.asked})
+        return save(dict(self.arrays), {"answers": header})
 
     @staticmethod
     def read(file: Path, record: Mapping[str, NDArray[Any]]) -> Answers:
@@ -135,8 +135,8 @@ def kinds_of(answers: Answers) -> set[str]:
 def _said(data: bytes) -> dict[str, Any]:
     """Return what the metadata of a safetensors file say of the answers in it."""
     length = int.from_bytes(data[:8], "little")
-    said: dict[str, Any] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["answers"])
-    return said
+    metadata: dict[str, Any] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["answers"])
+    return metadata
 
 
 def _kind(header: str) -> str:
@@ -160,10 +160,10 @@ class Keeping(Federation):
 
     def present(self, round: int) -> Roster:
         """Return who is here."""
-        found = self.federation.present(round)
+        roster = self.federation.present(round)
         if not self._clients:
-            self._keep(ROSTER, list(found))
-        return found
+            self._keep(ROSTER, list(roster))
+        return roster
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None

@@ -63,10 +63,10 @@ def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
     for metric in problem.metrics:
         if gaps := _gaps(metric, own):
             names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
-            told = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
+            count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
             first = next(iter(gaps))
             lines.append(
-                f"warning: {WHERE}: '{metric.key}': {told} ({', '.join(names)}): of client {first} {gaps[first]}"
+                f"warning: {WHERE}: '{metric.key}': {count} ({', '.join(names)}): of client {first} {gaps[first]}"
             )
     return lines
 

@@ -77,8 +77,8 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
         close = [label for label in names if not label.isdecimal()]
         what = f"no client has this name{nearest(name, close) if close else ''}"
         what = what if not called else f"{len(called)} clients have this name"
-        said = f", 0 to {len(names) - 1}" if names else ": this run's clients have no names"
-        raise UserError(f"{where} {name}: {what}; give its number{said}")
+        allowed = f", 0 to {len(names) - 1}" if names else ": this run's clients have no names"
+        raise UserError(f"{where} {name}: {what}; give its number{allowed}")
     return called[0]
 
 

@@ -64,10 +64,10 @@ def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Seq
 
 def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Sections:
     """Return the sections with each override applied, whole tables first. Raises UserError."""
-    found = {name: _copy(section) for name, section in sections.items()}
+    result = {name: _copy(section) for name, section in sections.items()}
     for override in sorted(overrides, key=lambda one: len(_split(one)[0]) > 1):
-        _set(found, override)
-    return found
+        _set(result, override)
+    return result
 
 
 def fitting(

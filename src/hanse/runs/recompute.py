@@ -125,10 +125,10 @@ def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
     """Return by how much numbers may differ here from those of the machine of the run, with a note on why."""
     then = read_json(folder / "environment.json")
     packages = table(then if isinstance(then, dict) else {}, "packages")
-    said: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
+    local: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
     if on_card:
-        said["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    other = [name for name, here in said.items() if not isinstance(then, dict) or then.get(name) != here]
+        local["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    other = [name for name, here in local.items() if not isinstance(then, dict) or then.get(name) != here]
     other += [name for name in ("torch", "numpy", "scipy") if packages.get(name) != _version(name)]
     if not other:
         return 0.0

@@ -143,17 +143,19 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
 
 def _evidence(record: Arrays, m: int) -> dict[str, Any]:
     """Return what a record says of evidence. Raises ValueError for another form, KeyError if an array is missing."""
-    found: dict[str, Any] = {}
+    evidence_arrays: dict[str, Any] = {}
     if "market_cap" in record or "market_claimed" in record:
-        found = {"claimed": record["market_claimed"], "cap": record["market_cap"]}
+        evidence_arrays = {"claimed": record["market_claimed"], "cap": record["market_cap"]}
     if "evidence_loss" in record:
-        losses, sizes = found["evidence"] = record["evidence_loss"], record["evidence_size"]
+        losses, sizes = evidence_arrays["evidence"] = record["evidence_loss"], record["evidence_size"]
         if losses.dtype.kind != "f" or sizes.dtype.kind != "f" or losses.shape != (len(sizes),) * 2:
             raise ValueError(f"evidence_loss is {losses.dtype} {losses.shape} with {sizes.shape} sizes")
     for name in ("claimed", "cap"):
-        if name in found and (found[name].shape != (m,) or found[name].dtype.kind != "f"):
-            raise ValueError(f"market_{name} is {found[name].dtype} {found[name].shape} with {m} clients")
-    return found
+        if name in evidence_arrays and (evidence_arrays[name].shape != (m,) or evidence_arrays[name].dtype.kind != "f"):
+            raise ValueError(
+                f"market_{name} is {evidence_arrays[name].dtype} {evidence_arrays[name].shape} with {m} clients"
+            )
+    return evidence_arrays
 
 
 def _tariff(record: Arrays) -> Tariff | None:
@@ -169,6 +171,6 @@ def _tariff(record: Arrays) -> Tariff | None:
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:
     """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
     for number, file in rounds_of(folder):
-        found = market_of(number, file, read_arrays(file, NEEDED))
-        if found is not None:
-            yield found
+        market = market_of(number, file, read_arrays(file, NEEDED))
+        if market is not None:
+            yield market

@@ -32,7 +32,7 @@ class Seat:
         score: the client's cumulative value after the round, as the mechanism keeps it.
         weight: the update's weight in the model that it trained.
         refused: why there is no update; None: there is one.
-        name: what the client is called; empty: it has no name.
+        name: the client's name; empty: it has none.
         epsilon: the privacy budget that the client reports to have spent; None: it reports nothing.
     """
 
@@ -85,7 +85,7 @@ class SeatColumns:
         value: what the update was worth.
         error: its standard error from the sampling of coalitions.
         drawn: its standard error from the draw of the validation samples.
-        exact: the exact value, where it was computed beside an estimate.
+        exact: the exact value, if it was computed in addition to an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
     """
 

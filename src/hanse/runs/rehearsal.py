@@ -109,10 +109,10 @@ class Rehearsal:
             (4,)
         """
         stage = "close" if stage is None and slot == "settle" else stage
-        found = [key for key in self.shown if key[0] == slot and stage in (None, key[1])]
-        if not found:
+        calls = [key for key in self.shown if key[0] == slot and stage in (None, key[1])]
+        if not calls:
             raise KeyError(f"{slot}: was not called; these were: {', '.join(map(' at '.join, self.shown))}")
-        return self.setup.mechanism.slots()[slot], *self.shown[found[0]]
+        return self.setup.mechanism.slots()[slot], *self.shown[calls[0]]
 
 
 def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: int = 1, **sections: Any) -> Rehearsal:

@@ -177,9 +177,9 @@ def unlike_rows(table: Table, record: Arrays) -> str:
     if bare := sorted(set(range(int(record["W_shape"][0]))) - set(record["W_row"].tolist()) - set(made)):
         return f"row {bare[0]} of the table was recorded neither by weights nor by its hash"
     for row, recorded in zip(made, hashes, strict=True):
-        found = row_hash(table.rows[row]) if 0 <= row < table.size else "no row"
-        if row not in withheld and found != recorded:
-            return f"row {row} of the table is {found}, and was recorded as {recorded}"
+        actual = row_hash(table.rows[row]) if 0 <= row < table.size else "no row"
+        if row not in withheld and actual != recorded:
+            return f"row {row} of the table is {actual}, and was recorded as {recorded}"
     return ""
 
 

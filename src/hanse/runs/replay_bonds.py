@@ -46,10 +46,10 @@ class Bonds:
     @staticmethod
     def of(config: Mapping[str, Any]) -> Bonds | None:
         """Return a run's bonds before its first transaction; None: it does not prove sizes."""
-        said = table(config, "sizes")
-        if said.get("proved") is not True:
+        settings = table(config, "sizes")
+        if settings.get("proved") is not True:
             return None
-        section = SizesSection(**said)
+        section = SizesSection(**settings)
         return Bonds(round(section.bond * TOKEN), section.leaves, frozenset(section.auditors))
 
     def wrong(self, transaction: Transaction) -> str:
@@ -66,14 +66,14 @@ class Bonds:
                 return "is no first commitment of this client to a size"
             self.held[number] = Commitment(bytes.fromhex(said[2]), int(said[1]))
             return ""
-        told = self.held.pop(number, None)
-        if told is None:
+        commitment = self.held.pop(number, None)
+        if commitment is None:
             return "there is no bond of this client in escrow"
         self.over.add(number)
         if transaction.kind == KEPT:
             return ""
         said = _PASSED.fullmatch(transaction.memo)
-        if said is None or int(said[1]) != min(self.leaves, told.size):
+        if said is None or int(said[1]) != min(self.leaves, commitment.size):
             return "does not say which audit was passed"
-        statement = attested(told, bytes.fromhex(said[2]), int(said[1]))
+        statement = attested(commitment, bytes.fromhex(said[2]), int(said[1]))
         return signature_fault(self.auditors, statement, said[3] or "", said[4] or "")

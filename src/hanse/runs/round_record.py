@@ -245,8 +245,8 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
 
 def _mean_loss(loss: Floats) -> float | None:
     """Return the mean of the seats' training losses ``[S]``, of those that say theirs; None if nobody does."""
-    said = loss[~np.isnan(loss)]
-    return float(said.mean()) if len(said) else None
+    known = loss[~np.isnan(loss)]
+    return float(known.mean()) if len(known) else None
 
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:

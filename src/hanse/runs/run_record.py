@@ -182,19 +182,19 @@ class RunRecord:
         Returns:
             The rounds ``[n]``, counted from 0, and the numbers ``[n]``. Rounds without a finite number are left out.
         """
-        found = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
-        rounds = np.array([r for r, _ in found], np.int64)
-        return rounds, np.array([v for _, v in found], np.float64)
+        points = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
+        rounds = np.array([r for r, _ in points], np.int64)
+        return rounds, np.array([v for _, v in points], np.float64)
 
     @property
     def gaps(self) -> Mapping[str, Sequence[int]]:
         """The recorded reasons why rounds have no values, with the rounds (0-based)."""
-        found: dict[str, list[int]] = {}
+        reasons: dict[str, list[int]] = {}
         for line in self.metrics:
             why = line.get("gap")
             if isinstance(why, str) and why:
-                found.setdefault(why[:_LONGEST_GAP], []).append(int(line["round"]))
-        return found
+                reasons.setdefault(why[:_LONGEST_GAP], []).append(int(line["round"]))
+        return reasons
 
     @cached_property
     def seats(self) -> SeatColumns:
@@ -288,9 +288,9 @@ class RunRecord:
         each = (clients, loss, samples, error, main, gaps, None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
-        told = [str(gap) for gap in gaps.tolist()]
+        reasons = [str(gap) for gap in gaps.tolist()]
         return OwnTests(
-            clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without, interval
+            clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, reasons, without, interval
         )
 
     @cached_property
@@ -322,7 +322,7 @@ class RunRecord:
         given = (self.config.get("mechanism") or {}).get("value")
         also = given.get("also") if isinstance(given, Mapping) else None
         budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
-        found: dict[int, list[tuple[Ints, Floats]]] = {}
+        by_budget: dict[int, list[tuple[Ints, Floats]]] = {}
         for line in self.metrics if budgets else ():
             stored = self.arrays(line["round"], only=("answered", *(f"value_of_{b}" for b in budgets)))
             clients = stored.get("answered")
@@ -334,8 +334,8 @@ class RunRecord:
                 if not sound or ((clients < 0) | (clients >= self.num_clients)).any():
                     file = round_file(self.path, line["round"])
                     raise UserError(f"{file}: its values of {budget} models are not numbers by client")
-                found.setdefault(budget, []).append((clients, less))
-        return found
+                by_budget.setdefault(budget, []).append((clients, less))
+        return by_budget
 
     def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
         """Yield the pairwise interactions of each round that recorded them.
@@ -455,13 +455,13 @@ def _check_seats(path: Path, metrics: Sequence[Mapping[str, Any]], lines: Sequen
     """Raise UserError if more or fewer lines than updates were used in a round: a line twice would count a value twice,
     and one that is gone would be missed by nobody.
     """
-    found = Counter(line["round"] for line in lines if line.get("refused") is None)
+    answered = Counter(line["round"] for line in lines if line.get("refused") is None)
     for line in metrics:
-        said = line.get("answered")
-        if is_number(said) and said != found[line["round"]]:
+        expected = line.get("answered")
+        if is_number(expected) and expected != answered[line["round"]]:
             raise UserError(
-                f"{path / SEATS}: is damaged: round {line['round']} has {found[line['round']]} updates, and {METRICS} "
-                f"says {said:g}"
+                f"{path / SEATS}: is damaged: round {line['round']} has {answered[line['round']]} updates, "
+                f"and {METRICS} says {expected:g}"
             )
 
 

@@ -134,8 +134,10 @@ class RunBooks:
 
 def _other_key(public: bytes | None, key: Ed25519PrivateKey | None) -> str:
     """Return in words that a run's heads are signed by another key than the one that is here."""
-    said = "its heads are not signed" if public is None else f"its heads are signed by the key {fingerprint(public)}"
-    return f"{said}, and here is {'no key' if key is None else 'the key ' + fingerprint(public_of(key))}"
+    original = (
+        "its heads are not signed" if public is None else f"its heads are signed by the key {fingerprint(public)}"
+    )
+    return f"{original}, and here is {'no key' if key is None else 'the key ' + fingerprint(public_of(key))}"
 
 
 def _said_in(file: Path) -> tuple[str, bytes | None]:

@@ -258,10 +258,10 @@ class RunDir:
             MachineError: the books cannot be brought to the state of the checkpoint.
         """
         note = compare_data(path, data, allowed=other_data, names=names)
-        said = [] if note is None else [note]
+        notes = [] if note is None else [note]
         folder = RunDir(path)
         with folder._storing():
-            snapshot = folder._last_sound(device, said)
+            snapshot = folder._last_sound(device, notes)
             # files that a killed process had not finished writing
             for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
                 litter.unlink()
@@ -273,13 +273,13 @@ class RunDir:
             for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
                 if record.stem.isdigit() and int(record.stem) >= folder._kept + settled:
                     record.unlink()
-            said += _lost(path)
+            notes += _lost(path)
             if note is not None:
                 write_data(path, folder._kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
                     snapshot = replace(snapshot, state=replace(snapshot.state, on_server=None))
             folder._open(experiment, snapshot, key)
-        return folder, snapshot, said
+        return folder, snapshot, notes
 
     def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:
         """Return the last checkpoint that is whole, and set damaged ones after it aside, with a line each in

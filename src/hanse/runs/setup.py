@@ -1,8 +1,9 @@
 """Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
-There are two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and lists all mistakes that
-can be found with the data at hand. :func:`settle_engine` then chooses the engine, writes the choice into the
-experiment, and returns a :class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
+It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
+that can be seen with the data at hand, so that a user gets one list and not one error after another.
+:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
+:class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
 What is refused, and what users are warned of, is in :mod:`hanse.runs.refusals`.
 """
@@ -219,10 +220,10 @@ def _told(
     seed: int,
 ) -> About:
     """Return what parts, behaviours and the policy say of themselves, with the clients' names."""
-    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
     if len(data.names) > MOST_CLIENTS:
-        return said
-    return replace(said, names=tuple(name[:80] or "?" for name in data.names))
+        return description
+    return replace(description, names=tuple(name[:80] or "?" for name in data.names))
 
 
 def _settled(
@@ -354,14 +355,16 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
             a misspelt method.
     """
     make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
-    found: Behaviour = call(make, options, f"behaviour.{name}")
-    if Behaviour not in type(found).__mro__:
-        raise UserError(f"behaviour.{name}: {type(found).__name__}: must be a class that inherits from Behaviour")
-    if (wrong := misspelt(type(found), HOOKS)) is not None:
-        raise UserError(f"behaviour.{name}: {type(found).__name__}: {wrong}")
-    if all(getattr(type(found), hook) is getattr(Behaviour, hook) for hook in HOOKS if hook != "tells"):
-        raise UserError(f"behaviour.{name}: {type(found).__name__}: does nothing: must have one of {', '.join(HOOKS)}")
-    return found
+    behaviour: Behaviour = call(make, options, f"behaviour.{name}")
+    if Behaviour not in type(behaviour).__mro__:
+        raise UserError(f"behaviour.{name}: {type(behaviour).__name__}: must be a class that inherits from Behaviour")
+    if (wrong := misspelt(type(behaviour), HOOKS)) is not None:
+        raise UserError(f"behaviour.{name}: {type(behaviour).__name__}: {wrong}")
+    if all(getattr(type(behaviour), hook) is getattr(Behaviour, hook) for hook in HOOKS if hook != "tells"):
+        raise UserError(
+            f"behaviour.{name}: {type(behaviour).__name__}: does nothing: must have one of {', '.join(HOOKS)}"
+        )
+    return behaviour
 
 
 def _given(
@@ -527,10 +530,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
 
 def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
     """Return what asks members to prove their sizes; None: what they say counts."""
-    said = experiment.sizes
-    if not said.proved:
+    settings = experiment.sizes
+    if not settings.proved:
         return None
-    return ProvedSizes(said.leaves, round(said.bond * TOKEN), said.repeats, frozenset(said.auditors), fresh=remote)
+    return ProvedSizes(
+        settings.leaves, round(settings.bond * TOKEN), settings.repeats, frozenset(settings.auditors), fresh=remote
+    )
 
 
 def _vesting(experiment: Experiment) -> Vesting | None:

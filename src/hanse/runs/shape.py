@@ -54,15 +54,15 @@ _SHAPE = Declared[Shape](Shape)
 
 def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
     """Return the contents of a run's ``shape.json``: a :class:`Shape` as JSON."""
-    said: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
+    shape: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
     if data.inputs:
-        said["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
+        shape["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
     if problem.unsent:
-        said["frozen"] = problem.unsent
+        shape["frozen"] = problem.unsent
     guess = guess_of(data, problem)
     if guess is not None:
-        said["guess"] = asdict(guess)
-    return said
+        shape["guess"] = asdict(guess)
+    return shape
 
 
 def same_frozen(folder: Path, problem: Problem) -> None:
@@ -89,11 +89,13 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
     Raises:
         UserError: the file is malformed.
     """
-    said = read_said(file)
-    classes = said["num_classes"]
-    if "inputs" in said:
-        return Inputs(tuple(Input(one["name"], tuple(one["shape"]), one["whole"]) for one in said["inputs"])), classes
-    return tuple(said["input_shape"]), classes
+    contents = read_said(file)
+    classes = contents["num_classes"]
+    if "inputs" in contents:
+        return Inputs(
+            tuple(Input(one["name"], tuple(one["shape"]), one["whole"]) for one in contents["inputs"])
+        ), classes
+    return tuple(contents["input_shape"]), classes
 
 
 def guess_of(data: FederatedData, problem: Problem) -> Guess | None:

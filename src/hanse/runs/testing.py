@@ -122,8 +122,8 @@ def ask_tests(
         if came.refusals:
             arrays["test_refused"] = np.array([c for c, _ in came.refusals], np.int64)
             arrays["test_reason"] = np.array([reason for _, reason in came.refusals], np.str_)
-    found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
-    tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not remote)}
+    answers = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
+    tested = {c: answers[c] for c in here.tolist() if c in answers and (answers[c].num_samples or not remote)}
     complete = history is None or not history.statistics.shape[1]
     on_server = _on_server(engine, data, table, public, known) if complete else None
     metrics = {} if on_server is None else _server_figures(engine, data, table, public, problem, on_server)
@@ -135,7 +135,7 @@ def ask_tests(
         metrics |= finite if remote else figures.metrics
         arrays = {**figures.arrays, **arrays}
     metrics |= by_distribution(engine, data, table) if len(public) and complete else {}
-    personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, found)
+    personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, answers)
     several = on_server is not None and np.count_nonzero(~np.isnan(on_server[0])) > 1
     return Figures(metrics, arrays, on_server if several else None, personal)
 
@@ -153,14 +153,14 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
             "eval.model: 'trained': this mechanism gives clients mixes of several models, and nobody trains such a "
             "mix; allowed: 'deployed'"
         )
-    seats, found = updates.seats, dict[int, Tensor]()
+    seats, models = updates.seats, dict[int, Tensor]()
     for client in np.unique(seats.client).tolist():
         own = np.flatnonzero(seats.client == client)
         if len(own) > 1:
             own = own[seats.target[own] == held.rows[client]]
         if len(own) == 1:
-            found[client] = updates.rows[int(own[0])]
-    return found
+            models[client] = updates.rows[int(own[0])]
+    return models
 
 
 def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
@@ -211,13 +211,13 @@ def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | 
     """
     if scores is None:
         return None
-    found = np.full((2, after.size), np.nan)
+    known = np.full((2, after.size), np.nan)
     # as integers, so that two NaN of the same bits are equal, and 0.0 and -0.0 are not
     old, new = before.rows.view(torch.int32), after.rows.view(torch.int32)
     for row in np.flatnonzero(~np.isnan(scores[0, : after.size])).tolist():
         if torch.equal(old[row], new[row]):
-            found[:, row] = scores[:, row]
-    return found
+            known[:, row] = scores[:, row]
+    return known
 
 
 def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints, known: Floats | None) -> Floats | None:
@@ -226,15 +226,15 @@ def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints, kn
     """
     if data.server_test is None or not len(rows):
         return None
-    found = np.full((2, table.size), np.nan) if known is None else known.copy()
+    known_scores = np.full((2, table.size), np.nan) if known is None else known.copy()
     held = np.flatnonzero(np.bincount(rows))
-    new = np.flatnonzero(np.isnan(found[0, held]))
+    new = np.flatnonzero(np.isnan(known_scores[0, held]))
     if len(new):
         models = table.rows[held]
         some = len(new) < len(held)
         scores = engine.score_some(models, data.server_test, new) if some else engine.score(models, data.server_test)
-        found[:, held[new]] = scores.loss[new], scores.accuracy[new]
-    return found
+        known_scores[:, held[new]] = scores.loss[new], scores.accuracy[new]
+    return known_scores
 
 
 def _server_figures(
@@ -252,14 +252,14 @@ def _server_figures(
     count = count[held]
     losses, accuracies = scores[:, held]
     loss = float(np.average(losses, weights=count))
-    found: dict[str, float | None] = {"test/loss": loss}
+    figures: dict[str, float | None] = {"test/loss": loss}
     if is_text(data.server_test):
-        found["test/perplexity"] = perplexity(loss)
+        figures["test/perplexity"] = perplexity(loss)
     if not np.isnan(accuracies).any():
-        found["test/accuracy"] = float(np.average(accuracies, weights=count))
+        figures["test/accuracy"] = float(np.average(accuracies, weights=count))
     if problem is not None and problem.metrics and len(data.server_test):
-        found |= _measured_on_server(measured(problem, engine, table.rows[held], data.server_test), count, problem)
-    return found
+        figures |= _measured_on_server(measured(problem, engine, table.rows[held], data.server_test), count, problem)
+    return figures
 
 
 def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem) -> dict[str, float | None]:
@@ -306,22 +306,22 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
     arrays = {"tested": clients, "test_loss": loss, "test_accuracy": accuracy, "test_samples": count}
     arrays["test_loss_error"] = error
     some = count > 0
-    found: dict[str, float | None] = {"client/test_loss": float(loss[some].mean()) if some.any() else None}
+    figures: dict[str, float | None] = {"client/test_loss": float(loss[some].mean()) if some.any() else None}
     if text and some.any():
         arrays["test_perplexity"] = np.array([perplexity(one) for one in loss.tolist()])
-        found["client/test_perplexity"] = perplexity(np.average(loss[some], weights=count[some]))
+        figures["client/test_perplexity"] = perplexity(np.average(loss[some], weights=count[some]))
     if not np.isnan(accuracy[some]).any() and some.any():
-        found["client/test_accuracy"] = float(accuracy[some].mean())
-        found["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
-        found["client/test_accuracy_min"] = float(accuracy[some].min())
-    found |= personal_fit(Scores(loss, accuracy, count))
+        figures["client/test_accuracy"] = float(accuracy[some].mean())
+        figures["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
+        figures["client/test_accuracy_min"] = float(accuracy[some].min())
+    figures |= personal_fit(Scores(loss, accuracy, count))
     if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold beside a personal model
-        found["client/test_accuracy_of_row"] = float(of_row[some].mean())
+        figures["client/test_accuracy_of_row"] = float(of_row[some].mean())
     for metric in measures:
         if metric.key not in OF_TEXTS:
             own = np.array([r.metrics.get(metric.key, math.nan) for r in results], np.float64)
             arrays[f"test_{metric.key}"] = own
-            found |= _over_clients(metric, own, count)
+            figures |= _over_clients(metric, own, count)
         if any(metric.key in r.gaps for r in results):
             arrays[f"test_{metric.key}_gap"] = np.array([r.gaps.get(metric.key, "") for r in results], np.str_)
     if measures:
@@ -331,8 +331,8 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         known = errors_without(without, count)[some]
         if len(known) and np.isfinite(known).all():
             key = f"client/test_{measures[0].key}_error"
-            found[key] = float(np.sqrt((known**2).sum()) / len(known))
-    return Figures(found, arrays)
+            figures[key] = float(np.sqrt((known**2).sum()) / len(known))
+    return Figures(figures, arrays)
 
 
 def _over_clients(metric: Metric, own: Floats, count: Ints) -> dict[str, float | None]:
@@ -394,16 +394,16 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
     if not len(rows) or not tests:
         return {}
     figures = np.array([fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
-    found = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
+    metrics = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
     if len(rows) == len(tests):
         from scipy.optimize import linear_sum_assignment  # late: few runs need it, and it is long to import
 
         _, tier = linear_sum_assignment(figures.T, maximize=True)
         for d, own in enumerate(figures[tier]):
-            found |= {f"test/tier {d}/distribution {e}": x for e, x in _enum(own)}
-            found[f"test/tier {d}/best"] = float(own.max())
-        found["test/separated"] = float(_separated(figures[tier]))
-    return found
+            metrics |= {f"test/tier {d}/distribution {e}": x for e, x in _enum(own)}
+            metrics[f"test/tier {d}/best"] = float(own.max())
+        metrics["test/separated"] = float(_separated(figures[tier]))
+    return metrics
 
 
 def _enum(figures: Floats) -> Iterator[tuple[int, float]]:
@@ -422,8 +422,8 @@ def personal_fit(scores: Scores) -> Mapping[str, float]:
 
     The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.
     """
-    found = np.array(fits(scores))[scores.count > 0]
-    if not len(found):
+    fit = np.array(fits(scores))[scores.count > 0]
+    if not len(fit):
         return {}
-    mean = {"client/test_fit": float(found.mean())}
-    return mean | {f"client/test_fit_q{q}": float(np.quantile(found, q / 100)) for q in QUANTILES}
+    mean = {"client/test_fit": float(fit.mean())}
+    return mean | {f"client/test_fit_q{q}": float(np.quantile(fit, q / 100)) for q in QUANTILES}

@@ -87,10 +87,10 @@ class ByteTokenizer:
 
     def encode(self, text: str, first: bool = False) -> list[int]:
         """Return the bytes of a text, with one token for each piece of the format in it."""
-        found: list[int] = []
+        tokens: list[int] = []
         for part in _SPLIT.split(text):
-            found += [258 + PIECES.index(part)] if part in PIECES else list(part.encode())
-        return found
+            tokens += [258 + PIECES.index(part)] if part in PIECES else list(part.encode())
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without the end and padding tokens."""
@@ -184,14 +184,14 @@ def read_instructions(path: Path) -> list[Instruction]:
     Raises:
         UserError: the file cannot be read, or a record lacks a field; the line names the record.
     """
-    found = []
+    instructions = []
     for number, record in enumerate(read_records(path), 1):
         missing = [name for name in ("instruction", "output") if not isinstance(record.get(name), str)]
         if missing:
             has = ", ".join(map(str, record)) or "nothing"
             raise UserError(f"{path}: record {number} lacks {' and '.join(missing)} (text); it has {has}")
-        found.append(Instruction(record["instruction"], str(record.get("input") or ""), record["output"]))
-    return found
+        instructions.append(Instruction(record["instruction"], str(record.get("input") or ""), record["output"]))
+    return instructions
 
 
 def read_records(path: Path) -> Sequence[Mapping[str, Any]]:

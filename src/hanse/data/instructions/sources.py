@@ -51,15 +51,15 @@ _TOWNS = ("Bergen", "Bremen", "Danzig", "Lund", "Reval", "Riga", "Thorn", "Visby
 
 def reports() -> list[tuple[int, str]]:
     """Return every report with the number of its meaning, 1,200 of them, in a fixed shuffled order."""
-    found = [
+    all_reports = [
         (m, f"{ware} {saying} in {town}.")
         for m, meaning in enumerate(MEANINGS)
         for saying in _SAYINGS[meaning]
         for ware in _WARES
         for town in _TOWNS
     ]
-    order = stream(0, "shipped reports").permutation(len(found))
-    return [found[i] for i in order.tolist()]
+    order = stream(0, "shipped reports").permutation(len(all_reports))
+    return [all_reports[i] for i in order.tolist()]
 
 
 def client_reports() -> tuple[list[list[Instruction]], list[list[Instruction]]]:
@@ -168,8 +168,8 @@ def _dealt(
     for name, clients, each in plan:
         shares = load_published(name, folders, download)
         if len(shares[0]) < clients or len(shares[1]) < clients:
-            found = f"{len(shares[0])} train and {len(shares[1])} test samples"
-            raise UserError(f"source '{name}': {found} are too few for {clients} clients")
+            counts = f"{len(shares[0])} train and {len(shares[1])} test samples"
+            raise UserError(f"source '{name}': {counts} are too few for {clients} clients")
         draw = stream(seed, f"deal {name}")
         orders = [draw.permutation(len(share)) for share in shares]
         sizes = [min(most, len(share) // clients) for most, share in zip((each, TEST_EACH), shares, strict=True)]

@@ -1,6 +1,6 @@
-"""Claims that decide themselves: what a paper says as data, the seeds that decide it, and the word that they give.
+"""Papers' claims as data, the runs that decide them, and the verdicts.
 
-Read in this order: :mod:`~hanse.lab.claims.statistics` (tests and words, arrays in and out),
-:mod:`~hanse.lab.claims.claim` (a paper's ``claims.toml``), :mod:`~hanse.lab.claims.judge` (from kept runs to words) and
-:mod:`~hanse.lab.claims.planner` (which runs are played next).
+Read in this order: :mod:`~hanse.lab.claims.statistics` (tests and verdicts, arrays in and out),
+:mod:`~hanse.lab.claims.claim` (a paper's ``claims.toml``), :mod:`~hanse.lab.claims.judge` (from kept runs to verdicts)
+and :mod:`~hanse.lab.claims.planner` (which runs to play next).
 """

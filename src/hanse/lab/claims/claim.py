@@ -1,33 +1,31 @@
-"""What a paper says, as data: ``papers/PAPER/claims.toml`` and how it is checked.
+"""A paper's claims as data: ``papers/PAPER/claims.toml`` and its validation.
 
-A file has ``[[claims]]`` and, in ``[defaults]``, what its claims share. A claim says:
+A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has:
 
-* ``name``, short and its own; ``says``, the paper's sentence in our words; ``where`` it stands.
+* ``name``, short and unique; ``says``, the paper's sentence in our words; ``where``, its place in the paper.
 * ``table``: the table, or tables, whose runs decide it; ``recipe`` and ``scale``: which runs. Holm's correction is over
   the claims of the same (first) table.
-* ``kind`` of contrast, and what it claims:
-  "difference": ``arm`` is above each of ``against``;
-  "change": from the second of two ``columns`` to the first ``arm`` gains more (or loses less) than each of ``against``,
-  or gains at all if there are none;
-  "order": ``arm`` is above the first of ``against``, that one above the second, and so on;
-  "share": it is so in more seeds of ``arm`` than of ``against``, pooled over the settings;
-  "equal": ``arm`` has the ``printed`` number, within the ``margin``.
+* ``kind`` of contrast: "difference": ``arm`` is above each of ``against``; "change": from the second of two ``columns``
+  to the first ``arm`` gains more (or loses less) than each of ``against``, or gains at all if there are none; "order":
+  ``arm`` is above the first of ``against``, that one above the second, and so on; "share": it holds in more seeds of
+  ``arm`` than of ``against``, pooled over the settings; "equal": ``arm`` has the ``printed`` number, within the
+  ``margin``.
 * ``groups``, ``columns``: the settings, by the table's names; left out: all. ``over``: "pooled" (the mean over them
   decides) or "each" (all must show it).
-* ``variants``: by row, the hyper-parameters that are read. A choice on the test set would be no claim, so that a row
-  with several needs its name here.
+* ``variants``: by row, the hyper-parameters to use. Choosing them on the test set would invalidate the claim, so a row
+  with several variants must be named here.
 * ``reading``: "last" (the test at the column's round), ``{ mean = [150, 400] }`` (the tests from round 150 to 400),
   ``{ rounds = 90.0 }`` (rounds to that figure, fewer are better), ``{ rounds = "against" }`` (by how many percent fewer
   rounds to the other arm's best, GTFLAT eq. 13), or "best" (the best test until the column's round). "best" needs
-  ``control``: the arm that had as free a choice of round, which gets a row of its own unless it is in ``against``;
-  kind "equal" needs none.
+  ``control``: an arm with the same freedom to choose its round, which gets its own row unless it is in ``against``;
+      kind "equal" needs none.
 * ``lower``: whether lower figures are better.
 * ``printed``: the effect that the paper prints, above 0 where it claims one; left out: from the printed table.
 * ``margin``: the smallest effect that matters, above 0; left out: half of the printed one.
-* ``turn``: a whole number above 0; the planner comes to claims of a lower one first. Left out: 9.
-* ``why``: in at most 40 words, what the numbers of this claim show of the mechanism; the pages print it.
-* ``twin``: an arm with the mechanism's interface and cost and without its game. It gets a row of its own, and both rows
-  say in their names which of the two comparisons they are.
+* ``turn``: a whole number above 0; the planner works on claims with lower numbers first. Default: 9.
+* ``why``: in at most 40 words, what this claim's numbers show about the mechanism; printed on the pages.
+* ``twin``: an arm with the mechanism's interface and cost but without its game. It gets its own row, and both rows'
+  names say which comparison they are.
 """
 
 from __future__ import annotations
@@ -47,12 +45,12 @@ from hanse.lab.papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant, 
 KINDS = ("difference", "change", "order", "share", "equal")
 Role = Literal["claim", "twin", "control"]
 LAST = 9
-"""The turn of a claim that names none."""
+"""The default turn of a claim."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read off a run's tests.
+    """The number to read from a run's tests.
 
     Attributes:
         kind: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (to ``target``) or "faster"
@@ -70,7 +68,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Arm:
-    """One row in one setting: where a number of a seed is read.
+    """One row in one setting, from which a number is read for each seed.
 
     Attributes:
         table: the table.
@@ -89,8 +87,8 @@ class Claim:
 
     Attributes:
         arms: ``[settings][1 + against]``; for a "change" the settings come in pairs, after and before.
-        role: whether it is the paper's claim or the same against its twin or its control.
-        why: what its numbers show, written by hand; "" if nothing is.
+        role: whether it is the paper's claim itself or the comparison with its twin or its control.
+        why: what its numbers show, written by hand; may be "".
     """
 
     name: str
@@ -159,8 +157,7 @@ def load_claims(paper: str) -> tuple[Claim, ...]:
         paper: its name on the command line.
 
     Raises:
-        UserError: something in the file cannot be; a line for each mistake, with the field, the value and what is
-            allowed.
+        UserError: the file is invalid; a line for each mistake, with the field, the value and what is allowed.
     """
     file = files("hanse.lab.papers") / paper / "claims.toml"
     return read_claims(paper, file.read_text()) if file.is_file() else ()

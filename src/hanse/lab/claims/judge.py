@@ -1,4 +1,4 @@
-"""From kept runs to words: what a claim's seeds say, and the noise floor of its arms.
+"""From kept runs to verdicts: evaluates a claim's seeds and the noise floor of its arms.
 
 :func:`judge` returns a :class:`Verdict` for each claim. :class:`Runs` reads the runs behind an arm once each, and
 :func:`reading_of` a number off one.
@@ -26,16 +26,16 @@ from hanse.lab.papers.runner import job_of
 from hanse.reports.compare import best_so_far, effective_round, improvement
 
 REPEATS = 3
-"""Repeats of an arm's runs in a table that a measured noise floor needs at least."""
+"""The fewest repeats of an arm's runs for measuring a noise floor."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its word.
+    """A claim with its verdict.
 
     Attributes:
         claim: the claim.
-        judged: word, effect, interval and, if it is open, how many seeds would decide it.
+        judged: verdict, effect, interval and, if it is open, how many seeds would decide it.
         seeds: how many seeds have all of its runs, from seed 0 on.
         floor: the noise floor of its effect; None: not measured.
     """
@@ -47,7 +47,7 @@ class Verdict:
 
     @property
     def computed(self) -> bool:
-        """Whether its numbers are computed without chance, so that it needs no seeds."""
+        """Whether its numbers are deterministic, so it needs no seeds."""
         return _is_computed(self.claim)
 
 
@@ -65,7 +65,7 @@ class Runs:
         return self._found[job.key]
 
     def forget(self, job: Job) -> None:
-        """Read a job again when it is next asked for, since a run of it was added."""
+        """Forget a job's cached runs, since a run of it was added."""
         self._found.pop(job.key, None)
 
 
@@ -76,7 +76,7 @@ def job(arm: Arm, seed: int) -> Job:
 
 
 def looks_of(claim: Claim) -> tuple[int, ...]:
-    """Return after how many seeds a claim is looked at."""
+    """Return the numbers of seeds after which a claim is tested."""
     return statistics.FLIP_LOOKS if claim.kind == "share" else LOOKS
 
 
@@ -102,10 +102,8 @@ def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.i
 
 
 def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float | None:
-    """Return the number that a reading takes off a run; None if the run does not have it.
-
-    It looks at the tests until the arm's round, a mean at those that it names. A figure that is never reached counts as
-    reached one test after the last.
+    """Return a reading's number for a run; None if the run does not have it. It uses the tests until the arm's round,
+    or those that a mean names. A target that is never reached counts as reached one test after the last.
     """
     at = max(result["tested"], default=0) if reading.kind == "mean" else arm.cell.at
     curve = curve_of(arm, result, at)
@@ -169,10 +167,10 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
 
 
 def noise(claim: Claim, runs: Runs) -> float | None:
-    """Return the noise floor of a claim's differences: over the repeats of its arms' runs on other instruction sets or
-    commits the root mean square of repeat less run, of the noisiest arm; None if an arm has fewer than three.
+    """Return the noise floor of a claim's differences: the root mean square of repeat less run, over repeats on other
+    instruction sets or commits, of the noisiest arm; None if an arm has fewer than three.
 
-    Of an effect that is pooled over settings it is divided by the root of their number.
+    For an effect pooled over settings it is divided by the root of their number.
     """
     if claim.reading.kind == "faster" or not claim.arms or _is_computed(claim):
         return None
@@ -193,7 +191,7 @@ def _repeated(arm: Arm, reading: Reading, runs: Runs) -> Iterator[float]:
 
 
 def effect_of(claim: Claim, runs: Runs, floor: float | None) -> tuple[Effect | None, int]:
-    """Return what a claim's seeds say, and how many there are.
+    """Return a claim's effect, and the number of its seeds.
 
     Args:
         claim: the claim.
@@ -259,7 +257,7 @@ def _exact(claim: Claim) -> Effect | None:
 
 
 def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
-    """Return the claims of a paper with their words, in order; Holm's correction is over those of each table.
+    """Return the claims of a paper with their verdicts, in order, with Holm's correction over each table.
 
     Args:
         claims: of one paper.
@@ -301,11 +299,11 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
 
 
 def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
-    """Return the claims as a table for a terminal: the paper's effect, ours with its interval, seeds and word.
+    """Return the claims as a table for a terminal: the paper's effect, ours with its interval, seeds and verdict.
 
     Args:
         verdicts: the claims.
-        title: what stands above it.
+        title: the heading above it.
     """
     table = RichTable(title=title, title_justify="left")
     for name in ("claim", "where", "the paper's effect", "our effect [interval]", "our seeds", "word"):

@@ -1,9 +1,9 @@
-"""Which runs decide the most claims for their cost, and playing them until all are decided.
+"""Chooses the runs that decide the most claims for their cost, and plays them until all are decided.
 
-:func:`plan` lists a paper's steps, best first: a step brings a claim to its next look (or measures its noise floor),
-and counts for every other claim whose missing runs are among its own. Claims of a lower turn come first. :func:`decide`
-plays the best step of all papers, judges again, and goes on. Every finished run is kept at once, so that it can be
-killed at any time and goes on where it was.
+:func:`plan` lists a paper's steps, best first: a step brings a claim to its next interim test (or measures its noise
+floor), and counts for every other claim whose missing runs it contains. Claims with a lower turn come first.
+:func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so it
+can be killed and continued at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hanse.lab.papers.tables import RECIPES, sources_of
 from hanse.lab.player import Work, environment, play_all
 
 PAUSE = "pause"
-"""While a file of this name is in the folder, no round is played."""
+"""While the folder contains a file of this name, no round is played."""
 _UNKNOWN_S = 1.0  # a round's cost where no run at all is kept
 # of each instruction set that PyTorch may use here, how it and its libraries are told to use an older one
 _OTHER = {
@@ -50,11 +50,11 @@ class Planned:
     """A step of the plan.
 
     Attributes:
-        claims: the names of the claims that it brings to a look, or whose noise floor it measures.
-        jobs: the runs that it takes.
+        claims: the names of the claims that it brings to a test, or whose noise floor it measures.
+        jobs: the runs that it needs.
         again: whether they are repeats on another instruction set.
-        seconds: what they cost, in processor time.
-        worth: how many claims they decide, on average.
+        seconds: their cost in processor time.
+        worth: the expected number of claims that they decide.
         paper: whose claims.
         turn: of the claim that it was chosen for.
     """
@@ -69,7 +69,7 @@ class Planned:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What the planner sorts by, lowest first: the turn, then the cost of a decided claim."""
+        """The planner's sort key, lowest first: the turn, then the cost per decided claim."""
         return self.turn, self.seconds / self.worth
 
 
@@ -85,8 +85,8 @@ class _Want:
 
 
 def costs(runs: Runs) -> Callable[[Job], float]:
-    """Return what tells a run's processor seconds, from the rounds of kept runs of the same mechanism and model on the
-    same source, or else the dearest of that model and source, or else of all.
+    """Return an estimator of a run's processor seconds: from kept runs of the same mechanism, model and source, else
+    the costliest of that model and source, else of all.
 
     Args:
         runs: the kept runs of a paper.
@@ -106,7 +106,7 @@ def costs(runs: Runs) -> Callable[[Job], float]:
 
 
 def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) -> list[Planned]:
-    """Return the steps that take every claim to its next look, those first that decide the most for their cost.
+    """Return the steps that take every claim to its next test, in order of claims decided per cost.
 
     Args:
         verdicts: the claims of a paper.
@@ -173,7 +173,7 @@ def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
 
 
 def away(claim: Claim) -> list[str]:
-    """Return the data sources of a claim that are not here; those of its table if it has no arms without them."""
+    """Return the claim's data sources that are missing; those of its table if it has no arms without them."""
     named = {
         named_choice(arm.variant.sections["data"]["source"], "digits")
         for s in claim.arms
@@ -194,20 +194,20 @@ def decide(
     work: Work = play_audited,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[list[Verdict], Mapping[str, str]]:
-    """Play runs until every claim is decided or has had its last look, or the hours are over.
+    """Play runs until every claim is decided or fully tested, or the time is over.
 
     While a folder has a file ``pause``, no round of its runs is played.
 
     Args:
-        asked: by the folder of its kept runs, which is locked meanwhile, the claims of each paper.
-        hours: after how many hours of wall clock no run is started any more; None: no limit.
+        asked: the claims of each paper, by the folder of its kept runs, which is locked meanwhile.
+        hours: start no run after this many hours of wall clock; None: no limit.
         workers: how many processes play.
         console: where progress is drawn; None draws none.
         work: what plays one job.
         clock: seconds.
 
     Returns:
-        The claims with their words, paper by paper, and why each run that failed did so, by its label.
+        The claims with their verdicts, paper by paper, and the reason of each failed run, by its label.
 
     Raises:
         UserError: another process works in a folder, its kept lines are damaged, or hours or workers are not above 0.
@@ -323,7 +323,7 @@ def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
 
 
 def printed_plan(steps: Sequence[Planned]) -> RichTable:
-    """Return the plan as a table for a terminal: what each step decides, its runs, its hours and those until then.
+    """Return the plan as a table for a terminal: each step's claims, runs, hours and cumulative hours.
 
     Args:
         steps: the steps.

@@ -1,23 +1,22 @@
-"""The tests behind a claim's word: arrays in, plain numbers out.
+"""The tests behind a claim's verdict: arrays in, plain numbers out.
 
-A claim is about an *effect*, in the direction in which it is claimed: above 0 if the claim is right. :func:`evidence`
-turns its differences, one row a seed, into three p-values; :func:`words` corrects those of all claims of a table and
-says what each of them comes to.
+A claim is about an *effect*, which is above 0 if the claim is right. :func:`evidence` turns its differences, one row
+per seed, into three p-values; :func:`words` corrects those of all claims of a table and returns their verdicts.
 
-**Looking more than once.** Seeds are added until a claim is decided, which a plain 5 % test does not survive. There are
-three looks, after 5, 10 and 20 seeds, and the 5 % are spent over them in proportion to the seeds (the spending function
-``alpha * n / 20``: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70, 1983): a look's
-p-value is divided by its share. Whichever look one stops at, the chance of a p-value below ``u`` is then at most
-``u``, by the sum of the shares; intervals are Jennison and Turnbull's repeated ones (JRSS B 51, 1989). Between looks
-the last one counts. A look at which an exact test cannot reach its share, as sign flips cannot after five seeds, is
-left out, and its share goes to the next.
+**Repeated testing.** Seeds are added until a claim is decided, which invalidates a plain 5 % test. There are three
+looks (interim tests), after 5, 10 and 20 seeds, and the 5 % are spent over them in proportion to the seeds (the
+spending function ``alpha * n / 20``: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70,
+1983): a look's p-value is divided by its share. Whichever look one stops at, the probability of a p-value below ``u``
+is then at most ``u``, by the sum of the shares; intervals are Jennison and Turnbull's repeated ones (JRSS B 51, 1989).
+Between looks the last one counts. A look at which an exact test cannot reach its share, such as sign flips after five
+seeds, is skipped, and its share goes to the next.
 
 **Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) over the claims of a table, once
-for *confirmed* and *contradicted* together and once for *no such effect*, so that each kind of sentence is wrong
-somewhere in a table with a chance of at most 5 %.
+for *confirmed* and *contradicted* together and once for *no such effect*, so each kind of verdict is wrong anywhere in
+a table with probability at most 5 %.
 
 **The noise floor** is the deviation of the difference between a run and the same run on another instruction set or
-engine. Over the root of the number of seeds it is added to an effect's error, so that nothing below it is confirmed.
+engine. Divided by the root of the number of seeds, it is added to an effect's error, so nothing below it is confirmed.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ Word = Literal["confirmed", "contradicted", "no such effect", "open", "not run"]
 WORDS: tuple[Word, ...] = get_args(Word)
 ALPHA = 0.05
 LOOKS = (5, 10, 20)
-"""After how many seeds a claim is looked at; the first is the fewest that can decide one."""
+"""The numbers of seeds at which a claim is tested; the first is the fewest that can decide one."""
 FLIP_LOOKS = LOOKS[1:]  # 2 / 2^5 is above any share of 5 %
 MOST_NEEDED = 10_000  # seeds; of more is said that they would not decide it
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What the seeds say of one difference.
+    """The seeds' evidence on one difference.
 
     Attributes:
         mean: of the seeds at the last look.
-        error: its standard error, the noise floor included.
-        share: the part of 5 % that this look has.
+        error: its standard error, including the noise floor.
+        share: this look's share of the 5 %.
         seeds: how many seeds the look has.
         up: the p-value against "it is 0 or less", two-sided and over all looks.
         down: against "it is 0 or more".
@@ -66,16 +65,16 @@ class Effect:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim's word.
+    """A claim's verdict.
 
     Attributes:
         word: by the rule of :func:`words`.
-        effect: of a claim about several differences the weakest; None: no seed has all of its runs.
-        low: lower end of the repeated interval of ``effect``, at the level that Holm's method left it.
+        effect: for a claim about several differences, the weakest; None: no seed has all of its runs.
+        low: lower end of the repeated interval of ``effect``, at Holm's level.
         high: upper end.
-        needed: how many seeds would decide an open claim if mean and deviation stay what they are; None: unknown, or
-            more than 10,000.
-        level: the level of the interval's error, which is Holm's for this claim.
+        needed: how many seeds would decide an open claim if mean and deviation do not change; None: unknown, or more
+            than 10,000.
+        level: the interval's error level, which is Holm's for this claim.
         lesser: whether a confirmed effect is smaller than the smallest that matters.
     """
 
@@ -89,14 +88,14 @@ class Judged:
 
     @property
     def said(self) -> str:
-        """The word as a reader sees it, of an open claim with the seeds that would decide it."""
+        """The verdict in words, for an open claim with the seeds that would decide it."""
         if self.word == "open":
             return f"open (needs {self.needed or 'over 10,000'})"
         return "confirmed in direction, not in size" if self.lesser else self.word
 
 
 def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
-    """Return the last look that so many seeds allow and its share of the 5 %; None before the first.
+    """Return the last look that this many seeds allow and its share of the 5 %; None before the first.
 
     Example:
         >>> look(4), look(5), look(12), look(12, FLIP_LOOKS)
@@ -112,7 +111,7 @@ def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
 def t_sides(mean: float, error: float, n: int, null: float = 0.0) -> tuple[float, float]:
     """Return Student's p-values against "at most ``null``" and "at least ``null``", each doubled and at most 1.
 
-    Without any error a mean off ``null`` is certain, and one at it says nothing.
+    With zero error, a mean different from ``null`` is certain, and an equal one says nothing.
     """
     if error == 0:
         return (0.0, 1.0) if mean > null else (1.0, 0.0) if mean < null else (1.0, 1.0)
@@ -121,10 +120,10 @@ def t_sides(mean: float, error: float, n: int, null: float = 0.0) -> tuple[float
 
 
 def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the exact p-values of the same two sides if each seed's sum had either sign with the same chance.
+    """Return the exact p-values of both sides if each seed's sum has either sign with equal probability.
 
     This is the stratified exact test of shares, with the seed as the stratum: a seed's two arms are exchanged in all
-    settings at once, so that settings may depend on each other, as those that share a seed's model do.
+    settings at once, so settings may depend on each other, as they do if they share a seed's model.
 
     Args:
         sums: ``[n]``: over the settings, how often something was so in the first arm less how often in the second.
@@ -158,13 +157,13 @@ def spread_of_shares(first: Floats, second: Floats) -> float:
 
 
 def effect(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return what the seeds' differences say, by Student's t; None before the first look.
+    """Return the effect of the seeds' differences, by Student's t; None before the first look.
 
     Args:
         differences: ``[n]``, above 0 where the claim is right, in the order of the seeds.
         margin: the smallest effect that matters, above 0.
-        floor: the noise floor; None: not measured. The deviation of the differences, of which noise is only a part,
-            then counts as the floor.
+        floor: the noise floor; None: not measured. The deviation of the differences, which includes the noise, is then
+            used as the floor.
     """
     at = look(len(differences))
     if at is None:
@@ -180,10 +179,10 @@ def _tested(mean: float, error: float, share: float, n: int, margin: float) -> E
 
 
 def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
-    """Return what the seeds say of a difference of shares, pooled over the settings; None before the first look.
+    """Return the effect of a difference of shares, pooled over the settings; None before the first look.
 
     Its direction is tested by :func:`flip_sides`, and its interval has the larger of the seeds' error and Agresti and
-    Min's. There is no floor: noise that turns a yes into a no is in the shares.
+    Min's. There is no floor: noise that turns a yes into a no is already in the shares.
 
     Args:
         first: ``[n, settings]``: 1 where it was so in the first arm, else 0.
@@ -222,7 +221,7 @@ def equality(differences: Floats, margin: float, floor: float | None) -> Effect 
 
 
 def together(effects: Sequence[Effect]) -> Effect:
-    """Return a claim about several differences as one: it is right if all of them are.
+    """Combine several differences into one claim: it is right if all of them are.
 
     ``up`` is the largest (all must be shown: intersection and union, Berger 1982), ``down`` and ``small`` are
     Bonferroni's (one is enough); the numbers are those of the difference with the largest ``up``.
@@ -233,7 +232,7 @@ def together(effects: Sequence[Effect]) -> Effect:
 
 
 def holm(p: Sequence[float]) -> list[tuple[float, float]]:
-    """Return Holm's adjusted p-values and the level that each p-value was held against, in the order given.
+    """Return Holm's adjusted p-values and the level of each comparison, in the given order.
 
     Those that Holm leaves undecided are all held against the same level, ``5 % / how many they are``.
 
@@ -252,7 +251,7 @@ def holm(p: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Judged]:
-    """Return the words of a table's claims.
+    """Return the verdicts on a table's claims.
 
     *confirmed*: the interval is clear of 0 on the claimed side; *contradicted*: on the other side; *no such effect*: it
     contains 0 and lies below the smallest effect that matters; *open*: none of these. An effect that is confirmed and
@@ -306,7 +305,8 @@ def decides(found: Effect, margin: float, level: float) -> bool:
 
 
 def chance_to_decide(found: Effect | None, margin: float, at: int, level: float) -> float:
-    """Return about how likely the look after ``at`` seeds decides a claim, from its mean and deviation so far.
+    """Return the approximate probability that the look after ``at`` seeds decides a claim, from its mean and deviation
+    so far.
 
     Args:
         found: its effect now; None: nothing is known, and half is returned.

@@ -1,7 +1,7 @@
-"""Parts that do as the code of a paper's authors does where it and the text differ, for the papers' tables.
+"""Parts that follow the authors' code where it differs from the paper's text, for the papers' tables.
 
-The parts in :mod:`hanse.mechanisms` follow one reading of each paper. What is here adds another one, and the tables
-name it by its import path. The numbers in brackets are those of docs/papers.md.
+The parts in :mod:`hanse.mechanisms` follow one reading of each paper; these are alternatives, which tables name by
+import path. The numbers in brackets refer to docs/papers.md.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hanse.mechanisms.weigh import Centres, Received
 
 @dataclass(frozen=True)
 class AuthorsMarket(IPFL):
-    """iPFL with the readings of its authors' code. Its other options are those of :class:`hanse.mechanisms.ipfl.IPFL`.
+    """iPFL as in its authors' code. Its other options are those of :class:`hanse.mechanisms.ipfl.IPFL`.
 
     Attributes:
-        stop: "skip": Alg. 2 passes over a seller that does not pay off. "break": it ends there, as printed, and leaves
-            out imports that would have paid (I2).
+        stop: "skip": Alg. 2 skips sellers that do not pay off. "break": it ends at the first, as printed, and misses
+            imports that would have paid (I2).
         pull_alone: whether a client that imports nothing is pulled towards its own last model (I19).
-        last_market: whether models are traded after the last training too, when nobody trains with them any more:
-            T markets instead of T - 1 (I21).
+        last_market: whether models are also traded after the last training, when nobody uses them: T markets instead of
+            T - 1 (I21).
 
     Examples:
         >>> AuthorsMarket(stop="break").bounded
@@ -55,7 +55,7 @@ class AuthorsMarket(IPFL):
         return not self.last_market and super()._over(view)
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return iPFL's models and centres, all of which count as made of others' if ``pull_alone``.
+        """Return iPFL's models and centres; with ``pull_alone``, all count as made of others'.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
@@ -93,7 +93,7 @@ def ipfl(
     pull_alone: bool = False,
     last_market: bool = False,
 ) -> Mechanism:
-    """iPFL as its authors' code may run it.
+    """iPFL with the options of its authors' code.
 
     Args:
         lam: the weight of distances; see :class:`hanse.mechanisms.ipfl.IPFL`, as for the next four.
@@ -120,11 +120,11 @@ def ipfl(
 
 @dataclass(frozen=True)
 class AuthorsUtilities(Utilities):
-    """The accounts of iPFL's baselines as the authors' code keeps them.
+    """The accounts of iPFL's baselines as in the authors' code.
 
     Attributes:
-        count: what client i imports: "mixed", as in :class:`hanse.mechanisms.ipfl.Utilities`, or what it "received",
-            where the mechanism sends more models than it mixes (FedFomo).
+        count: which models count as client i's imports: those "mixed", as in :class:`hanse.mechanisms.ipfl.Utilities`,
+            or those "received", if the mechanism sends more models than it mixes (FedFomo).
         last_market: whether the last round counts, after which nobody trains (I21).
 
     Examples:
@@ -145,9 +145,8 @@ class AuthorsUtilities(Utilities):
 
 @dataclass(frozen=True)
 class FullTiers(Tiers):
-    """PI-FL's scheduler, and a tier that nobody bids for trains as many random clients as it has seats.
-
-    So does the authors' code where all tiers are good. The options are those of :class:`hanse.mechanisms.pifl.Tiers`.
+    """PI-FL's scheduler, with random clients in all seats of a tier without bidders, as in the authors' code if all
+    tiers are good. The options are those of :class:`hanse.mechanisms.pifl.Tiers`.
 
     Examples:
         >>> FullTiers(by_contribution=4).contribution
@@ -176,9 +175,9 @@ class FullTiers(Tiers):
 
 @dataclass(frozen=True)
 class RandomPick(SelectPart):
-    """The selection that the Power-of-Choice of GreedyFed's authors comes to: a uniform draw, and nobody is asked.
+    """Power-of-Choice as in the code of GreedyFed's authors: effectively a uniform draw without questions.
 
-    Their code lists the clients' losses by id but reads its choice from a shuffled list.
+    Their code lists losses by id, but takes its choice from a shuffled list.
 
     Attributes:
         clients_per_round: how many clients train in a round.

@@ -1,7 +1,6 @@
-"""What can be reproduced: the papers by name, their tables, the data that each needs, and whether they are here.
+"""The catalogue for ``hanse reproduce``: papers, their tables, the data that each needs, and whether these are here.
 
-:func:`find_table` is how the ``hanse reproduce`` command gets a table from the words on its command line;
-:func:`list_papers` and :func:`printed_papers` are what it lists without a table.
+:func:`find_table` finds a table from the command line; :func:`list_papers` and :func:`printed_papers` list all.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
             that its file names.
 
     Raises:
-        UserError: one of these does not exist, with the nearest name that does. All mistakes are told at once, except
-            that a table is not looked for in a paper that does not exist.
+        UserError: one of these does not exist; the message suggests the nearest name. All mistakes are reported
+            together, except a table's in an unknown paper.
     """
     lines = _unknown(paper)
     if not lines and table not in PAPERS[paper].tables:
@@ -66,9 +65,8 @@ MADE_OF = {
 
 
 def available(source: str) -> bool:
-    """Return whether all files of a source are here, so that nothing must be downloaded.
-
-    They may lie where data sets are looked for, or as ``<source>.train.*`` in ``HANSE_DATA`` or in the cache.
+    """Return whether all files of a source are here, in the usual folders or as ``<source>.train.*`` in ``HANSE_DATA``
+    or the cache.
     """
     folders = [Path(os.environ["HANSE_DATA"]).expanduser()] if "HANSE_DATA" in os.environ else []
     return source in SHIPPED or all(
@@ -78,7 +76,7 @@ def available(source: str) -> bool:
 
 
 def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
-    """Return what can be reproduced, as plain values.
+    """Return all papers and tables as plain values.
 
     Args:
         paper: the only paper to list; None lists all.

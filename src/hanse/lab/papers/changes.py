@@ -23,11 +23,11 @@ _SEEDS = ("data.seed", "run.seed")
 
 
 def changed(table: PaperTable, full: PaperTable) -> list[str]:
-    """Return everything that a table changes against its recipe at full size.
+    """Return all differences of a table from its recipe at full size.
 
-    Every setting of an experiment is compared, with its default where nothing is said. Left out are the settings on
-    which no result depends (threads, which engine, where files lie) and the seeds that only repeat a run; a seed that
-    the table itself fixes is compared.
+    Every setting of an experiment is compared, with its default where nothing is said. Settings that affect no result
+    (threads, engine, file locations) and seeds that only repeat a run are ignored; a seed fixed by the table is
+    compared.
 
     Args:
         table: the table at its own scale.
@@ -48,12 +48,12 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
     both = [place for place in ours if place in theirs]
     if len(both) < len(theirs):
         lines.append(f"{len(both)} of {len(theirs)} cells and variants")
-    found: dict[str, int] = {}
+    settings: dict[str, int] = {}
     for place in both:
         for name, new, old in differences(*ours[place], *theirs[place]):
             said = f"{name} {new} instead of {old}"
-            found[said] = found.get(said, 0) + 1
-    lines += [said if n == len(both) else f"{said} ({n} of {len(both)} runs)" for said, n in found.items()]
+            settings[said] = settings.get(said, 0) + 1
+    lines += [said if n == len(both) else f"{said} ({n} of {len(both)} runs)" for said, n in settings.items()]
     sources = dict.fromkeys(
         named_choice(v.sections["data"].get("source"), "digits") for cell in table.cells for v in cell.variants
     )

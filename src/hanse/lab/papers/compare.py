@@ -1,4 +1,4 @@
-"""Our numbers beside the published ones: each cell's mean over the seeds and its best variant.
+"""Compares our numbers with the published ones: each cell's mean over the seeds and its best variant.
 
 :func:`rows` turns a table that was run into one :class:`Row` for each cell, and :func:`curves` returns what the rounds
 looked like. :func:`cpu_hours` estimates the cost of the full table from what was run.
@@ -31,7 +31,7 @@ Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class VariantScore:
-    """What one variant of a cell reached over its finished seeds, in the table's unit (usually percent).
+    """The score of one variant of a cell over its finished seeds, in the table's unit (usually percent).
 
     Attributes:
         variant: its name; "" if the cell has only one.
@@ -39,7 +39,7 @@ class VariantScore:
         sd: the sample standard deviation over the seeds; None for fewer than two, and for a share of seeds.
         n: how many seeds are finished.
         seeds: which they are.
-        held: of a share of seeds, in how many of them it was so; None for any other number.
+        held: for a share of seeds, in how many of them it holds; None for any other number.
     """
 
     variant: str
@@ -63,7 +63,7 @@ class VariantScore:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell with what came out.
+    """A cell with its results.
 
     Attributes:
         cell: the cell.
@@ -109,10 +109,10 @@ class CellCurve:
 
 
 def rows(outcome: TableOutcome) -> list[Row]:
-    """Return every cell of a table with what came out, in the table's order.
+    """Return every cell of a table with its results, in the table's order.
 
     Of several variants, those with the most finished seeds are compared, and the one with the highest mean counts. This
-    chooses hyper-parameters on the test set, which is what the papers do.
+    chooses hyper-parameters on the test set, as the papers do.
 
     Args:
         outcome: the table with its results. A cell without any has a row with no number.
@@ -155,11 +155,11 @@ def _measured(
     """
     if cell.measure in ("rounds", "improvement"):
         return _against(cell, runs, table.metric)
-    found = _by_seed(cell, runs, table)
-    if not found:
+    by_seed = _by_seed(cell, runs, table)
+    if not by_seed:
         return None, None, 0, ()
-    values = list(found.values())
-    return float(np.mean(values)), _sd(values), len(values), tuple(found)
+    values = list(by_seed.values())
+    return float(np.mean(values)), _sd(values), len(values), tuple(by_seed)
 
 
 def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[int, float]:
@@ -196,9 +196,9 @@ def _pair(outcome: TableOutcome, reading: Reading) -> Pair:
 def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
     """Return the cell's figure, or the mean of its figures where it has several; None if one is missing."""
     names = (cell.metric or metric,) if isinstance(cell.metric, str) else cell.metric
-    found = [_read(cell, result, name) for name in names]
-    known = [value for value in found if value is not None]
-    return float(np.mean(known)) if len(known) == len(found) else None
+    numbers = [_read(cell, result, name) for name in names]
+    known = [value for value in numbers if value is not None]
+    return float(np.mean(known)) if len(known) == len(numbers) else None
 
 
 def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -217,14 +217,14 @@ def _against(
     cell: Cell, runs: Mapping[int, Pair], metric: str
 ) -> tuple[float | None, float | None, int, tuple[int, ...]]:
     """Return the same as :func:`_measured` for a cell that compares each run with another one."""
-    found = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
-    if not found:
+    curves_by_seed = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
+    if not curves_by_seed:
         return None, None, 0, ()
-    curves = list(found.values())
+    curves = list(curves_by_seed.values())
     tested, ours, theirs = curves[0][0], np.array([c[1] for c in curves]), np.array([c[2] for c in curves])
     each = [_one(cell, tested, a, b) for a, b in zip(ours, theirs, strict=True)]
     together = _one(cell, tested, ours.mean(axis=0), theirs.mean(axis=0))
-    return together, _sd([v for v in each if v is not None]), len(curves), tuple(found)
+    return together, _sd([v for v in each if v is not None]), len(curves), tuple(curves_by_seed)
 
 
 def _curves(
@@ -287,17 +287,17 @@ def _kind(cell: Cell) -> str:
 
 
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
-    """Return an estimate of what the full table would cost on this machine.
+    """Estimate the cost of the full table on this machine.
 
-    A round is taken to cost what it did in the runs of the same mechanism with the same model on the same source, or
-    else of the costliest mechanism that was measured with that model on that source.
+    A round costs as much as in runs of the same mechanism, model and source, or else of the costliest mechanism
+    measured with that model and source.
 
     Args:
         outcome: the table that was run, usually at a smaller scale.
         full: the table to estimate, with all of its seeds.
 
     Returns:
-        CPU hours, and "model on source" of which no run was measured; their runs are not in the hours.
+        CPU hours, and each "model on source" without a measured run, which the hours exclude.
     """
     known: dict[tuple[str, str], list[float]] = {}
     for job in outcome.jobs:
@@ -317,7 +317,7 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
 
 
 def cost_key(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what the cost of a round mostly depends on: the model on the data source, and the mechanism.
+    """Return the key by which costs are estimated: the model on the data source, and the mechanism.
 
     Args:
         given: an experiment as nested plain values.

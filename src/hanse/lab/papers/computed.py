@@ -102,15 +102,15 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
         missing.
     """
     table = build_table("ipfl", "table7", scale, recipe, computed={})
-    found: dict[int, float] = {}
+    accuracies: dict[int, float] = {}
     for cell in table.cells:
         [variant] = cell.variants
         each = [_kept(folders, job_of(cell, variant, seed)) for seed in range(table.seeds)]
         numbers = [value for value in each if value is not None]
         if len(numbers) < len(each):
             return None
-        found[variant.sections["data"]["partition"]["samples_per_client"]] = 100.0 * fmean(numbers)
-    return found
+        accuracies[variant.sections["data"]["partition"]["samples_per_client"]] = 100.0 * fmean(numbers)
+    return accuracies
 
 
 def _kept(folders: Sequence[Path], job: Job) -> float | None:

@@ -72,11 +72,11 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
         outcome: the table with its results.
         stem: the key of the picture, which is its file's name; of several pictures, what their keys begin with.
     """
-    found = rows(outcome)
+    table_rows = rows(outcome)
     drawn: list[Chart] = []
     for spec in outcome.table.figures:
-        for group in dict.fromkeys(row.cell.group for row in found):
-            here = {(r.cell.column, r.cell.algorithm): r for r in found if r.cell.group == group}
+        for group in dict.fromkeys(row.cell.group for row in table_rows):
+            here = {(r.cell.column, r.cell.algorithm): r for r in table_rows if r.cell.group == group}
             drawn += KINDS[spec["kind"]](outcome, here, spec)
     many = len(drawn) > 1
     return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]

@@ -1,11 +1,11 @@
-"""From a paper's table to runs, and from finished runs back to the table.
+"""Turns a paper's table into runs, and finished runs into the table's numbers.
 
-:func:`run_table` plays a table; :func:`kept_outcome` puts it together from runs that were kept. Both return a
-:class:`TableOutcome`, which :mod:`hanse.lab.papers.compare` turns into numbers. :func:`expand` lists the jobs behind a
-table. Cells that read the same run at different rounds share its job.
+:func:`run_table` plays a table; :func:`kept_outcome` assembles it from kept runs. Both return a :class:`TableOutcome`,
+which :mod:`hanse.lab.papers.compare` turns into numbers. :func:`expand` lists the jobs behind a table. Cells that read
+the same run at different rounds share its job.
 
-Runs that move money are played by :func:`play_audited`, in a temporary run directory, so that their ledger is verified
-and every market is replayed; :func:`audits` sums up what was found.
+Runs that move money are played by :func:`play_audited`, in a temporary run directory, where their ledger is verified
+and every market replayed; :func:`audits` summarises the results.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
 MOST_SEEDS = 10
-"""How many seeds :func:`kept_outcome` looks for where it is not told."""
+"""How many seeds :func:`kept_outcome` looks for by default."""
 LARGEST = 1000
 """The most seeds that a table is run with. Laying out a million runs takes minutes, and is a mistyped number."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Where one number of one seed is read.
+    """The source of one number of one seed.
 
     Attributes:
-        cell: the cell, which says what is read after how many rounds.
+        cell: the cell, which names the figure and the round.
         variant: which of the cell's variants.
         seed: which seed.
         job: the run.
@@ -67,9 +67,9 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
 
 
 def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[Reading]]:
-    """Return the jobs of a table, each once, and the readings that its cells are made of.
+    """Return the jobs of a table, each once, and the readings that make up its cells.
 
-    All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds.
+    All of seed 0 comes before seed 1, so a stopped table has complete seeds.
 
     Args:
         table: the table.
@@ -114,8 +114,8 @@ class TableOutcome:
         jobs: all runs, each once.
         readings: which run each number of each seed is read from.
         results: the finished runs' results by the jobs' keys (see :func:`hanse.lab.job.attempt`).
-        failures: why each run that failed did so, by the jobs' labels.
-        played: how many runs were not finished before this call.
+        failures: the reason of each failed run, by the jobs' labels.
+        played: how many runs were unfinished before this call.
 
     Examples:
         >>> from hanse.lab.papers.tables import Variant
@@ -177,7 +177,7 @@ def run_table(
 
 
 def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> TableOutcome:
-    """Return a table with the results that are kept in a folder, without running anything.
+    """Return a table with the results kept in a folder, without running anything.
 
     Args:
         table: the table.
@@ -187,7 +187,7 @@ def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> T
     store = KeptFile(folder)
     most = MOST_SEEDS if seeds is None else seeds
     jobs, readings = expand(table, most, checked=False)
-    results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
+    results = {job.key: result for job in jobs if (result := store.read(job)) is not None}
     if seeds is None:
         there = [r.seed for r in readings if r.job.key in results]
         seeds = max(table.seeds, *(seed + 1 for seed in there)) if there else table.seeds
@@ -200,7 +200,7 @@ LEDGER = "the ledger verifies"
 
 
 def play_audited(job: Job, step: Step) -> dict[str, Any]:
-    """Run a job, audit its books if it has any, and return what is kept of it.
+    """Run a job, audit its books if it has any, and return its result.
 
     Args:
         job: the run.
@@ -254,15 +254,15 @@ def _audit(folder: Path) -> dict[str, Any]:
 
     with open_ledger(folder) as ledger:
         verdict = ledger.verify()
-    found: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
-    found["rounds"] = sum(1 for _ in recorded_markets(folder))
-    if found["rounds"]:
-        found |= {check.name: {"holds": check.holds, "said": check.said} for check in audit_run(folder).checks}
-    return found
+    checks: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
+    checks["rounds"] = sum(1 for _ in recorded_markets(folder))
+    if checks["rounds"]:
+        checks |= {check.name: {"holds": check.holds, "said": check.said} for check in audit_run(folder).checks}
+    return checks
 
 
 def audits(outcome: TableOutcome) -> list[str]:
-    """Return what the audits of a table's runs found.
+    """Return the findings of the audits of a table's runs.
 
     Args:
         outcome: the table with its results.
@@ -284,7 +284,7 @@ def audits(outcome: TableOutcome) -> list[str]:
     sound: dict[int, list[str]] = {}  # by how many runs have the check
     for name in (name for name in names if not broken[name]):
         sound.setdefault(len(has[name]), []).append(name)
-    told = [
+    lines = [
         f"in {'all of them' if count == len(kept) else f'the {count} that have it'}: {', '.join(checks)}"
         for count, checks in sound.items()
     ]
@@ -292,7 +292,7 @@ def audits(outcome: TableOutcome) -> list[str]:
     replayed = f", {markets} markets replayed" if markets else ""
     audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
     return [
-        "; ".join([f"{audited} audited{replayed}", *told]),
+        "; ".join([f"{audited} audited{replayed}", *lines]),
         *(
             f"{name}: not in {len(where)} of {len(has[name])} runs ({where[0]})"
             for name, where in broken.items()
@@ -308,12 +308,12 @@ def _checks(job: Job, audit: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     "isolation" and "budget balance" could not fail. "local optimality" looked at imports that were left out only where
     Algorithm 2 does not stop at the first seller that does not pay.
     """
-    found = {name: check for name, check in audit.items() if name not in ("rounds", "isolation", "budget balance")}
-    both = found.pop("local optimality", None)
+    checks = {name: check for name, check in audit.items() if name not in ("rounds", "isolation", "budget balance")}
+    both = checks.pop("local optimality", None)
     if both is not None:
         skips = getattr(job.experiment.mechanism.built.weigh, "stop", "skip") == "skip"
-        found |= {"no import too many": both} | ({"no import left out": both} if skips else {})
-    return found
+        checks |= {"no import too many": both} | ({"no import left out": both} if skips else {})
+    return checks
 
 
 def _left_out(outcome: TableOutcome) -> list[str]:
@@ -327,8 +327,8 @@ def _left_out(outcome: TableOutcome) -> list[str]:
     left = {label: most for label, most in worst.items() if most > LEAST}
     if not worst:
         return []
-    said = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
+    sentence = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
     if not left:
-        return [said]
+        return [sentence]
     label = max(left, key=lambda name: left[name])
-    return [f"{said}, the most by {left[label]:.3g} tokens ({label})"]
+    return [f"{sentence}, the most by {left[label]:.3g} tokens ({label})"]

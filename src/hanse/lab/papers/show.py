@@ -53,10 +53,10 @@ def _row(row: Row) -> dict[str, Any]:
 
 def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
     """Return everything: :func:`as_json` with the variants, the scale's changes, the costs and failures."""
-    found = rows(outcome)
+    cell_rows = rows(outcome)
     hours, missing = cpu_hours(outcome, full)
     lines = []
-    for row in found:
+    for row in cell_rows:
         published = row.cell.published
         lines.append(
             _row(row)
@@ -100,21 +100,21 @@ def _counts(found: Sequence[Row]) -> bool:
 def _read_as(outcome: TableOutcome, found: Sequence[Row]) -> str:
     """Say how the cells of a table's Markdown are to be read."""
     unit = "units as the columns say" if outcome.table.unit == "as named" else outcome.table.unit
-    said = [f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none."]
+    lines = [f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none."]
     if any(row.best.sd is not None for row in found):
-        said.append("Mean ± standard deviation over seeds.")
+        lines.append("Mean ± standard deviation over seeds.")
     shares = [row.best for row in found if row.best.held is not None]
     if shares:
         first = _figures(shares[0])
-        said.append(f"'{first}': the share of the seeds in %, and in how many of how many it was so.")
+        lines.append(f"'{first}': the share of the seeds in %, and in how many of how many it was so.")
     if tried := next((row.best.variant for row in found if row.best.variant), None):
-        said.append(f"'({tried})': of the settings that were tried the one with the highest mean, which counts.")
+        lines.append(f"'({tried})': of the settings that were tried the one with the highest mean, which counts.")
     few = min((row.best.n for row in found if row.best.n > 0), default=outcome.seeds)
     if few < outcome.seeds:
-        said.append(
+        lines.append(
             f"'({few} of {outcome.seeds})': {few} of {outcome.seeds} seeds are finished; one seed has no deviation."
         )
-    return " ".join(said)
+    return " ".join(lines)
 
 
 def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], dict[tuple[str, str], Row]]]:
@@ -149,10 +149,10 @@ def _announced(table: PaperTable, lines: Sequence[str]) -> str:
 
 
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
-    """Print the cells beside the paper's, what the scale changed, and the time."""
-    table, found = outcome.table, rows(outcome)
+    """Print our numbers next to the paper's, the changes due to the scale, and the time."""
+    table, cell_rows = outcome.table, rows(outcome)
     unit = "units as the columns say" if table.unit == "as named" else table.unit
-    below = ", below it the paper's" if any(row.cell.published is not None for row in found) else ""
+    below = ", below it the paper's" if any(row.cell.published is not None for row in cell_rows) else ""
     console.print(
         f"[bold]{table.title}[/bold] ({table.paper} {table.name}), {unit}: ours "
         f"({f'seeds: {outcome.seeds}' if outcome.jobs else 'computed, without a seed'}){below}"
@@ -161,7 +161,7 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
     console.print(_announced(table, differing), markup=False, highlight=False)
     for line in differing:
         console.print(f"- {line}", markup=False, highlight=False)
-    for group, columns, algorithms, here in _blocks(found):
+    for group, columns, algorithms, here in _blocks(cell_rows):
         printed = {name: any(here[at].cell.published is not None for at in here if at[0] == name) for name in columns}
         cells = {
             name: [_cell(here.get((name, row)), outcome.seeds, printed=printed[name]) for row in algorithms]
@@ -228,12 +228,12 @@ def _fitting(
 
 def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
     """Return the table as Markdown: a block a group, each cell ours and the paper's."""
-    table, found = outcome.table, rows(outcome)
+    table, cell_rows = outcome.table, rows(outcome)
     differing = changed(table, full)
     lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
     lines += [*(f"- {line}" for line in differing), ""] if differing else []
-    lines += [_read_as(outcome, found), ""]
-    for group, columns, algorithms, here in _blocks(found):
+    lines += [_read_as(outcome, cell_rows), ""]
+    for group, columns, algorithms, here in _blocks(cell_rows):
         lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         of = {name: [row for (column, _), row in here.items() if column == name] for name in columns}
         whole = {name: _counts(of[name]) for name in columns}
@@ -258,8 +258,8 @@ def _markdown(row: Row | None, seeds: int, *, whole: bool, printed: bool) -> str
     if row is None:
         return ""
     few = row.best.few(seeds) if row.best.n > 0 else ""
-    said = [_figures(row.best, whole=whole), *(f"({text})" for text in (row.best.variant, few) if text)]
-    return " ".join([*said, *(["/", _figures(row.cell.published, whole=whole)] if printed else [])])
+    pieces = [_figures(row.best, whole=whole), *(f"({text})" for text in (row.best.variant, few) if text)]
+    return " ".join([*pieces, *(["/", _figures(row.cell.published, whole=whole)] if printed else [])])
 
 
 _LONGEST = 100  # characters of a file's name that say what a table was cut down to

@@ -14,12 +14,12 @@ each. An entry of these lists is a table with a ``name``; or a name alone, which
 
 * ``experiment``: settings of the cell's experiment. Those of the file come first, then those of the group, column, row
   and variant, each over the ones before. ``without`` lists keys (``"data.partition.alpha"``) that are taken away first.
-* ``values``: what replaces ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
+* ``values``: the replacements of ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
 * ``scales``, ``recipes``: the only scales and recipes that have this entry.
-* ``if_here``, ``unless_here``: it exists only with, or only without, the file of this data set. ``missing`` is what is
-  said of a group that is absent for this reason.
+* ``if_here``, ``unless_here``: it exists only with, or only without, the file of this data set. ``missing`` is the
+  message for a group that is absent for this reason.
 * ``columns``, ``rows``: the only ones that a group (or, for ``columns``, a row) has.
-* ``changes``: what the presence of a group changes against the paper, in words.
+* ``changes``: in words, the differences from the paper due to a group.
 * ``metric``, ``factor`` or ``over`` (a divisor in its place), ``at``, ``measure``, ``against`` (a row),
   ``tags``: see :class:`Cell`.
 * ``printed``: its name in ``[published]``; false for a column that is not printed.
@@ -37,11 +37,11 @@ paper's value; if that is not named either, there is no such key at this scale. 
 paper's own list. ``computed`` names a function of :mod:`hanse.lab.papers.computed` that gives the cells' numbers where
 no experiment is needed.
 
-**Recipes.** "paper" is what the text says; where it says nothing, ``paper.toml`` decides. "authors" is what the
-authors' public code does: ``<paper>/authors.toml`` has the keys of ``paper.toml`` and is laid over it; ``[authors]`` in
-a table's file has the keys of that file and is laid over that. ``[[differences]]`` in ``authors.toml`` names each
-setting in which the two differ, for ``docs/papers.md``: ``setting`` (a dotted key of the experiment), ``paper``,
-``authors``, ``source``, ``also`` (settings that change with it) and ``missing`` (why it is not built).
+**Recipes.** "paper" follows the text; where that is silent, ``paper.toml`` decides. "authors" follows the authors'
+public code: ``<paper>/authors.toml`` overrides keys of ``paper.toml``; ``[authors]`` in a table's file overrides keys
+of that file. ``[[differences]]`` in ``authors.toml`` names each setting in which the two differ, for
+``docs/papers.md``: ``setting`` (a dotted key of the experiment), ``paper``, ``authors``, ``source``, ``also`` (settings
+that change with it) and ``missing`` (why it is not built).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Printed:
 
     Attributes:
         mean: the number.
-        sd: the deviation that is printed beside it; None if there is none.
+        sd: the printed deviation; None if there is none.
         decimals: how many decimals the number is printed with: 2 of 66.00.
     """
 
@@ -87,7 +87,7 @@ class Variant:
     Attributes:
         name: such as "lr=0.1"; "" if it is the only one.
         sections: the experiment as nested plain values. It has no seeds, unless the table fixes the split.
-        against: the same of the experiment that it is compared with, for a cell that measures rounds; else None.
+        against: the experiment to compare with, for a cell that measures rounds; else None.
     """
 
     name: str
@@ -111,8 +111,8 @@ class Cell:
             against another run (see :mod:`hanse.lab.papers.compare`), or the "share" of the seeds in which something
             was so at that round; its figure is 0 or 1.
         computed: the number itself, for a cell that needs no experiment; None if it cannot be computed here.
-        metric: the recorded figure in the place of the table's; of several figures the mean is taken. "": the table's.
-        factor: what it is multiplied with in the place of the table's factor; None: the table's.
+        metric: the recorded figure that replaces the table's; several are averaged. "": the table's.
+        factor: the factor that replaces the table's; None: the table's.
         place: group, column and row as the file calls them, which are the same at every scale.
     """
 
@@ -147,14 +147,14 @@ class PaperTable:
         cells: in the order of the printed table.
         recipe: whether it follows the text or the authors' code.
         seeds: how many seeds by default.
-        changes: what it changes against its recipe, as far as words are needed; the settings are found by
-            :func:`hanse.lab.papers.changes.changed`.
-        notes: how the numbers are to be read.
+        changes: differences from its recipe in words, where needed; :func:`hanse.lab.papers.changes.changed` finds
+            those of settings.
+        notes: notes on reading the numbers.
         metric: which recorded figure the cells show.
-        factor: what that figure is multiplied with, 100 to make percent of a share.
+        factor: the factor of that figure, 100 for percent.
         unit: the unit after that, as it stands on an axis.
-        figures: what is drawn of it (see :mod:`hanse.lab.papers.figures`).
-        absent: words that ``--only`` might be given, each with the reason why its cells are not there.
+        figures: its pictures (see :mod:`hanse.lab.papers.figures`).
+        absent: possible words of ``--only``, each with the reason why its cells are missing.
         only: the ``--only`` filters that were applied.
 
     Examples:
@@ -228,8 +228,8 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     if not cells:
         raise UserError(f"--only {' '.join(only)}: {table.name} has each of these words, but no cell with all of them")
     asked = tuple(" ".join(text.replace(",", " ").split()) for text in only)
-    said = f"only the cells of {' or '.join(asked)}"
-    return replace(table, cells=cells, changes=(*table.changes, said), only=asked)
+    change = f"only the cells of {' or '.join(asked)}"
+    return replace(table, cells=cells, changes=(*table.changes, change), only=asked)
 
 
 def on_device(table: PaperTable, device: str) -> PaperTable:
@@ -263,8 +263,8 @@ def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTab
     """
     seeds = table.seeds if seeds is None else seeds
     same = seeds == published or not any(cell.variants for cell in table.cells)
-    said = () if same else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
-    return replace(table, seeds=seeds, changes=(*said, *table.changes))
+    changes = () if same else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
+    return replace(table, seeds=seeds, changes=(*changes, *table.changes))
 
 
 # The keys that an entry and a file may have. Any other key is a mistake, which would otherwise be silently ignored.
@@ -284,7 +284,7 @@ Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
 
 
 def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
-    """Return a paper that has a folder beside this module. Its tables are read when they are built.
+    """Return a paper from its folder next to this module. Its tables are read when they are built.
 
     Args:
         name: the folder's name.
@@ -299,10 +299,10 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
 def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
     text = (files(__package__) / paper / f"{name}.toml").read_text()
-    found = tomllib.loads(text)
-    if "published" in found:
-        found["published"] = tomllib.loads(text, parse_float=_Written)["published"]
-    return found
+    document = tomllib.loads(text)
+    if "published" in document:
+        document["published"] = tomllib.loads(text, parse_float=_Written)["published"]
+    return document
 
 
 class _Written(float):
@@ -317,7 +317,7 @@ class _Written(float):
 
 
 def differences(paper: str) -> list[dict[str, Any]]:
-    """Return what the authors' code of a paper does otherwise than its text.
+    """Return the differences between a paper's text and its authors' code.
 
     Args:
         paper: the paper's name.
@@ -326,8 +326,8 @@ def differences(paper: str) -> list[dict[str, Any]]:
         Entries with ``setting``, ``paper``, ``authors`` and ``source``; some with ``also`` (settings that change with
         it), and with ``missing`` where it is not built here, and why.
     """
-    found: list[dict[str, Any]] = _authors(paper).get("differences", [])
-    return found
+    entries: list[dict[str, Any]] = _authors(paper).get("differences", [])
+    return entries
 
 
 def _authors(paper: str) -> Document:
@@ -417,7 +417,7 @@ def build_table(
         computed: the functions that the table may name as ``computed``.
 
     Raises:
-        UserError: its file has a key or a name that means nothing.
+        UserError: its file has an unknown key or name.
     """
     document = {**read_table(paper, name, scale, recipe), "recipe": recipe}
     every = _entries(document, "group")
@@ -436,8 +436,8 @@ def build_table(
     absent = {
         word: why for g in every if (why := _left_out(g, scale, recipe)) is not None for word in _words(document, g)
     }
-    said = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
-    said += [group["missing"] for group in every if group.get("missing") in absent.values()]
+    changes = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
+    changes += [group["missing"] for group in every if group.get("missing") in absent.values()]
     options = {key: document[key] for key in ("metric", "factor", "unit") if key in document}
     return PaperTable(
         paper=paper,
@@ -447,7 +447,7 @@ def build_table(
         recipe=recipe,
         cells=cells,
         seeds=document["seeds"],
-        changes=tuple(dict.fromkeys(said)),
+        changes=tuple(dict.fromkeys(changes)),
         notes=tuple(document["notes"]),
         absent=document.get("absent", {}) | absent,
         figures=tuple(document.get("figure", ())),
@@ -456,7 +456,7 @@ def build_table(
 
 
 def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") -> list[str]:
-    """Return the data sources that a table needs, those of groups included that are left out without their data.
+    """Return the data sources that a table needs, including those of groups left out for lack of data.
 
     Args:
         paper: the paper's name.
@@ -467,8 +467,8 @@ def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") ->
     groups = _entries(read_table(paper, name, scale, recipe), "group")
     asked = [g for g in groups if scale in g.get("scales", SCALES) and recipe in g.get("recipes", RECIPES)]
     here = [g for g in asked if "missing" in g or _stands(g, scale, recipe)]
-    found = (named_choice(group.get("experiment", {}).get("data", {}).get("source"), "") for group in here)
-    return list(dict.fromkeys(source for source in found if source))
+    sources = (named_choice(group.get("experiment", {}).get("data", {}).get("source"), "") for group in here)
+    return list(dict.fromkeys(source for source in sources if source))
 
 
 def names_of(table: PaperTable) -> dict[str, list[str]]:
@@ -638,8 +638,8 @@ def _experiment(document: Document, layers: Sequence[Document]) -> Document:
         for key in layer.get("without", ()):
             sections = _without(sections, key.split("."))
         sections = _laid(sections, layer.get("experiment", {}))
-    found: Document = _filled(sections, _values(document, *layers))
-    return found
+    experiment: Document = _filled(sections, _values(document, *layers))
+    return experiment
 
 
 def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:

@@ -1,7 +1,7 @@
-"""What the papers prove or argue without an experiment, as tables of numbers that are computed.
+"""Computed tables for statements that the papers prove or argue without an experiment.
 
-iPFL's theorems are tried on random markets: a counterexample refutes one, and none found is no proof. GTFLAT's final
-state is held against the definition of an equilibrium, and PI-FL's bound of eq. (57) against the exact one.
+iPFL's theorems are tested on random markets: a counterexample refutes one; finding none is no proof. GTFLAT's final
+state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _utilities(true: Market, said: Market) -> tuple[Graph, NDArray[np.float64]]:
 
 @cache
 def counterexamples(markets: int) -> Mapping[str, int]:
-    """Return in how many of so many random markets each of iPFL's statements fails, by its name.
+    """Return the number of random markets in which each of iPFL's statements fails, by name.
 
     One client of each market, drawn at random, lies. Its utility is reckoned by the truth.
 

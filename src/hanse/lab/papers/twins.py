@@ -1,7 +1,7 @@
 """Null twins: a mechanism's interface and cost without its game, for claims that the game is what helps.
 
-They are made of the mechanisms' own parts. GTFLAT's twin needs none of these: it is GTFLAT with its random start and no
-generation (``gtflat/twins.toml``).
+They reuse the mechanisms' parts. GTFLAT's twin needs none of these: it is GTFLAT with its random start and no
+generations (``gtflat/twins.toml``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hanse.mechanisms.weigh import sample_shares
 
 @dataclass(frozen=True)
 class CappedShares(AggregatePart):
-    """Sample shares, of which none is above a bound before they are made to sum to 1: even weights without a game.
+    """Sample shares, capped and then normalised: more even weights without a game.
 
     Attributes:
         most: the bound.
@@ -67,7 +67,7 @@ class CappedShares(AggregatePart):
 
 @dataclass(frozen=True)
 class ShuffledValues(ValuePart):
-    """GreedyFed's values, estimated as they are and then dealt out at random among the clients of the round.
+    """GreedyFed's values, shuffled among the clients of the round.
 
     Attributes:
         eps: GTG-Shapley's truncation threshold (:class:`hanse.mechanisms.value.GTG`).
@@ -94,17 +94,17 @@ class ShuffledValues(ValuePart):
             view: the round, as :class:`hanse.mechanisms.value.GTG` reads it.
             state: of this part, which keeps none: ``{}``.
         """
-        found, state = GTG(self.eps, stop=self.stop).value(view, state)
-        order = view.draw("twin: whose value is whose").permutation(len(found.per_seat))
-        return Values(found.per_seat[order], metrics=found.metrics), state
+        valued, state = GTG(self.eps, stop=self.stop).value(view, state)
+        order = view.draw("twin: whose value is whose").permutation(len(valued.per_seat))
+        return Values(valued.per_seat[order], metrics=valued.metrics), state
 
 
 @dataclass(frozen=True)
 class ShuffledRewards(SettlePart):
-    """PI-FL's tokens, with each tier's rewards dealt out at random among those who trained it.
+    """PI-FL's tokens, with each tier's rewards shuffled among those who trained it.
 
-    The ranks in contribution and participation, by which eqs (12) to (14) share a pool, are those of another client.
-    Prices, pools and the amounts paid are PI-FL's, and the scheduler sees the true contributions.
+    The ranks by which eqs (12) to (14) divide a pool are those of a random other client. Prices, pools and amounts are
+    PI-FL's, and the scheduler sees the true contributions.
 
     Attributes:
         tell: what clients are told of what they got (:class:`hanse.mechanisms.pifl.Tokens`).
@@ -123,7 +123,7 @@ class ShuffledRewards(SettlePart):
 
     @property
     def of(self) -> Tokens:
-        """The part that does everything else."""
+        """The PI-FL part that does everything else."""
         return Tokens(tell=self.tell)
 
     def init(self, context: Context) -> State:
@@ -135,7 +135,7 @@ class ShuffledRewards(SettlePart):
         return self.of.asks(view, state)
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return PI-FL's settlement, its ranks dealt out at random.
+        """Return PI-FL's settlement with shuffled ranks.
 
         Args:
             view: the round, as PI-FL reads it.
@@ -166,11 +166,10 @@ class ShuffledRewards(SettlePart):
 
 @dataclass(frozen=True)
 class RandomMarket(AuthorsMarket):
-    """iPFL with a random graph: at each market every client stands in another one's place.
+    """iPFL with a random graph: at each market, clients swap places at random.
 
-    Distances, sizes, costs and eagerness are those of the client whose place it is, so that the graph has the same
-    degrees and the same money changes hands, between clients drawn at random. The options are those of
-    :class:`hanse.lab.papers.authors.AuthorsMarket`.
+    Each client takes another's distances, size, cost and eagerness, so the graph keeps its degrees and the same money
+    changes hands, but between random clients. The options are those of :class:`hanse.lab.papers.authors.AuthorsMarket`.
 
     Examples:
         >>> RandomMarket(lam=1.0).mu
@@ -200,7 +199,7 @@ def ipfl_at_random(
     pull_alone: bool = False,
     last_market: bool = False,
 ) -> Mechanism:
-    """iPFL with :class:`RandomMarket` in its place.
+    """iPFL with :class:`RandomMarket` as its market.
 
     Args:
         lam: the weight of distances, as all options of :func:`hanse.lab.papers.authors.ipfl`.

@@ -144,8 +144,8 @@ class Adapted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of each next token; no position sees later ones, so padding at the end is harmless."""
         tensors = {name: self.adapter[_key(name)] for name in self.names}
-        found = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
-        logits: Tensor = found.logits
+        output = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
+        logits: Tensor = output.logits
         return logits.transpose(1, 2)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapted:

@@ -56,7 +56,7 @@ class Answers:
         """Return 1.0 where the wanted candidate is the likeliest; samples that want none keep what ``exact`` says."""
         wanted = [tuple(row[row != IGNORED].tolist()) for row in y]
         asked = [n for n, answer in enumerate(wanted) if answer in self.candidates]
-        found = exact.clone()
+        right = exact.clone()
         rows = [(n, answer) for n in asked for answer in self.candidates]
         scores: list[float] = []
         for begin in range(0, len(rows), _TOGETHER):
@@ -64,8 +64,8 @@ class Answers:
         each = len(self.candidates)
         for place, n in enumerate(asked):
             own = scores[place * each : (place + 1) * each]
-            found[n] = float(self.candidates[own.index(max(own))] == wanted[n])
-        return found
+            right[n] = float(self.candidates[own.index(max(own))] == wanted[n])
+        return right
 
     def _likelihoods(
         self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Sequence[tuple[int, tuple[int, ...]]]

@@ -28,7 +28,7 @@ _HANDS = 8  # portions of seats for each thread, so that a thread on a busy core
 
 def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
     """Return the smallest and the largest of some numbers, unless all lie from 0 to below ``end``: then None."""
-    least, most = (int(found) for found in torch.aminmax(numbers))
+    least, most = (int(extremes) for extremes in torch.aminmax(numbers))
     return None if least >= 0 and most < end else (least, most)
 
 
@@ -175,8 +175,8 @@ class Dense:
             raise IndexError(f"samples of {x.shape[1]} numbers for a model of {self._layers[0].inputs} inputs")
         if rows.shape[1] != self._size:
             raise IndexError(f"rows of {rows.shape[1]} numbers for {self._size} parameters")
-        found = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
-        for row, out in zip(rows, found, strict=True):
+        outputs = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
+        for row, out in zip(rows, outputs, strict=True):
             if self._run(self._layers, depth, row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):
                 raise MemoryError("native engine: not enough memory to score a model")
-        return found
+        return outputs

@@ -52,11 +52,11 @@ class Seat(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL | str:
     """Return the compiled functions, or the reason why they are missing."""
-    found = importlib.util.find_spec(f"{__package__}.seats")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(f"{__package__}.seats")
+    if spec is None or spec.origin is None:
         return "this installation of hanse has no compiled part: install a C compiler (gcc), then hanse again"
     try:
-        compiled = ctypes.CDLL(found.origin)
+        compiled = ctypes.CDLL(spec.origin)
         if int(compiled.hanse_native_version()) != VERSION:
             return "the compiled part is of another version of hanse: install hanse again"
         compiled.hanse_vectors.restype = ctypes.c_char_p
