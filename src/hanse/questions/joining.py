@@ -278,7 +278,7 @@ def who_gains(
         dict(alone or {}),
     )
     results: list[list[Gain]] = []
-    settings_played: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
@@ -287,10 +287,10 @@ def who_gains(
                 "data": {"source": read.table(), "client_test": test, "seed": seed + split},
                 "run": {"rounds": rounds, "seed": seed + split},
             }
-            gains, settings_played = plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted)
+            gains, told = plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted)
             results.append(gains)
     reading = main_of([named]) if named is not None else LOSS
-    return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, settings_played)
+    return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told)
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:
