@@ -456,7 +456,7 @@ def test_two_lines_of_one_round_are_found(run: Path) -> None:
     lines = file.read_text().splitlines()
     lines.insert(1, json.dumps(json.loads(lines[1]) | {"train/loss": 0.0}))
     file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(hanse.UserError, match="metrics.jsonl: is damaged: round 1 has 2 lines"):
+    with pytest.raises(hanse.UserError, match=r"metrics\.jsonl: is damaged: round 1 has 2 lines"):
         wrong_of(run)
 
 
