@@ -25,6 +25,7 @@ from hanse.ledger.index import rebuild
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import write_receipts
+from hanse.ledger.run_ledger import latest_claim
 from hanse.ledger.store import Ledger
 
 TOLD = closed(history(7, 4, seed=6))
@@ -230,3 +231,18 @@ def test_receipts_that_cannot_be_read_are_one_line(folder: Path, run_hanse: Hans
     (tmp_path / "receipts" / "client-0.jsonl").mkdir(parents=True)
     code, _, err = run_hanse("ledger", "verify", folder, "--receipts", tmp_path / "receipts")
     assert (code, err.strip().endswith("client-0.jsonl: is not a file of receipts")) == (2, True)
+
+
+def test_a_checkpoint_with_hashes_that_are_none_says_nothing_of_the_books(folder: Path) -> None:
+    [path] = (folder / "checkpoints").glob("*.safetensors")
+    before = latest_claim(folder)
+    assert before is not None
+    blob = path.read_bytes()
+    length = int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8 : 8 + length])
+    notes = json.loads(header["__metadata__"]["notes"])
+    notes["book"]["peaks"][0] = "no hexadecimal digits"
+    header["__metadata__"]["notes"] = json.dumps(notes)
+    said = json.dumps(header).encode()
+    path.write_bytes(len(said).to_bytes(8, "little") + said + blob[8 + length :])
+    assert latest_claim(folder) is None
