@@ -174,13 +174,19 @@ class Loopback:
 
     # ---- up and down
 
-    def up(self, only: Sequence[int] | None = None, more: Mapping[str, str] | None = None) -> None:
+    def up(
+        self,
+        only: Sequence[int] | None = None,
+        more: Mapping[str, str] | None = None,
+        show: Callable[[str], None] = lambda line: None,
+    ) -> None:
         """Start whatever is not running yet: SuperLink, proxy, warm process and nodes. Make missing certificates and
         keys.
 
         Args:
             only: numbers of the nodes to start; None: all of them. The others are registered all the same.
             more: further environment variables for all processes.
+            show: is given a line before each step that takes a while.
 
         Raises:
             UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
@@ -199,14 +205,19 @@ class Loopback:
         make_operator_key(certs)
         if proxy:
             make_outside(certs, self.hosts)
+        show("starting the SuperLink")
         self.start_superlink(more)
         if proxy:
+            show("starting nginx before it")
             self.start_proxy(proxy)
         fresh = [i for i in range(self.nodes) if not self._key(i).exists()]
         for i in fresh:
             make_node_key(self._key(i))
+        if fresh:
+            show(f"admitting {len(fresh)} node{'s' * (len(fresh) != 1)}")
         self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
         for i in range(self.nodes) if only is None else only:
+            show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i, more)
 
     def start_superlink(self, more: Mapping[str, str] | None = None) -> None:

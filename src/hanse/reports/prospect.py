@@ -121,7 +121,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
         rounds=joining.rounds,
         pays=terms.pays,
         gains=terms.gains,
-        gives=_gives(experiment, mechanism, data, clients),
+        gives=_gives(experiment, mechanism, data, clients, client),
         unknown=(*terms.unknown, *_unknown(terms.money, why)),
         **(amounts if terms.money else {}),
     )
@@ -195,7 +195,9 @@ def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[
     return agreed if type(agreed) is int and agreed >= 0 else None
 
 
-def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int) -> tuple[str, ...]:
+def _gives(
+    experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int, client: int
+) -> tuple[str, ...]:
     """Return sentences on what a client gives: how often it trains, what it sends, and how large that is."""
     seats = getattr(mechanism.select, "clients_per_round", None)
     asked = f"{seats} of {clients} clients are asked to train in a round" if seats and seats < clients else ""
@@ -212,7 +214,8 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
         )
         if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
             seats = min(getattr(mechanism.select, "clients_per_round", clients), clients)
-            found.append(before(rule, row.numel(), seats, experiment.run.rounds))
+            one = rule.release(int(data.sizes[client]), experiment.train.recipe)
+            found.append(before(rule, row.numel(), seats, experiment.run.rounds, one))
     return tuple(found)
 
 
