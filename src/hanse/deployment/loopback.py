@@ -33,7 +33,7 @@ from hanse.base.files import private_folder
 from hanse.base.lock import Hold
 from hanse.deployment import server_access
 from hanse.deployment.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
-from hanse.deployment.processes import Processes, last_error, stream
+from hanse.deployment.processes import Processes, end, last_error, stream
 from hanse.deployment.server_access import configure, split, wait_for
 from hanse.ledger.witness import Witness
 
@@ -303,11 +303,12 @@ class Loopback:
         self.processes.start(f"node{i}", command, env, self.app)
 
     def down(self) -> list[str]:
-        """Stop all processes, and return the names of those that were no longer running."""
-        names = self.processes.names()
+        """Stop all processes, with a run that goes on, and return the names of those that were no longer running."""
+        names, below = self.processes.names(), self.processes.below()
         keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
         gone = self.processes.stop(*(name for name in names if name != "keeper"))
         gone += self.processes.stop(*keeper)
+        end(below)  # a run that is going on has a process in a group of its own
         if keeper and (self.folder / "keeper.json").exists():
             shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
         return gone
