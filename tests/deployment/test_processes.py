@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from hanse.deployment.certificates import make_certificates, make_node_key
-from hanse.deployment.processes import Processes
+from hanse.deployment.processes import Processes, end
 from hanse.deployment.warm_process import COMMAND, SOCKET, link
 
 
@@ -127,3 +127,26 @@ def test_without_a_keeper_the_command_says_so_and_starts_flowers_own(tmp_path: P
     assert done.returncode == 0
     assert "starting cold" in done.stderr
     assert "--runtime-api-address" in done.stdout
+
+
+def test_what_a_process_started_in_a_group_of_its_own_ends_with_it_too(tmp_path: Path) -> None:
+    """The process of a run outlived ``hanse network down``."""
+    program = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    processes = Processes(tmp_path)
+    processes.start("superlink", [sys.executable, "-c", program], dict(os.environ), tmp_path)
+    while not processes.log("superlink").strip():
+        assert processes.pid("superlink") is not None
+    child = int(processes.log("superlink"))
+    below = processes.below()
+    assert list(below) == [child]
+    end({child: "Thu Jan  1 00:00:00 1970"})  # another process that has the pid now is left alone
+    assert list(processes.below()) == [child]
+    assert processes.stop("superlink") == []
+    end(below)
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False).stdout
+    assert shown.strip()[:1] in ("", "Z")

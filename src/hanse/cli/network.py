@@ -115,7 +115,7 @@ def up(
     ports = (port, *(port + 101 + i for i in range(nodes)))
     more, names = tuple(imports or ()), tuple(hosts or ())
     made = Loopback(project, project, ports, warm=not cold, imports=more, listen=listen, hosts=names, members=members)
-    made.up()
+    made.up(show=typer.echo)
     typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
         typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")

@@ -33,7 +33,7 @@ from hanse.base.files import private_folder
 from hanse.base.lock import Hold
 from hanse.deployment import server_access
 from hanse.deployment.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
-from hanse.deployment.processes import Processes, last_error, stream
+from hanse.deployment.processes import Processes, end, last_error, stream
 from hanse.deployment.server_access import configure, split, wait_for
 from hanse.ledger.witness import Witness
 
@@ -174,13 +174,19 @@ class Loopback:
 
     # ---- up and down
 
-    def up(self, only: Sequence[int] | None = None, more: Mapping[str, str] | None = None) -> None:
+    def up(
+        self,
+        only: Sequence[int] | None = None,
+        more: Mapping[str, str] | None = None,
+        show: Callable[[str], None] = lambda line: None,
+    ) -> None:
         """Start whatever is not running yet: SuperLink, proxy, warm process and nodes. Make missing certificates and
         keys.
 
         Args:
             only: numbers of the nodes to start; None: all of them. The others are registered all the same.
             more: further environment variables for all processes.
+            show: is given a line before each step that takes a while.
 
         Raises:
             UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
@@ -199,14 +205,19 @@ class Loopback:
         make_operator_key(certs)
         if proxy:
             make_outside(certs, self.hosts)
+        show("starting the SuperLink")
         self.start_superlink(more)
         if proxy:
+            show("starting nginx before it")
             self.start_proxy(proxy)
         fresh = [i for i in range(self.nodes) if not self._key(i).exists()]
         for i in fresh:
             make_node_key(self._key(i))
+        if fresh:
+            show(f"admitting {len(fresh)} node{'s' * (len(fresh) != 1)}")
         self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
         for i in range(self.nodes) if only is None else only:
+            show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i, more)
 
     def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
@@ -292,11 +303,12 @@ class Loopback:
         self.processes.start(f"node{i}", command, env, self.app)
 
     def down(self) -> list[str]:
-        """Stop all processes, and return the names of those that were no longer running."""
-        names = self.processes.names()
+        """Stop all processes, with a run that goes on, and return the names of those that were no longer running."""
+        names, below = self.processes.names(), self.processes.below()
         keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
         gone = self.processes.stop(*(name for name in names if name != "keeper"))
         gone += self.processes.stop(*keeper)
+        end(below)  # a run that is going on has a process in a group of its own
         if keeper and (self.folder / "keeper.json").exists():
             shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
         return gone

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +104,20 @@ class Processes:
             self._path(name).unlink(missing_ok=True)
         return [name for name in names if name not in running]
 
+    def below(self) -> dict[int, str]:
+        """Return the processes that those here started, directly or not, by pid with when each began.
+
+        Flower starts some of them, as that of a run, in groups of their own, which :meth:`stop` does not reach.
+        """
+        shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
+        lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+        found = {pid for name in self.names() if (pid := self.pid(name)) is not None}
+        heads, size = set(found), 0
+        while size < len(found):
+            size = len(found)
+            found |= {int(pid) for pid, parent, _ in lines if int(parent) in found}
+        return {int(pid): begun for pid, _, begun in lines if int(pid) in found - heads}
+
     def log(self, name: str) -> str:
         """Return all that a process has printed so far; empty if it has no log."""
         path = self.folder / f"{name}.log"
@@ -120,6 +135,18 @@ def _begun(pid: int) -> str:
     """Return when a process began, as ``ps`` prints it (to the second); empty if there is no such process."""
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()
+
+
+def end(processes: Mapping[int, str]) -> None:
+    """End those of these processes that are still there (SIGKILL).
+
+    Args:
+        processes: when each began, by pid, as :meth:`Processes.below` gives them.
+    """
+    for pid, begun in processes.items():
+        if _begun(pid) == begun.strip():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _signal(group: int, number: int) -> None:

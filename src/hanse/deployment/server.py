@@ -12,6 +12,7 @@ Every message to a node is signed by the operator's key, which the environment v
 from __future__ import annotations
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from hanse.deployment.message import LARGEST
 from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
 from hanse.deployment.operator_key import signing_key
+from hanse.deployment.processes import end_with_parent
 from hanse.deployment.receipts import Letters, Teller
 from hanse.deployment.witnesses import Shown
 from hanse.federation.node import Assignment
@@ -80,6 +82,7 @@ def server_app(
     Returns:
         The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
     """
+    end_with_parent(sys.argv)  # a run's process must not outlive its SuperLink
     app = ServerApp()
 
     @app.main()

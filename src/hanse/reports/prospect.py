@@ -121,7 +121,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
         rounds=joining.rounds,
         pays=terms.pays,
         gains=terms.gains,
-        gives=_gives(experiment, mechanism, data, clients),
+        gives=_gives(experiment, mechanism, data, clients, client),
         unknown=(*terms.unknown, *_unknown(terms.money, why)),
         **(amounts if terms.money else {}),
     )
@@ -195,7 +195,9 @@ def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[
     return agreed if type(agreed) is int and agreed >= 0 else None
 
 
-def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int) -> tuple[str, ...]:
+def _gives(
+    experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int, client: int
+) -> tuple[str, ...]:
     """Return sentences on what a client gives: how often it trains, what it sends, and how large that is."""
     seats = mechanism.most_seats(clients)
     asked = f"{seats} of {clients} clients are asked to train in a round" if seats < clients else ""
@@ -211,7 +213,8 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
         if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
-            found.append(before(rule, row.numel(), seats, experiment.run.rounds))
+            one = rule.release(int(data.sizes[client]), experiment.train.recipe)
+            found.append(before(rule, row.numel(), seats, experiment.run.rounds, one))
     return tuple(found)
 
 

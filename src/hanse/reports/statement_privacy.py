@@ -53,7 +53,7 @@ def _number(rule: Mapping[str, Any], key: str) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def before(rule: Privacy, size: int, seats: int, rounds: int) -> str:
+def before(rule: Privacy, size: int, seats: int, rounds: int, one: Release) -> str:
     """Return what privacy costs a client, said before it joins.
 
     Args:
@@ -61,14 +61,21 @@ def before(rule: Privacy, size: int, seats: int, rounds: int) -> str:
         size: how many numbers a model has.
         seats: how many clients train in a round.
         rounds: of the run.
+        one: what one of its updates gives out.
     """
     hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {rule.epsilon:g} at delta"
     told = f"{hides} {rule.delta:g}; then it sits out."
-    if rule.unit == "sample" or rule.noise is None:
+    if rule.noise is None:
         return told
+    lasts = max(n for n in range(rounds + 1) if rule.opened().affords([one] * n))
+    told += f" The budget lasts for {lasts} of {rounds} rounds."
+    if rule.unit == "sample":
+        return (
+            f"{told} It trains with the noise inside: at each of its {one.steps} steps a round, noise {rule.noise:.3g} "
+            "times as long as what one sample may add at most."
+        )
     times = rule.noise * math.sqrt(size)
-    lasts = max(n for n in range(rounds + 1) if rule.opened().affords([Release(rule.noise)] * n))
     return (
-        f"{told} The budget lasts for {lasts} of {rounds} rounds. In an update the noise is {times:.3g} times as long "
+        f"{told} In an update the noise is {times:.3g} times as long "
         f"as what is learned at most, in the mean of {seats} updates {times / math.sqrt(seats):.3g} times."
     )
