@@ -106,7 +106,7 @@ class Rule:
     Examples:
         >>> market = Market.of([[0, 0.1], [0.1, 0]], [100, 300], [0.5, 0.5], [1e4, 0], lam=1.0)
         >>> Rule("posted").trade(market, market, 0)[0].tolist()
-        [[0, 1], [0, 0]]
+        [[0.0, 1.0], [0.0, 0.0]]
     """
 
     pricing: Pricing = "marginal"
