@@ -69,13 +69,40 @@ class Greedy:
     """Client 0 buys what it is told to, whatever is on sale."""
 
     sellers: Any = ()
+    weights: Any = ()
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(told) == {
             "profile", "eagerness", "samples", "balance", "lam", "sellers", "sizes", "prices", "distances",
         }  # fmt: skip
         assert me.id not in told["sellers"]
-        return {"sellers": self.sellers if me.id == 0 else []}
+        return {"sellers": self.sellers, "weights": self.weights} if me.id == 0 else {"sellers": []}
+
+
+@pytest.mark.parametrize("weights", [[0.0], [-1.0], [1e300], [2**53], [5.0, 5.0], ["all"], 5.0])
+def test_a_purchase_with_weights_that_are_not_on_offer_is_void_and_the_round_goes_on(
+    weights: Any, tmp_path: Path
+) -> None:
+    policy = {"name": f"{__name__}:Greedy", "sellers": [2], "weights": weights}
+    hanse.run(experiment(rounds=2, policy=policy), out=tmp_path / "run")
+    [only] = records(tmp_path / "run")
+    assert not only["market_graph"].any()
+    assert audit_run(tmp_path / "run").holds
+
+
+def test_a_model_is_imported_with_the_weight_that_its_buyer_names_for_its_whole_price(tmp_path: Path) -> None:
+    tables = []
+    for weights in ([20.0], []):  # none: all that the seller has
+        policy = {"name": f"{__name__}:Greedy", "sellers": [2], "weights": weights}
+        unbounded = {"bounded": False}  # a bounded step towards one model ends at it, whatever the weight
+        run = hanse.run(experiment(2, policy, mechanism=unbounded), out=tmp_path / "run", overwrite=True)
+        [only] = records(tmp_path / "run")
+        size = only["market_size"][2]
+        assert only["market_graph"][0, 2] == pytest.approx((weights or [size])[0] / size)
+        assert only["market_units"][0, 2] == np.floor((0.5 + 0.1 * size / 1000) * TOKEN)
+        assert only["market_utility"][0] > -only["market_units"][0, 2] / TOKEN
+        tables.append(run.table.rows)
+    assert not torch.equal(*tables)
 
 
 @pytest.mark.parametrize("sellers", [[0], [1], [77], [-1], [2, 2, 1]])
