@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+from deployed import experiment, network, plan
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import KEY
 from test_flower_in_process import N, grid_of
@@ -234,3 +235,29 @@ def test_a_server_that_starts_again_asks_twice_and_nobody_raises_the_alarm(tmp_p
     assert refused(run) == []
     assert all(alarms(tmp_path / f"node{c}") == [] for c in range(N))
     assert [line["refused"] for line in run.metrics] == [0, 0, 0]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("away", [0, 4])
+def test_nodes_in_processes_of_their_own_wait_for_a_majority(away: int, tmp_path: Path) -> None:
+    """Three nodes over TLS, and the keys of some more witnesses who are not there: three of seven are too few."""
+    net = network(tmp_path / "net", 3)
+    homes = [tmp_path / "net" / "participants" / f"node{i}" for i in range(3)]
+    homes += [tmp_path / f"away{i}" for i in range(away)]
+    keys = tmp_path / "witnesses.txt"
+    keys.write_text("".join(f"{home.name} {Witness(home).public.hex()}\n" for home in homes))
+    mechanism = {"clients_per_round": 3, "value": "path", "settle": "by_value"}
+    steps = {"run": experiment("fedavg", 3, 3, mechanism=mechanism, data={"clients": 3, "client_test": 0.2})}
+    try:
+        net.up(more={WITNESSES: str(keys)})
+        net.play({"plan": str(plan(tmp_path, steps))})
+    finally:
+        net.down()
+    record = load_run(tmp_path / "run")
+    _, newest, most = majority(tmp_path / "run" / COSIGNED, read_witnesses(keys))
+    assert most == 3
+    assert (newest is not None) == (away == 0)
+    assert [line["answered"] for line in record.metrics] == ([3, 3, 3] if away == 0 else [3, 0, 0])
+    assert {said for round, _, said in record.refusals() if round > 0} == (
+        {"waits: only 3 of its witnesses have cosigned the head of the books"} if away else set()
+    )
