@@ -24,9 +24,10 @@ from scipy.special import stdtrit
 from hanse.base.errors import UserError
 from hanse.cli.options import say
 from hanse.federation.profiles import TABLE_5
+from hanse.games.jackknife import SURE
 from hanse.reports.answers import APART, answers
 from hanse.reports.audit import Audit, audit_run
-from hanse.reports.contributions import SURE, contribution, smaller_budgets
+from hanse.reports.contributions import contribution, smaller_budgets
 from hanse.reports.digits import between, rounded
 from hanse.reports.groups import group_runs
 from hanse.reports.market import load_trades, transactions_chart

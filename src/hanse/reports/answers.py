@@ -18,11 +18,12 @@ import numpy as np
 from markupsafe import escape
 from scipy import stats
 
+from hanse.games.jackknife import SURE
 from hanse.learning.metrics import Reading
 from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
-from hanse.reports.contributions import SURE, Contribution, contribution, ends
+from hanse.reports.contributions import Contribution, contribution, ends
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hanse.core.telling import HONEST
+from hanse.games.jackknife import SURE
 from hanse.reports.accuracy import last_tested, own_axis, utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
 from hanse.reports.compare import paired
-from hanse.reports.contributions import SURE, errors_of
+from hanse.reports.contributions import errors_of
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.money import balances, granted
 from hanse.reports.participation import times_selected

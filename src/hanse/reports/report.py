@@ -19,6 +19,7 @@ from markupsafe import Markup
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.import_trust import looking
+from hanse.games.jackknife import SURE
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers
 from hanse.reports.chart import Chart, numbers, to_csv
@@ -26,7 +27,6 @@ from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import (
     EXACT,
-    SURE,
     Contribution,
     contribution,
     contribution_charts,

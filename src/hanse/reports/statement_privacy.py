@@ -9,7 +9,7 @@ from typing import Any
 from hanse.base.files import table
 from hanse.federation.account import Release
 from hanse.federation.privacy import Privacy
-from hanse.reports.contributions import SURE
+from hanse.games.jackknife import SURE
 from hanse.reports.statement_contributed import Contributed
 from hanse.runs.run_record import RunRecord
 
