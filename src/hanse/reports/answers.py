@@ -24,7 +24,7 @@ from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import Contribution, contribution, ends
-from hanse.reports.digits import between, rounded
+from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
 from hanse.reports.statement_alone import by_python
@@ -249,9 +249,10 @@ def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
     if len(sample) > 1:
         error = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * reading.factor
         half = float(stats.t.ppf(0.975, len(sample) - 1)) * error
-    unit = " points" if reading.percent else " (less is better)" if reading.less_is_better else ""
+    told = rounded(mean, half, sign=True)
+    unit = points(told) if reading.percent else " (less is better)" if reading.less_is_better else ""
     sure = f" (95 % interval {between(mean, half)})" if half > 0 else ""
-    return f"Mean {reading.title} on own test data: {rounded(mean, half, sign=True)}{unit}{sure}."
+    return f"Mean {reading.title} on own test data: {told}{unit}{sure}."
 
 
 def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> str:

@@ -24,6 +24,16 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
     return f"{0:.{places}f}" if float(told) == 0 else told
 
 
+def points(told: str) -> str:
+    """Return the unit behind a number of percentage points, " point" or " points".
+
+    Examples:
+        >>> points("+1"), points("-3")
+        (' point', ' points')
+    """
+    return " point" if told.lstrip("+-") == "1" else " points"
+
+
 def between(value: float, half: float, *, sign: bool = False) -> str:
     """Return the two ends of an interval, "-22 to 4", with the digits that half its width bears.
 

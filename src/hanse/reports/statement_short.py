@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hanse.learning.metrics import ACCURACY, LOSS
-from hanse.reports.digits import rounded
+from hanse.reports.digits import points, rounded
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
 from hanse.reports.statement_verdict import Answer
@@ -71,7 +71,7 @@ def _model(fit: Fit) -> str:
         return told
     low, high = (rounded(factor * end, half, sign=True) for end in interval)
     more = rounded(factor * (ours - alone), half, sign=True)
-    return f"{told} Difference {more}{' points' if unit else ''} (95 % interval {low} to {high})."
+    return f"{told} Difference {more}{unit and points(more)} (95 % interval {low} to {high})."
 
 
 def _gave(given: Contributed) -> str:

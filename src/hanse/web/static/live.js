@@ -267,7 +267,8 @@ function drawLatest() {
 function fill(id, headings, rows) {
   const number = headings.map((heading) => heading.startsWith("#"));
   const head = tag("tr", {}, ...headings.map((heading, i) => heading === "" ? tag("td", {}) : tag("th", { scope: "col", ...(number[i] ? { class: "num" } : {}) }, heading.replace("#", ""))));
-  const body = rows.map((row) => tag("tr", {}, ...row.map((cell, i) => tag(i ? "td" : "th", i ? (number[i] ? { class: "num" } : {}) : { scope: "row" }, typeof cell === "number" ? String(cell) : cell))));
+  const body = rows.map((row) => tag("tr", {}, ...row.map((cell, i) => tag(i ? "td" : "th", i ? { "data-head": headings[i].replace("#", ""), ...(number[i] ? { class: "num" } : {}) } : { scope: "row" }, typeof cell === "number" ? String(cell) : cell))));
+  $(id).classList.toggle("many", headings.length > 3);
   $(id).replaceChildren(tag("thead", {}, head), tag("tbody", {}, ...body));
 }
 
