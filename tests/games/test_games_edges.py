@@ -12,10 +12,11 @@ from sklearn.cluster import KMeans
 from hanse.games import market, replicator, shapley, tokens
 from hanse.games.gram import cosines, distances
 from hanse.games.market import Market, best_imports
-from hanse.games.market_checks import critical_prices
 from hanse.games.market_models import Kind, centre_weights, cosine_gram, gram_distances
 from hanse.games.market_models import distances as market_distances
 from hanse.games.market_numbers import marginal, threshold_total
+from hanse.games.market_posted import Tariff
+from hanse.games.market_prices import critical_prices, due
 from hanse.games.payoffs import layer_payoff, mean_distance
 from hanse.games.tiers import first_tiers, most_varying
 from hanse.games.tiers_theory import joining_pays
@@ -140,6 +141,17 @@ def test_a_market_names_the_client_without_samples() -> None:
 def test_critical_prices_learn_the_graph_that_is_not_given() -> None:
     given = Market.of(*random_market(np.random.default_rng(8)), 0.5)
     np.testing.assert_array_equal(critical_prices(given), critical_prices(given, best_imports(given)))
+
+
+def test_each_price_rule_has_one_formula_and_others_are_refused() -> None:
+    given = Market.of(*random_market(np.random.default_rng(8)), 0.5)
+    graph, tariff = best_imports(given), Tariff(0.5, 0.1)
+    np.testing.assert_array_equal(due("marginal", given, graph), market.prices(given, graph))
+    np.testing.assert_array_equal(due("critical", given, graph), critical_prices(given, graph))
+    np.testing.assert_array_equal(due("posted", given, graph, tariff), tariff.due(graph, given.sizes))
+    for wrong in ("fourth", "posted"):  # also a tariff that is not there
+        with pytest.raises(ValueError, match=f"pricing '{wrong}': must be"):
+            due(wrong, given, graph)
 
 
 def test_a_layer_may_be_empty() -> None:

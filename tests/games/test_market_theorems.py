@@ -8,7 +8,8 @@ from games_cases import best_graph
 
 from hanse.games import market
 from hanse.games.market import Market
-from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market_checks import local_optimality
+from hanse.games.market_prices import critical_prices
 
 
 def random_market(rng: np.random.Generator, m: int) -> Market:

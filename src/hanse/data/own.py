@@ -132,8 +132,8 @@ def from_torch(
 ) -> Dataset:
     """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client.
 
-    Its items are ``(x, y)``, where x may be a dictionary of tensors by name, or dictionaries with the ``target`` among
-    their keys. All items are read at once.
+    Each item is a pair ``(x, y)``, where x may be a dictionary of tensors by name, or one dictionary with ``target``
+    among its keys. All items are read at once.
 
     Args:
         dataset: the data set, or a dictionary of data sets by the clients' names.

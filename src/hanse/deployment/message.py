@@ -28,7 +28,7 @@ _SAID = 1 << 16  # the most characters of a text beside a message
 
 
 class Beside(TypedDict, total=False):
-    """The plain values that may stand beside a client's message.
+    """The plain values that may accompany a client's message.
 
     Attributes:
         round: the round whose request it answers.

@@ -377,7 +377,7 @@ def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
 def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] | None) -> Privacy | None:
     """Return under which privacy a participant answers a run; None: under none.
 
-    An account that is there holds whatever a run says: no server raises its budget, or turns it off.
+    An existing account stays in force, whatever a run says: no server can raise its budget or turn it off.
 
     Args:
         file: the participant's account.

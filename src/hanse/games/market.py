@@ -4,7 +4,7 @@
 of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. :func:`learn_graph` makes the graph, :func:`payments` prices
 it, :func:`utilities` and :func:`social_welfare` say what it brings. Each checks its input; who calls several makes a
 :class:`Market` once and uses :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the price
-are :func:`hanse.games.market_checks.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
+are :func:`hanse.games.market_prices.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
 ``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among the three.
 
 ``A[i, j] = 1`` says that client i imports the model of client j. In the shapes m is the number of clients. All clients

@@ -2,8 +2,8 @@
 
 In a random order of all players, each is credited with its marginal contribution to its predecessors. The mean over
 orders is the Shapley value. :func:`monte_carlo` is the plain estimator. :func:`walk` processes many orders at once, for
-it and for GTG-Shapley (:mod:`hanse.games.gtg`). :class:`Walks` keeps the orders, so values of other utilities along
-them are free.
+:func:`monte_carlo` and for GTG-Shapley (:mod:`hanse.games.gtg`). :class:`Walks` keeps the orders, so that other
+utilities can be valued along them without new draws.
 """
 
 from __future__ import annotations

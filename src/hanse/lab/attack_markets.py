@@ -24,11 +24,11 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Weight
 from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Declared, UnsoundError
-from hanse.games.market import Floats, Market, best_imports, prices, utilities_of
-from hanse.games.market_checks import critical_prices
+from hanse.games.market import Floats, Market, best_imports, utilities_of
 from hanse.games.market_posted import Tariff, posted_imports
+from hanse.games.market_prices import Pricing, due
 from hanse.lab.attack import LEAST
-from hanse.mechanisms.ipfl import IPFL, Pricing
+from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
 
 CLIENTS, ROUNDS = 10, 50
@@ -124,10 +124,10 @@ class Rule:
             graph = posted_imports(said, self.tariff)
             if liar is not None and said is not truth:
                 graph[liar] = posted_imports(truth, self.tariff, liar)[0]
-            paid = self.tariff.due(graph, said.sizes)
+            paid = due(self.pricing, said, graph, self.tariff)
             return graph * np.minimum(said.sizes / np.maximum(truth.sizes, 1), 1), paid  # of what there really is
         imports = best_imports(said)
-        return imports, prices(said, imports) if self.pricing == "marginal" else critical_prices(said, imports)
+        return imports, due(self.pricing, said, imports)
 
     def worth(self, said: Market, truth: Market, liar: int | None = None) -> Floats:
         """Return everybody's true utility net of distance, ``[m]`` in tokens."""

@@ -135,7 +135,7 @@ class Witness:
         return line
 
     def compare(self, head: Head) -> None:
-        """Hold a head that came otherwise, in a receipt for instance, against those that were seen.
+        """Compare a head that arrived another way, for instance in a receipt, with those already seen.
 
         Args:
             head: the head, which the operator has signed.

@@ -54,8 +54,8 @@ from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
-from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market import Graph, Market, best_imports, gains, utilities_of
+from hanse.games.market_checks import local_optimality
 from hanse.games.market_evidence import LEAST, size_caps
 from hanse.games.market_evidence import MOST as MOST_JUDGED
 from hanse.games.market_models import Kind as Distance
@@ -69,6 +69,7 @@ from hanse.games.market_models import (
 )
 from hanse.games.market_numbers import gain
 from hanse.games.market_posted import Tariff
+from hanse.games.market_prices import Pricing, due
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.feedback import gone, news, no_news, with_worth
@@ -78,7 +79,6 @@ from hanse.mechanisms.weigh import Centres
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates", "own"]
-Pricing = Literal["marginal", "critical", "posted"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
@@ -681,7 +681,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if trade is None:
             return Settlement(metrics=_metrics(state, None)), state
         market = trade.market
-        bills = _bills(self._due(market, trade.graph), trade.graph)
+        bills = _bills(due(self.pricing, market, trade.graph, self.tariff), trade.graph)
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
         memo = "posted price" if self.tariff else "iPFL eq. (10)"
         paid, transactions = _clear(view, trade.clients, bills, authorised, memo)
@@ -709,12 +709,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             arrays |= {"evidence_loss": evidence.losses, "evidence_size": evidence.sizes}
         withheld = frozenset(view.at("centre", trade.clients[~paid]).tolist())
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
-
-    def _due(self, market: Market, graph: NDArray[np.generic]) -> Floats:
-        """Return what i pays j, ``[m, m]`` in tokens."""
-        if self.tariff is not None:
-            return self.tariff.due(graph, market.sizes)
-        return prices(market, graph) if self.pricing == "marginal" else critical_prices(market, graph)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember how the market went for each client, and whose centre was delivered.

@@ -166,7 +166,7 @@ class Tiers(SelectPart):
     clients are dealt out to the tiers at random.
 
     Attributes:
-        by_contribution: how many bidders of a tier train by their contribution, N_p.
+        by_contribution: how many bidders of a tier are chosen to train for their past contribution, N_p.
         at_random: how many of all other present clients train it, N_r.
         contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all. It is 0 before
             the first (the values of PI-FL eq. 2 sum to 0).
@@ -879,7 +879,7 @@ def tiff(
     """TIFF: PI-FL's tokens on one global model, with accuracies and contributions from the server's validation set.
 
     Args:
-        by_contribution: how many clients train by their contribution.
+        by_contribution: how many clients are chosen to train for their past contribution.
         at_random: how many train at random.
         price: of a bid, in tokens.
         eta: the most that goes back to those who paid, as a share.

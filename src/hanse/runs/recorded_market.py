@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
 from hanse.games.market import Market, Stop
 from hanse.games.market_posted import Tariff
+from hanse.games.market_prices import Pricing
 from hanse.runs.round_record import Arrays, rounds_of
 
 # the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
@@ -122,7 +123,9 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
         if not fits or array.dtype.kind not in kinds:
             raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
-    graph = record["market_graph"]
+    graph, pricing = record["market_graph"], str(record["market_pricing"])
+    if pricing not in get_args(Pricing):
+        raise ValueError(f"market_pricing is {pricing!r}")
     if not ((graph >= 0) & (graph <= 1)).all():
         raise ValueError("market_graph has numbers that are not from 0 to 1")
     return MarketRound(
@@ -132,7 +135,7 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         graph=graph,
         units=record["market_units"],
         paid=record["market_paid"],
-        pricing=str(record["market_pricing"]),
+        pricing=pricing,
         utility=record["market_utility"],
         withheld=record["withheld"],
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",

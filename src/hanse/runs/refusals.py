@@ -1,7 +1,9 @@
 """Refuses what does not fit together in an experiment, before round 0.
 
 Each function looks for one kind of mistake and returns a line for each one found: the setting, its value and what is
-allowed. To refuse one more thing, add a function like these and name it in :func:`misfits`.
+allowed. To refuse one more thing, add a function like these and name it in :func:`misfits`; what needs
+more than that has is called in :mod:`hanse.runs.setup`. Elsewhere: what is wrong within one section is refused in
+:mod:`hanse.runs.config` (data: :mod:`hanse.data.spec`), and what a part cannot do by its ``needs`` and ``unfit``.
 """
 
 from __future__ import annotations

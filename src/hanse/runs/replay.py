@@ -25,9 +25,8 @@ from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.table import Table
 from hanse.core.telling import read_about
-from hanse.games.market import prices
-from hanse.games.market_checks import critical_prices
 from hanse.games.market_evidence import size_caps
+from hanse.games.market_prices import due
 from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, rounds_written
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.ipfl import IPFL
@@ -46,19 +45,16 @@ from hanse.runs.round_record import METRICS, Arrays, lost_rounds, row_hash
 
 def wrong_payments(r: MarketRound) -> str:
     """Return the first bill that is negative, zero for a positive price, or not its price rounded down to a unit."""
-    if r.tariff is not None:
-        due = r.tariff.due(r.graph, r.market.sizes)
-    else:
-        due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
+    owed = due(r.pricing, r.market, r.graph, r.tariff)
     most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so that sums fit
-    apart = np.abs(np.minimum(np.floor(np.maximum(due, 0) * TOKEN), most) - r.units)
-    free = (r.graph != 0) & (due > 0) & (r.units == 0)
+    apart = np.abs(np.minimum(np.floor(np.maximum(owed, 0) * TOKEN), most) - r.units)
+    free = (r.graph != 0) & (owed > 0) & (r.units == 0)
     bad = np.argwhere(~(apart <= 1) | free | (r.units < 0))  # a last bit may cross a unit
     if not len(bad):
         return ""
     i, j = bad[0]
     return (
-        f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
+        f"client {r.clients[i]} owed client {r.clients[j]} {owed[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
     )
 
 
