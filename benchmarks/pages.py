@@ -244,25 +244,47 @@ def seeds_of(verdict: Verdict) -> str:
     return "computed" if verdict.computed else str(verdict.seeds)
 
 
-def answer(verdicts: Sequence[Verdict], *, named: bool = True) -> list[str]:
-    """Return three sentences on a paper: the words of its claims, whether its mechanism beats its twin, and what is
-    known of why (without it: which claim is nearest to a decision). ``named``: with the names of the decided ones.
-    """
-    ours = [v for v in verdicts if v.claim.role == "claim"]
-    by = {word: [v.claim.name for v in ours if v.judged.word == word] for word in WORDS}
+def is_ours(verdict: Verdict) -> bool:
+    """Whether a claim is our own, and not a sentence of the paper."""
+    return verdict.claim.where == "ours"
+
+
+def name_of(verdict: Verdict) -> str:
+    """Return a claim's name, marked if it is our own; rows beside a twin or a control say what they are beside."""
+    claim, (stem, _, role) = verdict.claim, verdict.claim.name.rpartition(", ")
+    name = claim.name
+    if role in ("baseline", "twin", "control") and claim.arms:
+        name = f"{stem}, against {claim.arms[0][1].cell.algorithm}"
+    return f"{name}†" if is_ours(verdict) else name
+
+
+def _counts(verdicts: Sequence[Verdict], named: bool) -> str:
+    """Return how many claims have which word, with the names of the decided ones if ``named``."""
+    by = {word: [v.claim.name for v in verdicts if v.judged.word == word] for word in WORDS}
     decided = [
         f"{len(by[word])} {word}" + (f" ({'; '.join(by[word])})" if named else "") for word in WORDS[:3] if by[word]
     ]
     others = [f"{len(by[word])} {word}" for word in WORDS[3:] if by[word]]
-    lines = [f"Of {len(ours)} claims: {', '.join([*(decided or ['none decided']), *others])}."]
+    return ", ".join([*decided, *others])
+
+
+def answer(verdicts: Sequence[Verdict], *, named: bool = True) -> list[str]:
+    """Return three sentences on a paper: the words of its claims, whether its mechanism beats its twin, and what is
+    known of why (without it: which claim is nearest to a decision). ``named``: with the names of the decided ones.
+    """
+    claims = [v for v in verdicts if v.claim.role == "claim"]
+    of_paper = [v for v in claims if not is_ours(v)]
+    lines = [f"Of {len(of_paper)} claims: {_counts(of_paper, named)}."]
+    if own := [v for v in claims if is_ours(v)]:
+        lines[0] += f" Of {len(own)} of ours: {_counts(own, named)}."
     for v in (v for v in verdicts if v.claim.role == "twin" and v.claim.arms):
         twin = v.claim.arms[0][1].cell.algorithm
         numbers = f", {ours_of(v, unit=True)}" if v.judged.effect is not None else ""
         seeds = f"{v.seeds} seeds beside '{twin}'"
         lines.append(f"Does the game itself help? {word_of(v)}: {seeds}{numbers}.")
-    if whys := [f"{v.claim.why} ({v.claim.name})" for v in ours if v.claim.why]:
+    if whys := [f"{v.claim.why} ({v.claim.name})" for v in claims if v.claim.why]:
         return [*lines, *whys]
-    near = [v for v in ours if v.judged.word == "open" and v.judged.needed]
+    near = [v for v in claims if v.judged.word == "open" and v.judged.needed]
     if near:
         v = max(near, key=lambda v: v.seeds / (v.judged.needed or math.inf))
         seeds = f"{v.seeds} of {v.judged.needed} seeds"
@@ -318,22 +340,22 @@ class Page:
 
 INTRO = """# Do the papers' claims hold?
 
-Each sentence of the four papers that a run can decide is a claim. A rule gives its word from the kept runs alone:
+Each sentence of the four papers that a run can decide is a claim; † marks our own. A rule gives its word from the
+kept runs alone:
 
 * **confirmed**: the interval of our effect lies above 0, the side that the paper claims; *in direction, not in size*:
-  it also lies below the smallest effect that matters (half of the printed one, or as the claim says)
+  but below the smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
 * **no such effect**: it contains 0 and lies below the smallest effect that matters
-* **open**: none of these; *needs* so many seeds, if mean and spread stay what they are
+* **open**: none of these; *needs* so many seeds by its mean and spread so far
 * **not run**: no run is kept
 
-A seed counts once all of a claim's runs with it are kept; the first three words need five, shares ten. Plans end at 20
-seeds: what needs more stays open. *Off* is the distance from the claimed number: confirmed within what the paper's page
-allows, contradicted outside. What is *computed* has no chance in it. A *twin* is the same mechanism without its game, a
-*control* a plain one with the same choice of its best round: neither row counts as a claim. Intervals are paired over
-seeds, corrected over a table's claims, and hold however often we look.
+A seed counts once all of a claim's runs with it are kept; the first three words need five, shares ten. Plans end at
+20. *Off* is the distance from the claimed number; what is *computed* has no chance in
+it. Rows *against* a twin without the game, or a control, do not count. Intervals are paired over
+seeds, corrected over a table, and hold however often we look.
 
-What decides open ones, and how to recompute a word: [check us](../check-us.md#results-of-the-four-papers).
+How to decide open ones, or recompute a word: [check us](../check-us.md#results-of-the-four-papers).
 All sentences: [the map](../claims-map.md).
 """
 
@@ -361,9 +383,10 @@ def _index_rows(verdicts: Sequence[Verdict]) -> list[str]:
     numbers = sorted((v for v in verdicts if v.judged.effect is not None), key=lambda v: WORDS.index(v.judged.word))
     lines = ["| claim | the paper's | ours | seeds | word |", "|---|---|---|---|---|"] if numbers else []
     for v in numbers:
-        lines.append(f"| {v.claim.name} | {printed_of(v)} | {ours_of(v)} | {seeds_of(v)} | {word_of(v)} |")
+        lines.append(f"| {name_of(v)} | {printed_of(v)} | {ours_of(v)} | {seeds_of(v)} | {word_of(v)} |")
+    counted = [v for v in verdicts if v.claim.role == "claim"]
     for word, why in (("open", ", too few seeds for a number"), ("not run", "")):
-        names = [v.claim.name for v in verdicts if v.judged.effect is None and v.judged.word == word]
+        names = [name_of(v) for v in counted if v.judged.effect is None and v.judged.word == word]
         lines += ["", f"**{word.capitalize()}**{why}: *{'*; *'.join(names)}*."] if names else []
     return lines
 

@@ -131,6 +131,10 @@ def test_an_answer_counts_words_and_says_what_the_twin_and_the_claims_show(pages
         "Nearest to a decision: whose value, baseline (+12.5 [-0.50, +25.5], 10 of 20 seeds).",
     ]
     assert pages.answer(given, named=False)[0] == "Of 3 claims: 1 confirmed, 1 open, 1 not run."
+    own = [*given, verdict("stragglers: UCB", "contradicted", -3.0, where="ours")]
+    assert pages.answer(own, named=False)[0].endswith("1 not run. Of 1 of ours: 1 contradicted.")
+    assert pages.name_of(own[-1]) == "stragglers: UCB†"
+    assert pages.name_of(given[2]) == "whose value, against GreedyFed, shuffled values"
     assert pages.answer([verdict("round-robin", "confirmed", 5.5, why="It stays with the first.")])[-1] == (
         "It stays with the first. (round-robin)"
     )
