@@ -102,6 +102,7 @@ def test_silence_and_leaving() -> None:
     assert silent.on_request(ME, 2, Request(1, (Ask("stay"),))) is not None
     assert [silent.present(ME, r) for r in (5, 6)] == [True, False]
     assert silent.tells(4, 0).clients == (1,)
+    assert said_of(Deviant(sends="shuffle", of="update", since=4)) == "sends its update shuffled, from round 4 on"
     assert said_of(silent) == "silent when asked to train, from round 2 on, leaves in round 6"
 
 

@@ -224,11 +224,11 @@ def sentences(found: Attacked) -> list[str]:
     )
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
     if found.idle is not None and found.idle.deviation != found.best.deviation:
-        lines.append(f"Best of those that send nothing that anybody trained: {_told(found, found.idle)}.")
+        lines.append(f"Best without sending anything that was trained: {_told(found, found.idle)}.")
     if drawn:
         lines.append(
             f"Of {drawn} deviations drawn at random {paid} paid in seed {found.searched[0]}: with 95 % confidence at "
-            f"most {100 * bound:.0f} % of the space do. That says nothing of what the space leaves out."
+            f"most {100 * bound:.0f} % of the space do."
         )
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")

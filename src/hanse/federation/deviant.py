@@ -239,6 +239,15 @@ class Deviant(OfSome):
         return found
 
 
+SENDS: dict[Attack, str] = {
+    "random": "sends random numbers as its {}",
+    "shuffle": "sends its {} shuffled",
+    "flip": "sends the opposite of its {}",
+    "same": "sends one number everywhere in its {}",
+    "gaussian": "sends noise as its {}",
+}
+
+
 def said_of(deviant: Deviant) -> str:
     """Return how a deviant deviates, in words: what differs from a client that does not."""
     found = []
@@ -248,7 +257,7 @@ def said_of(deviant: Deviant) -> str:
             if deviant.sends == "nothing"
             else "copies another's update"
             if deviant.sends == "copied"
-            else f"sends: {deviant.sends}, of the {deviant.of}"
+            else SENDS[deviant.sends].format(deviant.of)
         )
     found += ["goes on from the centre that it was sent"] if deviant.start == "sent" else []
     found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
