@@ -257,6 +257,17 @@ class Contributions(Worths):
     title = "Who contributed"
     unit = "value over all rounds"
 
+    @property
+    def ranked(self) -> list[int]:
+        """The positions of the clients with more than one valued update, from the highest value to the lowest."""
+        return [i for i in self.order if self.updates[i] > 1]
+
+    def sentences(self) -> Sequence[str]:
+        """Return who was worth most and least of those that can be ranked, as a report does."""
+        from hanse.reports.contributions import TOO_FEW
+
+        return super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+
     def notes(self) -> Sequence[str]:
         """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
         return [*self._ties(), *self.told]

@@ -257,15 +257,12 @@ def _tied_with(found: Contribution, at: int) -> str:
 
 
 def _harm(found: Contribution) -> str:
-    """Say whose updates did more harm than good: those whose whole 95 % interval lies below zero."""
+    """Say how many clients have a negative sum, and how many of these clearly did harm."""
     below = found.totals < 0
-    surely = int((found.totals + SURE * found.errors < 0).sum())  # NaN: not known, so not said
     if not below.any():
         return ""
-    told = f"; {int(below.sum())} of {len(below)} clients have a negative sum"
-    if found.last.exact:
-        return told
-    return f"{told}, {surely or 'none'} of them clearly"
+    clearly = len(found.harmful) or "none"
+    return f"; {int(below.sum())} of {len(below)} clients have a negative sum, {clearly} of them clearly"
 
 
 def _sure(value: float, error: float, unit: str = "") -> str:
