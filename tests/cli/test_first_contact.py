@@ -106,6 +106,7 @@ SET = ["run", "exp.toml", "--set"]
         (["run"], "Missing argument 'EXP.toml' (see 'hanse run --help')"),
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? (see 'hanse --help')"),
         (["reprot"], "No such command 'reprot'. Did you mean 'report', 'reproduce', 'receipt'? (see 'hanse --help')"),
+        (["value"], "No such command 'value': it is a function of Python, hanse.value (see 'hanse --help')"),
         (["list", "--all"], "No such option '--all' (see 'hanse list --help')"),
         (["resume", "."], ".: is not a run directory (it has no config.toml)"),
         (["compare", "done", "--epsilon", "2"], "--epsilon 2.0: must be at least 0 and below 1"),

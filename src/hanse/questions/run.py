@@ -300,10 +300,12 @@ class Comparison(Shown):
 
     def sentences(self) -> Sequence[str]:
         """Return the first sentences of a report on these runs."""
+        from hanse.reports.compare import cautions
         from hanse.reports.groups import group_runs
         from hanse.reports.report import summary
 
-        return summary(group_runs(self.records))
+        groups = group_runs(self.records)
+        return [*dict.fromkeys([*summary(groups), *cautions(groups)])]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of figures."""
