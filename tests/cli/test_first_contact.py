@@ -78,6 +78,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_run_that_exists_is_refused_before_anything_is_loaded(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for module in ("hanse.runs.config", "hanse.runs.experiment"):
+        monkeypatch.setitem(sys.modules, module, None)  # importing it would fail
+    code, said = hanse_says(["run", "exp.toml", "--out", "done"], capsys, monkeypatch)
+    refusal = "--out done: exists already; give another folder, --overwrite, or 'hanse resume done'"
+    assert (code, said) == (2, f"hanse: {refusal}\n")
+
+
 SET = ["run", "exp.toml", "--set"]
 
 
