@@ -221,8 +221,9 @@ def test_the_tables_fit_into_80_columns(tmp_path: Path) -> None:
 
 def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> None:
     def run(name: str, data: dict[str, Any], rounds: int, seed: int = 0) -> Path:
-        return accuracies(tmp_path / name, [0.5], {"data": data, "run": {"rounds": rounds, "seed": seed},
-                                                   "mechanism": {"name": name[0]}})  # fmt: skip
+        mechanism = {"name": {"a": "fedavg", "b": "fedprox"}[name[0]]}
+        changes = {"data": data, "run": {"rounds": rounds, "seed": seed}, "mechanism": mechanism}
+        return accuracies(tmp_path / name, [0.5], changes)
 
     here, there = run("a", {"clients": 6, "client_test": 0.2}, 2), run("b", {"clients": 8}, 3)
     chance = "A single seed each: a small difference may be chance."
