@@ -15,7 +15,6 @@ import hanse
 from hanse.core.entry import MINT, TOKEN, client, pool
 from hanse.core.part import View
 from hanse.ledger.split import split
-from hanse.reports.answers import harmful
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import group_runs
 from hanse.rounds.round import Played
@@ -202,7 +201,7 @@ def test_the_example_of_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     exec(code, {})
     found = contribution(group_runs(load_runs(["runs/first"]))[0])
     assert found is not None
-    assert harmful(found) == ["5"]
+    assert found.harmful == ["5"]
     assert [len(group) for group in found.ranked.groups()] == [7, 1]
 
 

@@ -78,6 +78,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_run_that_exists_is_refused_before_anything_is_loaded(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for module in ("hanse.runs.config", "hanse.runs.experiment"):
+        monkeypatch.setitem(sys.modules, module, None)  # importing it would fail
+    code, said = hanse_says(["run", "exp.toml", "--out", "done"], capsys, monkeypatch)
+    refusal = "--out done: exists already; give another folder, --overwrite, or 'hanse resume done'"
+    assert (code, said) == (2, f"hanse: {refusal}\n")
+
+
 SET = ["run", "exp.toml", "--set"]
 
 
@@ -106,6 +117,7 @@ SET = ["run", "exp.toml", "--set"]
         (["run"], "Missing argument 'EXP.toml' (see 'hanse run --help')"),
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? (see 'hanse --help')"),
         (["reprot"], "No such command 'reprot'. Did you mean 'report', 'reproduce', 'receipt'? (see 'hanse --help')"),
+        (["value"], "No such command 'value': it is a function of Python, hanse.value (see 'hanse --help')"),
         (["list", "--all"], "No such option '--all' (see 'hanse list --help')"),
         (["resume", "."], ".: is not a run directory (it has no config.toml)"),
         (["compare", "done", "--epsilon", "2"], "--epsilon 2.0: must be at least 0 and below 1"),

@@ -85,11 +85,11 @@ def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
     ("worth", "error", "told", "drawn"),
     [
         # 5, 4.9 and 4.8 are one group, 1 and -3 one each
-        ([5.0, 4.9, 4.8, 1.0, -3.0], [0.2] * 5, "Client 0, 1 or 2 contributed most (94 % of gains). "
+        ([5.0, 4.9, 4.8, 1.0, -3.0], [0.2] * 5, "Client 0, 1 or 2 contributed most (together 94 % of gains). "
          "Client 4 clearly did harm.", {"group A": 3, "group B": 1, "group C": 1}),
         ([5.0, 1.0, 1.1], [0.1] * 3, "Client 0 contributed most (70 % of gains).", {"group A": 1, "group B": 2}),
         # 0 is apart from 2, but 1 from neither
-        ([3.0, 2.0, 1.0], [0.5] * 3, "Client 0 or 1 contributed most (83 % of gains).",
+        ([3.0, 2.0, 1.0], [0.5] * 3, "Client 0 or 1 contributed most (together 83 % of gains).",
          {"may be the highest": 2, "surely not the highest": 1}),
         ([3.0, 2.0, 1.0], [9.0] * 3, "No client clearly contributed most.", {"may be the highest": 3}),
         ([3.0, 2.0, 1.0], [0.1] * 3, "Client 0 contributed most (50 % of gains).", {"contribution": 3}),

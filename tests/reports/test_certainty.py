@@ -18,6 +18,7 @@ import hanse
 from hanse.cli.entry import app
 from hanse.data import build
 from hanse.federation.behaviour import FreeRider
+from hanse.reports.answers import answers
 from hanse.reports.chart import Bars
 from hanse.reports.contributions import contribution_charts, errors_of, without_values
 from hanse.reports.groups import group_runs, kinds_of
@@ -31,15 +32,18 @@ from hanse.reports.statement_verdict import verdict_of
 from hanse.runs.run_record import load_run, load_runs
 
 
-def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4) -> Path:
-    """A run in which every client has the same value in every round, with blocks that spread around it."""
-    seats = [seat(r, c, v) for r in range(rounds) for c, v in values.items()]
+def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4, once: tuple[int, ...] = ()) -> Path:
+    """A run in which every client has the same value in every round, with blocks that spread around it; those in
+    ``once`` train in the last round only.
+    """
+    played = [{c: v for c, v in values.items() if r == rounds - 1 or c not in once} for r in range(rounds)]
+    seats = [seat(r, c, v) for r, here in enumerate(played) for c, v in here.items()]
     write_run(path, [metric(r, 0.5) for r in range(rounds)], seats)
     sides = np.where(np.arange(20) % 2, 1.0, -1.0) * spread
     for r in range(rounds):
-        blocks = np.array([[v] for v in values.values()]) + sides
+        blocks = np.array([[v] for v in played[r].values()]) + sides
         none = dict.fromkeys(("client", "start", "home", "W_row", "W_column"), np.zeros(0, np.int64))
-        arrays: dict[str, Any] = {**none, "W_weight": np.zeros(0), "answered": np.array(list(values))}
+        arrays: dict[str, Any] = {**none, "W_weight": np.zeros(0), "answered": np.array(list(played[r]))}
         recorded(path, r, **arrays, value_without_block=blocks)
     return path
 
@@ -189,6 +193,39 @@ def test_exact_values_are_called_exact_and_have_no_interval_of_no_width(tmp_path
     assert ranking.marks.series[0].errors is None
     done = CliRunner().invoke(app, ["statement", str(path), "--client", "1"])
     assert "its updates did harm: worth -1.00, exactly on the validation samples." in " ".join(done.output.split())
+
+
+def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> None:
+    """Client 3 trained once and lost most: no sentence of a report, a statement or a printed run may judge it by that.
+
+    Of exact values alike.
+    """
+    values = {0: 2.0, 1: 1.0, 2: -0.5, 3: -9.0}
+    exact = [seat(r, c, v, value_error=0.0) for r in range(2) for c, v in values.items() if r or c != 3]
+    for path in (
+        drawn_run(tmp_path / "drawn", values, 0.01, rounds=2, once=(3,)),
+        write_run(tmp_path / "exact", [metric(0), metric(1)], exact),
+    ):
+        groups = group_runs(load_runs([path]))
+        assert answers(groups).contributed.endswith(" Client 2 clearly did harm.")
+        told = summary(groups)[1]
+        assert "client 2 the lowest (" in told
+        assert "; 2 of 4 clients have a negative sum, 1 of them clearly" in told
+        printed = hanse.load(path).values().sentences()[0]
+        assert printed == "client 0 has the highest value (4), client 2 the lowest (-1)."
+        assert [contributed(load_run(path), c).harmful for c in range(4)] == [False, False, True, False]
+        lines = " ".join(statement(path, 3).lines)
+        assert "by one update, which says little." in lines
+        assert "harm" not in lines
+        assert "check its data" not in lines
+        assert "One update says little." in render(statement(path, 3))
+        assert "did more harm than good" not in render(statement(path, 3))
+        assert "its updates did harm: worth -1.0" in " ".join(statement(path, 2).lines)
+
+
+def test_a_printed_run_in_which_nobody_trained_twice_ranks_nobody(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", [metric(0)], [seat(0, c, float(c), value_error=0.1) for c in range(3)])
+    assert hanse.load(path).values().sentences()[0] == "Too few rounds were valued to say who contributed."
 
 
 def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> None:

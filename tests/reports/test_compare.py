@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from forging import recorded
 from reports_cases import accuracies, metric, seat, write_run
 from rich.console import Console
 
+import hanse
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.chart import Lines
-from hanse.reports.compare import compare_runs, compare_tables, difference_rows, experiments_table, runs_table
+from hanse.reports.compare import cautions, compare_runs, compare_tables, difference_rows, experiments_table, runs_table
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import times_selected
 from hanse.reports.report import results, summary, warnings
@@ -206,13 +208,34 @@ def test_the_tables_fit_into_80_columns(tmp_path: Path) -> None:
             paths.append(accuracies(tmp_path / f"{name}-with-more-of-it-{s}", values, changes))
     rows, differences = compare_runs(paths), difference_rows(group_runs(load_runs(paths)))
     console = Console(width=80, record=True)
-    for table in compare_tables(rows, differences):
+    tables = compare_tables(rows, differences)
+    for table in tables:
         console.print(table)
+    assert str(tables[0].caption).startswith("as good after: rounds until within --epsilon of the first experiment's")
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     for cell in ("81.00", "92.00", "± deviation", "as good after", "-5.00", "-17.42 to +7.42", "0.23"):
         assert cell in text, cell
     assert "own %" not in text  # nobody tested there
+
+
+def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> None:
+    def run(name: str, data: dict[str, Any], rounds: int, seed: int = 0) -> Path:
+        mechanism = {"name": {"a": "fedavg", "b": "fedprox"}[name[0]]}
+        changes = {"data": data, "run": {"rounds": rounds, "seed": seed}, "mechanism": mechanism}
+        return accuracies(tmp_path / name, [0.5], changes)
+
+    here, there = run("a", {"clients": 6, "client_test": 0.2}, 2), run("b", {"clients": 8}, 3)
+    chance = "A single seed each: a small difference may be chance."
+    assert cautions(group_runs(load_runs([here, there]))) == [
+        "The experiments' data or rounds differ: data.clients (6 against 8), data.client_test (0.2 against none), "
+        "run.rounds (2 against 3).",
+        chance,
+    ]
+    assert hanse.load(here).compare(hanse.load(there)).sentences().count(chance) == 1
+    same = [run(f"{name}{seed}", {"clients": 6}, 2, seed) for name in "ab" for seed in (0, 1)]
+    assert cautions(group_runs(load_runs(same))) == []
+    assert cautions(group_runs(load_runs([here]))) == []
 
 
 def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -> None:

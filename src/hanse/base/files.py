@@ -67,7 +67,8 @@ def on_network(folder: Path) -> bool:
     """Say whether the run in a directory belongs to a federation on a network.
 
     Raises:
-        UserError: its ``config.toml`` cannot be read.
+        UserError: the directory has a ``federation.json`` but no ``members.json``, and its ``config.toml`` cannot be
+            read.
     """
     if not (folder / FEDERATION).exists():
         return False
@@ -86,6 +87,11 @@ def going_on(folder: Path) -> str:
         return f"hanse resume {folder}"
     project = folder.absolute().parent
     return f"hanse network run {project if (project / 'network.json').exists() else 'DIR'}"
+
+
+def taken(folder: Path) -> UserError:
+    """Return the refusal of a directory for a new run, since something is there."""
+    return UserError(f"--out {folder}: exists already; give another folder, --overwrite, or '{going_on(folder)}'")
 
 
 def _odd(folder: Path) -> Path | None:

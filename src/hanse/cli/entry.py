@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from hanse.base.errors import MachineError, PartError, UserError, first_line
+from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.cli import (
     attack,
@@ -45,7 +46,7 @@ from hanse.deployment import new
 app = typer.Typer(
     name="hanse",
     epilog="Examples:\n\nhanse demo\n\nhanse run exp.toml && hanse report runs/exp\n\n"
-    "What an experiment's file may say: README.md, docs/reference/experiment.md",
+    "What an experiment's file may say: docs/first-steps.md, docs/reference/experiment.md",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -165,12 +166,15 @@ def run(
         hanse run exp.toml
         hanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform
     """
+    folder = out_dir or Path("runs") / file.stem
+    if not overwrite and (folder / "config.toml").exists() and not on_network(folder):
+        raise taken(folder)  # at once, before seconds of imports
+
     from hanse.runs import experiment as running
     from hanse.runs.config import Experiment
     from hanse.runs.observers import ProgressBar, make_trackers
 
     experiment = Experiment.read(file, set_ or [])
-    folder = out_dir or Path("runs") / file.stem
     bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
     trackers = make_trackers(track or [], folder)
     result = running.run(experiment, out=folder, observers=[bar, *trackers], overwrite=overwrite)
@@ -268,17 +272,20 @@ def compare(
     Examples:
         hanse compare runs/greedyfed runs/fedavg
     """
-    from hanse.reports.compare import compare_runs, compare_tables, difference_rows
+    from hanse.reports.compare import cautions, compare_runs, compare_tables, difference_rows
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
     rows = compare_runs(dirs, epsilon)
-    differences = difference_rows(group_runs(load_runs(dirs)))
+    groups = group_runs(load_runs(dirs))
+    differences = difference_rows(groups)
     if as_json:
         print(json.dumps([*rows, *differences], indent=1))
         return
     for table in compare_tables(rows, differences):
         out.print(table)
+    for line in cautions(groups):
+        say(line, wrap=True)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -331,6 +338,8 @@ def _usage(wrong: Any) -> str:
     """Return a mistake in the command line as one line, with where to look."""
     # typer and click each add a suggestion
     line = re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
+    if line.startswith("No such command 'value'"):
+        line = "No such command 'value': it is a function of Python, hanse.value"
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 

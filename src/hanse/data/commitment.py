@@ -41,7 +41,8 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Commitment:
-    """A member's published commitment to its samples.
+    """A member's published commitment to its samples. :class:`Committed` makes it; :func:`fault` and :func:`misplaced`
+    check openings against it.
 
     Attributes:
         root: the root hash of the tree of their tags, 32 bytes.
@@ -54,7 +55,8 @@ class Commitment:
 
 @dataclass(frozen=True)
 class Shown:
-    """A leaf of the tree, shown on the search path to another.
+    """A leaf of the tree, shown on the search path to another. :meth:`Committed.open` makes it; :func:`fault` and
+    :func:`misplaced` check its proof.
 
     Attributes:
         index: its place.

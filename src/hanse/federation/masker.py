@@ -61,6 +61,9 @@ class Trusted:
         same: whether its sums must be of the very same members in all rounds of a run (``regroup = false`` of the
             experiment), so that none may drop out: sums over groups that change tell mean updates.
 
+    Raises:
+        UserError: ``least`` is below 3: of a sum of two, each member knows the other's update.
+
     Examples:
         Two other members, whose keys came by telephone, and no sum of fewer than four:
 

@@ -105,14 +105,15 @@ def sequence_losses(output: Tensor, y: Tensor) -> Tensor:
 
     Args:
         output: logits ``[n, k, T]``.
-        y: labels ``[n, T]``.
+        y: labels ``[n, T]``; a position labelled :data:`IGNORED` (-100) does not count.
     """
     losses = F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)  # 0 where the label is IGNORED
     return losses.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
 
 
 def sequence_outcomes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each sample's loss and the share of its counted positions that are right, both ``[n]``.
+    """Return each sample's loss and the share of its counted positions that are right, both ``[n]``. Positions labelled
+    :data:`IGNORED` (-100) do not count.
 
     The arguments are those of :func:`sequence_losses`.
     """

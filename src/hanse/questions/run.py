@@ -257,6 +257,17 @@ class Contributions(Worths):
     title = "Who contributed"
     unit = "value over all rounds"
 
+    @property
+    def ranked(self) -> list[int]:
+        """The positions of the clients with more than one valued update, from the highest value to the lowest."""
+        return [i for i in self.order if self.updates[i] > 1]
+
+    def sentences(self) -> Sequence[str]:
+        """Return who was worth most and least of those that can be ranked, as a report does."""
+        from hanse.reports.contributions import TOO_FEW
+
+        return super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+
     def notes(self) -> Sequence[str]:
         """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
         return [*self._ties(), *self.told]
@@ -289,10 +300,12 @@ class Comparison(Shown):
 
     def sentences(self) -> Sequence[str]:
         """Return the first sentences of a report on these runs."""
+        from hanse.reports.compare import cautions
         from hanse.reports.groups import group_runs
         from hanse.reports.report import summary
 
-        return summary(group_runs(self.records))
+        groups = group_runs(self.records)
+        return [*dict.fromkeys([*summary(groups), *cautions(groups)])]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of figures."""

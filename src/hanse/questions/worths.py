@@ -50,15 +50,20 @@ class Worths(Shown):
         """The positions ``[n]`` from the highest value to the lowest."""
         return [int(i) for i in np.argsort(-self.values, kind="stable")]
 
+    @property
+    def ranked(self) -> list[int]:
+        """The positions of those of whom the highest and the lowest are named, from the highest value to the lowest."""
+        return self.order
+
     def notes(self) -> Sequence[str]:
         """Return sentences on how the numbers were computed, to show below the table."""
         return ()
 
     def sentences(self) -> Sequence[str]:
         """Return who was worth most and least, whose sign is uncertain, and how the numbers were computed."""
-        order, (low, high) = self.order, self.intervals.T
+        order, (low, high) = self.ranked, self.intervals.T
         best, worst = order[0], order[-1]
-        level = TIE * np.abs(self.values).max()
+        level = TIE * np.abs(self.values[order]).max()
         ahead = [self.names[i] for i in order if self.values[best] - self.values[i] <= level]
         has = "has" if len(ahead) == 1 else "have"
         first = f"{listed(ahead)} {has} the highest value ({number(self.values[best])})"

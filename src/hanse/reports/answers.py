@@ -23,7 +23,7 @@ from hanse.learning.metrics import Reading
 from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
-from hanse.reports.contributions import Contribution, contribution, ends
+from hanse.reports.contributions import TOO_FEW, Contribution, contribution, ends
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
@@ -278,7 +278,7 @@ def _contributed(found: Contribution | None) -> str:
         return "What each contributed is not known: nobody's updates were valued."
     ranked = found.ranked
     if len(ranked.clients) < 2:
-        return "Too few rounds were valued to say who contributed."
+        return TOO_FEW
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
     order = [c for c in found.clients.tolist() if c in set(ranked.clients.tolist())]
     if not ranked.known:
@@ -302,21 +302,11 @@ def _share(found: Contribution, top: Sequence[int]) -> str:
         return ""
     parts, _ = found.sums.parts()
     part = float(parts[np.isin(found.sums.clients, top)].sum())
-    return f" ({100 * part:.0f} % of gains)" if np.isfinite(part) else ""
-
-
-def harmful(found: Contribution) -> list[str]:
-    """Return the clients whose updates surely did harm, by name: several were valued, and the 95 % interval is below 0.
-
-    Args:
-        found: the contributions of an experiment.
-    """
-    below = (found.totals + SURE * found.errors < 0) & (found.seats > 1)
-    return [label for label, bad in zip(found.labels, below.tolist(), strict=True) if bad]
+    return f" ({'together ' * (len(top) > 1)}{100 * part:.0f} % of gains)" if np.isfinite(part) else ""
 
 
 def _harmed(found: Contribution) -> str:
-    names = harmful(found)
+    names = found.harmful
     if not names:
         return ""
     who = _called(_list(names), many=len(names) > 1)
@@ -410,7 +400,7 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
         return "Try a personal mechanism (--set mechanism=ditto)."
     if found is not None and nothing_left(run.metrics):
         return "Take harder data or a finer metric: the first test was almost all right, so values are mostly noise."
-    if found is not None and (names := harmful(found)):
+    if found is not None and (names := found.harmful):
         return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
     if len(group.runs) == 1 and not elsewhere:
         how = "run.seed = 1, 2, ... in Python" if by_python(run) else "hanse sweep, --seeds 5"

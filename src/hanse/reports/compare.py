@@ -30,7 +30,7 @@ from hanse.learning.losses import loss_told
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.groups import ONE_SEED, SeedGroup, different_settings, group_runs
 from hanse.runs.run_record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
@@ -380,6 +380,7 @@ def _last(values: np.ndarray) -> float | None:
 # ---- on a terminal: tables that fit into 80 columns
 
 
+_MOST_NAMED = 4  # settings in a line
 # key of a row, heading, factor, digits
 _LEARNED = (
     ("test_accuracy", "test %", 100.0, 2),
@@ -406,13 +407,40 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
         rows: what :func:`compare_runs` returned.
         differences: what :func:`difference_rows` returned; none leaves out the last table.
     """
-    learned = _table("What was learned", _LEARNED, rows)
+    learned, explained = _table("What was learned", _LEARNED, rows), []
     if any(row["client_accuracy"] is not None for row in rows):
-        learned.caption = "own %: mean accuracy of the honest clients on their own test data."
+        explained.append("own %: mean accuracy of the honest clients on their own test data.")
+    if any(row["effective_round"] is not None for row in rows):
+        explained.append(
+            "as good after: rounds until within --epsilon of the first experiment's best accuracy; fewer %: how many "
+            "fewer than it took itself."
+        )
+    learned.caption = "\n".join(explained) or None
     own = [(key, textwrap.fill(short, 16), f, digits) for key, short, _, f, digits in _own_columns(rows, ())]
     named = [_table("By the metrics and losses that the runs' files name", own, rows)] if own else []
     tables = [*named, learned, _table("What it cost", _COST, rows)]
     return [*tables, _differences(differences)] if differences else tables
+
+
+def cautions(groups: Sequence[SeedGroup]) -> list[str]:
+    """Return what a reader must know before comparing experiments: that their data or rounds differ, and that they have
+    one seed each.
+
+    Args:
+        groups: the experiments.
+    """
+    if len(groups) < 2:
+        return []
+    every = different_settings(groups)
+    differing = {key: every[key] for key in every if key.startswith("data.") or key == "run.rounds"}
+    named = [
+        f"{key} ({' against '.join(textwrap.shorten(v, 40) for v in values)})"
+        for key, values in list(differing.items())[:_MOST_NAMED]
+    ]
+    if more := len(differing) - len(named):
+        named.append(f"{more} more")
+    told = [f"The experiments' data or rounds differ: {', '.join(named)}."] if named else []
+    return told + [ONE_SEED] * all(len(group.runs) == 1 for group in groups)
 
 
 def _table(title: str, columns: Sequence[tuple[str, str, float, int]], rows: Sequence[Mapping[str, Any]]) -> Table:

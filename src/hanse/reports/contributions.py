@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
@@ -32,6 +33,7 @@ from hanse.runs.run_record import RunRecord
 
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
+TOO_FEW = "Too few rounds were valued to say who contributed."
 EXACT = (
     "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
     "other samples is not recorded"
@@ -503,6 +505,21 @@ ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest an
 _SECTION = "Who contributed"
 
 
+def clearly_harmful(totals: Floats, errors: Floats, updates: Ints) -> NDArray[np.bool_]:
+    """Return whose updates clearly did harm, ``[n]``: several were valued, and the 95 % interval of the sum is below 0.
+
+    Args:
+        totals: ``[n]``, the sums of their values.
+        errors: ``[n]``, their standard errors; 0: exact; NaN: not known, so that nobody is accused.
+        updates: ``[n]``, how many updates were valued. One says too little.
+
+    Example:
+        >>> clearly_harmful(np.array([-1.0, -1.0, -1.0]), np.array([0.1, 0.9, 0.1]), np.array([2, 2, 1])).tolist()
+        [True, False, False]
+    """
+    return np.asarray((totals + SURE * errors < 0) & (updates > 1))
+
+
 @dataclass(frozen=True)
 class Contribution:
     """What the clients of one experiment were worth, the highest sum first. Over several seeds, means.
@@ -557,6 +574,12 @@ class Contribution:
     def ranked(self) -> Standings:
         """The sums of the clients that can be ranked. One update says too little for a place."""
         return self.sums.among(self.clients[self.seats > 1])
+
+    @property
+    def harmful(self) -> list[str]:
+        """The clients that clearly did harm (:func:`clearly_harmful`), by name."""
+        bad = clearly_harmful(self.totals, self.errors, self.seats)
+        return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
 
 
 def contribution(group: SeedGroup) -> Contribution | None:

@@ -19,6 +19,7 @@ from hanse.core.telling import HONEST
 from hanse.reports.chart import Floats, Ints, Line, even
 from hanse.runs.run_record import SEEDS, RunRecord
 
+ONE_SEED = "A single seed each: a small difference may be chance."
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
 
@@ -137,6 +138,18 @@ def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
     groups = [tuple(seeds.values()) for seeds in found.values()]
     labels = _labels([g[0] for g in groups])
     return [SeedGroup(label, runs) for label, runs in zip(labels, groups, strict=True)]
+
+
+def different_settings(groups: Sequence[SeedGroup]) -> dict[str, list[str]]:
+    """Return the settings in which experiments differ, by key ("data.clients"), with their values in order.
+
+    Args:
+        groups: the experiments.
+    """
+    settings = [dict(flat(_without_seeds(group.runs[0].config))) for group in groups]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    found = {key: list(dict.fromkeys(str(one.get(key, "none")) for one in settings)) for key in keys}
+    return {key: values for key, values in found.items() if len(values) > 1}
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:

@@ -35,7 +35,7 @@ from hanse.reports.contributions import (
     without_values,
 )
 from hanse.reports.digits import between, rounded
-from hanse.reports.groups import SeedGroup, group_runs, honest_of
+from hanse.reports.groups import ONE_SEED, SeedGroup, group_runs, honest_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
@@ -184,7 +184,7 @@ def _close(found: Sequence[Result]) -> list[str]:
     """Say so where the lead is no larger than what another seed changes, or where that is not known."""
     first, second = found[:2]
     if first.sd is None or second.sd is None:
-        return ["A single seed each: a small difference may be chance."]
+        return [ONE_SEED]
     error = float(np.hypot(first.sd / np.sqrt(first.seeds), second.sd / np.sqrt(second.seeds)))
     if abs(first.mean - second.mean) <= 2 * error:
         return [
@@ -257,15 +257,12 @@ def _tied_with(found: Contribution, at: int) -> str:
 
 
 def _harm(found: Contribution) -> str:
-    """Say whose updates did more harm than good: those whose whole 95 % interval lies below zero."""
+    """Say how many clients have a negative sum, and how many of these clearly did harm."""
     below = found.totals < 0
-    surely = int((found.totals + SURE * found.errors < 0).sum())  # NaN: not known, so not said
     if not below.any():
         return ""
-    told = f"; {int(below.sum())} of {len(below)} clients have a negative sum"
-    if found.last.exact:
-        return told
-    return f"{told}, {surely or 'none'} of them clearly"
+    clearly = len(found.harmful) or "none"
+    return f"; {int(below.sum())} of {len(below)} clients have a negative sum, {clearly} of them clearly"
 
 
 def _sure(value: float, error: float, unit: str = "") -> str:

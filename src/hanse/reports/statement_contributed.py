@@ -12,6 +12,7 @@ from hanse.reports.chart import Floats
 from hanse.reports.contributions import (
     Errors,
     Standings,
+    clearly_harmful,
     errors_of,
     fallen,
     gained,
@@ -68,6 +69,7 @@ class Contributed:
             valued.
         ranked: how many clients can be ranked: those of whom more than one update was valued.
         valued: of how many clients any update was valued.
+        updates: how many of this client's updates were valued.
         tied: the places of the clients that cannot be told apart from this one.
         share_interval: the 95 % interval of the share, from both errors together; None where that of the draw is not
             known.
@@ -88,6 +90,7 @@ class Contributed:
     place: int | None = None
     ranked: int = 0
     valued: int = 0
+    updates: int = 0
     tied: tuple[int, ...] | None = None
     share_interval: tuple[float, float] | None = None
     measure: str = "value"
@@ -159,6 +162,14 @@ class Contributed:
             return self.exact and self.value != 0
         return self.interval[0] > 0 or self.interval[1] < 0
 
+    @property
+    def harmful(self) -> bool:
+        """Whether the updates clearly did harm (:func:`hanse.reports.contributions.clearly_harmful`)."""
+        if self.value is None or self.error is None or not self.sure:
+            return False
+        one = (np.array([self.value]), np.array([self.error]), np.array([self.updates]))
+        return bool(clearly_harmful(*one).item())
+
 
 def contributed(run: RunRecord, client: int) -> Contributed:
     """Return what a client's updates were worth, by the values that the mechanism measured.
@@ -198,6 +209,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         place=ranked.place(client) if placed else None,
         ranked=len(ranked.clients),
         valued=len(valued),
+        updates=int(mine.sum()),
         tied=tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
         share_interval=_interval(everybody, client) if measure.share_out and drawn is not None else None,
         measure=measure.name,

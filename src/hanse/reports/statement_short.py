@@ -88,8 +88,10 @@ def _gave(given: Contributed) -> str:
         told += ", exactly on the validation samples"
     if interval is not None and half:
         told += f" (95 % interval {' to '.join(rounded(factor * end, half) for end in interval)})"
-    if given.value < 0 and given.sure:
+    if given.harmful:
         return f"its updates did harm: {told}."
+    if given.updates == 1:
+        return f"{told}, by one update, which says little."
     if given.place is None:
         return f"{told}."
     place = f"number {given.place} of {given.ranked}"
@@ -103,7 +105,7 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
         return "wait for the end of the run; this is how things stand now."
     if doubts:
         return "mind the warning above before using any number."
-    if given.value is not None and given.value < 0 and given.sure:
+    if given.harmful:
         return "check its data and labels, since its updates made the model worse."
     if answer == "unknown":
         if fit.last is None and fit.last_loss is None:

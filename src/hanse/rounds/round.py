@@ -372,6 +372,10 @@ def finish(setup: Setup, state: LoopState) -> Played:
 
     PI-FL, for example, settles a round with the accuracies that come with the next round's bids; after the last round
     it asks for them here. The returned view has the postings, and its stage is "end".
+
+    Args:
+        setup: what the run is played with.
+        state: the state after the last round, in :class:`Played`.
     """
     now = _begin(setup, state, "end")
     settle = setup.mechanism.settle

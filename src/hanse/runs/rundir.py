@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import torch
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, private_folder, write_whole
+from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, private_folder, taken, write_whole
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
@@ -116,7 +116,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
     if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):
         return
     if not overwrite:
-        raise UserError(f"--out {path}: exists already; give another folder, --overwrite, or '{going_on(path)}'")
+        raise taken(path)
     if not (path / "config.toml").exists():
         raise UserError(f"--out {path}: is not a run directory, so --overwrite will not delete it")
 
