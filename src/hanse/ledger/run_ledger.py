@@ -226,22 +226,23 @@ def is_settled(folder: Path, ledger: Ledger) -> bool:
     return claim is not None and claim.finished and ledger.count() >= claim.count
 
 
-def rounds_written(folder: Path, ledger: Ledger) -> int:
-    """Return the first round of the records of which the book has no close; all rounds before it are there.
+def unbooked(folder: Path, ledger: Ledger) -> range:
+    """Return the rounds of the records from the first one of which the book has no close; all before it are there.
 
     Rounds behind the last checkpoint have lines in the records before they are in the book. A run that was killed may
-    leave them so.
+    leave them so. If there are none, the range is empty and begins behind the last round.
     """
     closed = {record.round for record in ledger.history() if record.transaction.kind == CLOSE}
     rounds = [int(line["round"]) for line in json_lines(folder / METRICS, ("round",))]
-    return next((number for number in rounds if number not in closed), max(rounds, default=-1) + 1)
+    end = max(rounds, default=-1) + 1
+    return range(next((number for number in rounds if number not in closed), end), end)
 
 
-def beyond_the_book(folder: Path, ledger: Ledger) -> str:
+def beyond_the_book(rounds: range) -> str:
     """Return a sentence on the rounds that a run's records have and its book does not; "" if there are none."""
-    first = rounds_written(folder, ledger)
-    last = max((int(line["round"]) for line in json_lines(folder / METRICS, ("round",))), default=-1)
-    if first > last:
+    if not rounds:
         return ""
-    which = f"Round {first} is" if first == last else f"Rounds {first} to {last} are"
-    return f"{which} not in the book: nothing proves what the records say of {'it' if first == last else 'them'}."
+    which, them = (
+        (f"Round {rounds[0]} is", "it") if len(rounds) == 1 else (f"Rounds {rounds[0]} to {rounds[-1]} are", "them")
+    )
+    return f"{which} not in the book: nothing proves what the records say of {them}."

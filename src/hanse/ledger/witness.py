@@ -20,7 +20,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
@@ -281,15 +281,21 @@ def _against(last: Head, head: Head, since: int, proof: str) -> str:
 def _heads(path: Path) -> Iterator[Head]:
     """Yield the heads in a file. Raises UserError if one is damaged."""
     for number, fields in enumerate(json_lines(path), 1):
-        try:
-            yield Head.read(fields["head"])
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{path}: line {number} is damaged; bring back a backup of it") from None
+        yield _head(path, number, fields)
+
+
+def _head(path: Path, number: int, fields: Mapping[str, Any]) -> Head:
+    """Return the head in a line of a file. Raises UserError if it is damaged."""
+    try:
+        return Head.read(fields["head"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: line {number} is damaged; bring back a backup of it") from None
 
 
 def _last(path: Path) -> Head | None:
-    """Return the last head in a file; None if there is none. Raises UserError if one is damaged."""
-    return next(iter(deque(_heads(path), 1)), None)
+    """Return the last head in a file; None if there is none. Raises UserError if it is damaged."""
+    last = deque(enumerate(json_lines(path), 1), 1)  # of each request: only this one is read as a head
+    return _head(path, *last[0]) if last else None
 
 
 def _witness_key(path: Path) -> Ed25519PrivateKey:

@@ -27,7 +27,7 @@ from hanse.core.entry import LOG, TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
-from hanse.ledger.run_ledger import is_settled, movements, reading, rounds_written, verify_run
+from hanse.ledger.run_ledger import is_settled, movements, reading, unbooked, verify_run
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import built_in_parts
@@ -458,7 +458,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        through = rounds_written(folder, ledger)
+        through = unbooked(folder, ledger).start
         unlike, odd = unlike_books(rounds, movements(ledger), through), against_rules(folder, movements(ledger))
         lost = bool(lost_rounds(folder))
         settled = is_settled(folder, ledger)

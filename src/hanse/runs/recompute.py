@@ -32,7 +32,7 @@ from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
 from hanse.ledger.closing import CLOCK
-from hanse.ledger.run_ledger import open_ledger, reading, rounds_written, verify_run
+from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state, play_round
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
@@ -265,7 +265,7 @@ class _Replay:
         """Return the ledger's transactions by round."""
         found: dict[int, list[Transaction]] = {}
         with reading(self.folder) as ledger:
-            self._through = rounds_written(self.folder, ledger)
+            self._through = unbooked(self.folder, ledger).start
             for record in ledger.history():
                 found.setdefault(record.round, []).append(record.transaction)
         return found

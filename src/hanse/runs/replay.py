@@ -27,7 +27,7 @@ from hanse.core.table import Table
 from hanse.core.telling import read_about
 from hanse.games.market_evidence import size_caps
 from hanse.games.market_prices import due
-from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, rounds_written
+from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, unbooked
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.pifl import TokenManager
@@ -324,7 +324,8 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
         return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
     if wrong := against_rules(folder, movements(ledger)):
         return Replayed(wrong=wrong)
-    through = rounds_written(folder, ledger)
+    beyond = unbooked(folder, ledger)
+    through = beyond.start
     parts = built_in_parts(read_toml(folder / "config.toml"))
     markets, unlike = first_wrong(recorded_markets(folder), movements(ledger), through, parts)
     if unlike is not None:
@@ -338,5 +339,5 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
         differs or otherwise or None,
         foreign=foreign and by_value is None,
         by_value=by_value,
-        beyond=beyond_the_book(folder, ledger),
+        beyond=beyond_the_book(beyond),
     )

@@ -35,7 +35,7 @@ from hanse.base.files import (
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import Reading, main_of, readings_of
-from hanse.ledger.run_ledger import beyond_the_book, reading
+from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked
 from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts
@@ -247,7 +247,7 @@ class RunRecord:
             return ""
         try:
             with reading(self.path) as ledger:
-                return beyond_the_book(self.path, ledger)
+                return beyond_the_book(unbooked(self.path, ledger))
         except UserError:
             return ""
 
