@@ -450,12 +450,12 @@ class Drift(OfSome):
 
 
 Attack = Literal["random", "shuffle", "flip", "same", "gaussian"]
-_SENT: dict[Attack, str] = {
-    "random": "random models",
-    "shuffle": "shuffled updates",
-    "flip": "the opposite of their updates",
-    "same": "one value everywhere",
-    "gaussian": "noise",
+SENT: dict[Attack, str] = {  # in words, of "its update" or "their models"
+    "random": "random numbers as {}",
+    "shuffle": "{} shuffled",
+    "flip": "the opposite of {}",
+    "same": "one number everywhere in {}",
+    "gaussian": "noise as {}",
 }
 
 
@@ -505,8 +505,8 @@ class Attacker(OfSome):
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return the attackers, as cheats, and what they send instead of their models."""
-        what = _SENT[self.kind]
-        told = f"Attackers send {what} instead of the models that they trained, from round {self.since} on."
+        what = SENT[self.kind].format(f"their {self.of}s")
+        told = f"Attackers send {what} instead of what they trained, from round {self.since} on."
         return Conduct("attackers", told, self.those(num_clients), cheats=True)
 
     def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:

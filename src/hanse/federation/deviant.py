@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.telling import Conduct
-from hanse.federation.behaviour import Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
+from hanse.federation.behaviour import SENT, Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
 from hanse.federation.policy import ANSWERS
 
 NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is told beside updates and scores
@@ -239,15 +239,6 @@ class Deviant(OfSome):
         return found
 
 
-SENDS: dict[Attack, str] = {
-    "random": "sends random numbers as its {}",
-    "shuffle": "sends its {} shuffled",
-    "flip": "sends the opposite of its {}",
-    "same": "sends one number everywhere in its {}",
-    "gaussian": "sends noise as its {}",
-}
-
-
 def said_of(deviant: Deviant) -> str:
     """Return how a deviant deviates, in words: what differs from a client that does not."""
     found = []
@@ -257,7 +248,7 @@ def said_of(deviant: Deviant) -> str:
             if deviant.sends == "nothing"
             else "copies another's update"
             if deviant.sends == "copied"
-            else SENDS[deviant.sends].format(deviant.of)
+            else f"sends {SENT[deviant.sends].format(f'its {deviant.of}')}"
         )
     found += ["goes on from the centre that it was sent"] if deviant.start == "sent" else []
     found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
