@@ -88,6 +88,8 @@ def verify(line, public):
 
 if __name__ == "__main__":
     operator = bytes.fromhex(Path(sys.argv[2]).read_text())
-    with Path(sys.argv[1]).open(encoding="utf-8") as lines:
-        for line in lines:
+    for line in Path(sys.argv[1]).read_text(encoding="utf-8").rstrip("\n").split("\n"):
+        try:
             print(verify(line, operator))
+        except Exception as wrong:
+            sys.exit(f"proves nothing: {wrong!r}")

@@ -20,7 +20,7 @@ from hanse.federation.secure_sums import (
     in_words,
 )
 from hanse.runs.rehearsal import small_experiment
-from hanse.runs.setup import build
+from hanse.runs.setup import build, settle_engine
 
 START = torch.linspace(-1, 1, 5)
 
@@ -201,3 +201,16 @@ def test_how_many_must_answer(size: int) -> None:
         least = SecureSums(group).least(size)
         assert max(group, size // 2 + 1) <= least <= size
         assert size * (2 * least - size) > (group - 1) * least
+
+
+def test_groups_that_cannot_stay_the_same_are_said_before_round_0() -> None:
+    """With fewer seats than clients, sums of groups that 'stay' tell mean updates as those of new groups do."""
+
+    def warned(seats: int, **mechanism: object) -> bool:
+        mechanism = {"name": "fedavg", "clients_per_round": seats, **mechanism}
+        made = settle_engine(build(small_experiment(mechanism, federation={"secure": {"group": 3}})))
+        return any(line.startswith("warning: federation.secure: 3 of 4 clients") for line in made.said)
+
+    assert warned(3)
+    assert not warned(4)
+    assert not warned(3, value="group_path")  # its groups are meant to change

@@ -31,10 +31,10 @@ KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1,
 Rounds = Sequence[tuple[int, list[Transaction]]]
 
 
-def book(folder: Path, told: Rounds = TOLD, key: Ed25519PrivateKey | None = None) -> Ledger:
+def book(folder: Path, told: Rounds = TOLD, key: Ed25519PrivateKey | None = None, name: str = "run") -> Ledger:
     """A book in a folder, with the lines of the metrics to which its closes commit."""
     folder.mkdir(exist_ok=True)
-    ledger, lines, value = Ledger.open(folder / "transactions.jsonl", book="run", key=key), [], Book()
+    ledger, lines, value = Ledger.open(folder / "transactions.jsonl", book=name, key=key), [], Book()
     play(ledger, told)
     for number, new in told:
         value = value.post(number, [t for t in new if t.kind != CLOSE])
@@ -366,6 +366,15 @@ def test_two_statements_for_one_client_under_one_head(tmp_path: Path, monkeypatc
         (tmp_path / name).write_text(one.as_json() + "\n")
     code, said = command(tmp_path / "a", tmp_path / "b", "--operator", tmp_path / "operator.pub")
     assert (code, "client 1 was told two things of round 0: " in said) == (1, True)
+
+
+def test_receipts_of_two_runs_are_not_of_one_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    for name in ("one", "other"):
+        folder = tmp_path / f"book-{name}"
+        write_receipts(tmp_path / name, Issuer(book(folder, name=name), folder).new())
+    code, said = command(*(tmp_path / name / "client-1.jsonl" for name in ("one", "other")))
+    assert (code, "they are of 2 books, one, other: give the files of one run" in said) == (1, True)
 
 
 def command(*args: object) -> tuple[int, str]:

@@ -8,7 +8,6 @@ import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -205,10 +204,30 @@ def test_a_run_without_a_book_says_so(tmp_path: Path) -> None:
         hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1}), out=tmp_path
     )
     assert any("has no book" in sentence for sentence in invoice(tmp_path, "10", "EUR").said)
+    (tmp_path / "rounds" / "00000.npz").unlink()
+    assert any("00000.npz" in sentence for sentence in invoice(tmp_path, "10", "EUR").said)
 
 
-def test_a_changed_record_is_said(valued: Path, tmp_path: Path) -> None:
-    shutil.copytree(valued, tmp_path / "run")
-    (tmp_path / "run" / "rounds" / "00001.npz").unlink()
-    said: Any = invoice(tmp_path / "run", "10", "EUR").said
-    assert any("00001.npz" in sentence for sentence in said)
+def test_values_that_are_no_parts_of_a_whole_leave_the_default_to_the_books(tmp_path: Path) -> None:
+    """PI-FL's first-order values made the default end in a refusal of what nobody had asked for."""
+    experiment = hanse.Experiment(
+        data=DIGITS | {"clients": 6, "client_validation": 0.2},
+        model={"name": "logistic"},
+        mechanism={"name": "pifl"},
+        run={"rounds": 2},
+    )
+    hanse.run(experiment, out=tmp_path / "auction")
+    assert invoice(tmp_path / "auction", "100", "EUR").by == "balance"
+    with pytest.raises(UserError, match=r"--by value: a .* is no part of a whole; allowed: balance, earned"):
+        invoice(tmp_path / "auction", "100", "EUR", by="value")
+
+
+def test_a_lost_round_makes_no_invoice_and_a_crate_says_so(valued: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(valued, tmp_path / "mill")
+    (folder / "rounds" / "00001.npz").unlink()
+    with pytest.raises(UserError, match="no invoice of a run whose books do not hold: round 1"):
+        invoice(folder, "100", "EUR")
+    pytest.importorskip("rocrate")
+    result = CliRunner().invoke(app, ["crate", str(folder), "--license", "CC0-1.0"])
+    assert result.exit_code == 0
+    assert "warning: the books of this run do not hold: round 1" in " ".join(result.output.split())

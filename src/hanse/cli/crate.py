@@ -25,7 +25,10 @@ def crate(
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
     from hanse.reports.crate import write_crate
+    from hanse.runs.replay import wrong_books
 
+    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
+        say(f"warning: the books of this run do not hold: {wrong}")
     say(f"wrote {write_crate(folder, author=author, license=license)}")
     if license is None:
         say("note: an RO-Crate must name a license; --license names one")

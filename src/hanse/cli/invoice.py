@@ -20,7 +20,7 @@ def invoice(
     currency: Annotated[str, typer.Option("--currency", metavar="CODE", help="Three capital letters, such as EUR.")],
     by: Annotated[
         str | None,
-        typer.Option("--by", help="value, earned or balance; default: value, or balance where nothing was valued."),
+        typer.Option("--by", help="value, earned or balance; default: value, or balance without values to split."),
     ] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the lines as CSV.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page to print.")] = None,

@@ -67,6 +67,8 @@ def verify(
         if signed and key is None:
             _fail(f"{where}: its head is not signed by the operator's key, {fingerprint(keys[0])}")
         by = key or by
+    if len(books := sorted({receipt.book for _, receipt in receipts_by_file})) > 1:
+        _fail(f"they are of {len(books)} books, {', '.join(books)}: give the files of one run")
     if why := split_view(receipt for _, receipt in receipts_by_file):
         _fail(f"the operator has shown more than one book: {why}")
     _say([receipt for _, receipt in receipts_by_file], fingerprint(by) if signed else None, as_json)

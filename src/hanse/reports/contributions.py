@@ -361,7 +361,7 @@ class Standings:
             'Of the 3 pairs of participants, 2 can be told apart with 95 % confidence; the order of the others is open.'
         """
         if not self.known:
-            return "How sure these parts are is not known: the run recorded no errors of its values."
+            return "How sure these parts are is not known: not all errors of these values are recorded."
         tied = sum(len(self.tied(client)) for client in self.clients.tolist()) // 2
         pairs = len(self.clients) * (len(self.clients) - 1) // 2
         if not tied:

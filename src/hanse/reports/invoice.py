@@ -24,11 +24,11 @@ from hanse.base.errors import UserError, nearest
 from hanse.base.files import run_folder, write_csv
 from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account_of
-from hanse.ledger.run_ledger import movements, open_ledger, reading, verify_run
+from hanse.ledger.run_ledger import movements, reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup
-from hanse.runs.replay import replay_books
+from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import RunRecord, load_run
 
 BY = ("value", "earned", "balance")
@@ -103,8 +103,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         budget: the total, a decimal number of the currency.
         currency: three capital letters (ISO 4217).
         by: "value": by the sums of their updates' values; "earned": by what the others paid them, on balance;
-            "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run valued
-            updates, else by balance.
+            "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
+            values that are parts of a whole, else by balance.
 
     Raises:
         UserError: a mistake in an argument, the run has no such values or books, they do not hold, or nobody is above
@@ -117,13 +117,15 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     if by is not None and by not in BY:
         raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
     run = load_run(run_folder(folder))
-    if (folder / "ledger.json").exists() and (wrong := _wrong(folder)):
+    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
     if run.beyond:
         raise UserError(f"{folder}: no invoice of rounds without a book: {run.beyond}")
     found = None if by in ("earned", "balance") else contribution(SeedGroup(run.mechanism, (run,)))
     if by == "value" and found is None:
         raise UserError("--by value: this run valued no updates; allowed: balance, earned")
+    if by is None and found is not None and not found.measure.share_out:
+        found = None
     if found is None:
         weights, said = _held(folder, run, earned=by == "earned")
         if weights.sum() > 0:
@@ -145,15 +147,6 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     return _made(run, "value", currency, total, weights, between, said)
 
 
-def _wrong(folder: Path) -> str | None:
-    """Return what ``hanse ledger verify`` finds wrong with a run's books; a round's lost file is said elsewhere."""
-    with open_ledger(folder) as ledger:
-        if wrong := verify_run(folder, ledger).wrong:
-            return wrong
-        replayed = replay_books(folder, ledger)
-    return None if replayed.lost else replayed.wrong
-
-
 def _coins(budget: str, currency: str, digits: int) -> int:
     """Return a budget in the smallest coin. Raises UserError."""
     form = re.fullmatch(r"0*([0-9]{1,16})(?:\.([0-9]{1,16}))?", budget)
@@ -169,7 +162,9 @@ def _coins(budget: str, currency: str, digits: int) -> int:
 def _held(folder: Path, run: RunRecord, *, earned: bool) -> tuple[np.ndarray, list[str]]:
     """Return the units by which the books split, ``[N]``, and what that means."""
     if not (folder / "ledger.json").exists():
-        raise UserError(f"{folder}: this run valued no updates and has no books: there is nothing to split by")
+        raise UserError(
+            f"{folder}: this run has neither values that can be split nor books: there is nothing to split by"
+        )
     with reading(folder) as ledger:
         balances = ledger.balances()
         mine = {account_of(c): c for c in range(run.num_clients)}

@@ -103,13 +103,14 @@ def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list
     if section.secure.get("regroup") is False and by_groups(mechanism):
         lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
     lines += [
-        f"federation.{key}: {given!r}: not with federation.secure: {why}"
+        f"federation.{key}: {'true' if given is True else repr(given)}: not with federation.secure: {why}"
         for key, given, wrong, why in (
             ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
             ("replay", section.replay, section.replay is not None, "the order of single updates is not known"),
+            ("half_precision", True, section.half_precision, "members sign the model that was sent; leave it out"),
         )
         if wrong
     ]
@@ -119,6 +120,20 @@ def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list
         name = next(iter(experiment.train.recipe.remembered))
         lines.append(f"train.{name}: goes by each client's own last training, and not with federation.secure")
     return lines
+
+
+def warn_of_changing_groups(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
+    """Return a warning if groups whose sums are opened are meant to stay the same, and cannot."""
+    if experiment.federation.secure is None or by_groups(mechanism) or experiment.federation.secure.get("regroup"):
+        return []
+    seats = mechanism.most_seats(data.num_clients)
+    if seats >= data.num_clients:
+        return []
+    return [
+        f"warning: federation.secure: {seats} of {data.num_clients} clients train in a round, so groups change, and "
+        "over some ten rounds their sums tell each client's mean update (docs/threat-model.md): let all train in "
+        "every round"
+    ]
 
 
 def warn_at_once(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
@@ -322,10 +337,6 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
                 f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
                 "move in the round in which they were trained; allowed: 'drop'"
             )
-    if experiment.federation.secure is not None and experiment.federation.half_precision:
-        lines.append(
-            "federation.half_precision: true: not with federation.secure: members sign the model that was sent"
-        )
     if experiment.sizes.proved and not experiment.sizes.auditors:
         lines.append("sizes.auditors: []: on a network somebody must look at the samples: name a public key")
     if experiment.eval.model == "trained":

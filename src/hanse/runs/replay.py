@@ -27,7 +27,7 @@ from hanse.core.table import Table
 from hanse.core.telling import read_about
 from hanse.games.market_evidence import size_caps
 from hanse.games.market_prices import due
-from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, unbooked
+from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, open_ledger, unbooked, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.pifl import TokenManager
@@ -308,6 +308,12 @@ class Replayed:
     foreign: bool = False
     by_value: int | None = None
     beyond: str = ""
+
+
+def wrong_books(folder: Path) -> str | None:
+    """Return what ``hanse ledger verify`` finds wrong with the books in a run directory; None: they hold."""
+    with open_ledger(folder) as ledger:
+        return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
 
 
 def replay_books(folder: Path, ledger: Ledger) -> Replayed:

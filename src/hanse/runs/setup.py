@@ -437,6 +437,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.not_held(mechanism),
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
+        *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *([] if federation is not None else refusals.warn_at_once(experiment, blueprint.behaviours)),
