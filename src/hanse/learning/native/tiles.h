@@ -1,7 +1,8 @@
 /* The matrix products of seats.c, for one width of the processor's vectors.
 
    seats.c includes this file once for each width, with VB (bytes of a vector) and SUFFIX set, with which every name
-   ends. What comes out are two functions: forward (out += x w) and step (gradient, momentum and a step of SGD in one).
+   ends. What comes out are four functions: forward (out += x w), step (gradient, momentum and a step of SGD in one), and
+   for convolutions convolve and convolve_back.
 
    Rows of x are given as pointers, so that samples are read where they lie in the pool. Weights are [in][ld]: for each
    input the weights of all outputs side by side, padded with zeros to ld, a multiple of the vector. A tile keeps nr
@@ -143,6 +144,84 @@ static void NAME(step)(const float *const *x, int64_t rows, int64_t in, const fl
 #undef DO
     }
   }
+}
+
+/* Outputs x to x + nv vectors of one line of filters f to f + nf: their kernels over the image's lines from `image` on.
+   `apart`: floats between two filters in `to`. */
+INLINE void NAME(convolve_tile)(const struct convolution *k, const float *image, const float *w, const float *b,
+                                float *to, const int nv, const int nf) {
+  const int64_t apart = 2 * k->line, filter = k->channels * k->kernel * k->kp;
+  vec sum[8][2];
+  UNROLL for (int f = 0; f < nf; f++) UNROLL for (int v = 0; v < nv; v++) sum[f][v] = (vec){0} + b[f];
+  for (int64_t c = 0; c < k->channels; c++)
+    for (int64_t i = 0; i < k->kernel; i++) {
+      const float *line = image + c * k->plane + i * k->line, *own = w + (c * k->kernel + i) * k->kp;
+      for (int64_t j = 0; j < k->kernel; j++) {
+        vec row[2];
+        UNROLL for (int v = 0; v < nv; v++) row[v] = NAME(load)(line + j + v * LANES);
+        UNROLL for (int f = 0; f < nf; f++) UNROLL for (int v = 0; v < nv; v++) sum[f][v] += own[f * filter + j] * row[v];
+      }
+    }
+  UNROLL for (int f = 0; f < nf; f++) UNROLL for (int v = 0; v < nv; v++)
+      NAME(store)(to + f * apart + v * LANES, sum[f][v]);
+}
+
+/* nv vectors of a line's outputs for all filters: as many at a time as the registers hold, then fewer */
+INLINE void NAME(convolve_columns)(const struct convolution *k, const float *image, const float *w, const float *b,
+                                   float *to, const int nv) {
+  const int64_t apart = 2 * k->line, filter = k->channels * k->kernel * k->kp;
+  int64_t f = 0;
+#define FILTERS(NF)   for (; f + NF <= k->filters; f += NF) NAME(convolve_tile)(k, image, w + f * filter, b + f, to + f * apart, nv, NF);
+#if VB == 64
+  FILTERS(8)
+#endif
+  FILTERS(4) FILTERS(2) FILTERS(1)
+#undef FILTERS
+}
+
+/* Line y of a convolution's outputs, bias included, to [filters][2 line]. Behind the last column stand numbers that
+   mean nothing. */
+static void NAME(convolve)(const struct convolution *k, const float *w, const float *b, int64_t y, float *to) {
+  const float *image = k->image + y * k->line;
+  for (int64_t x = 0; x < k->columns; x += 2 * LANES)
+    if (k->columns - x > LANES) NAME(convolve_columns)(k, image + x, w, b, to + x, 2);
+    else NAME(convolve_columns)(k, image + x, w, b, to + x, 1);
+}
+
+/* From the gradient g [out] at one sample's outputs after pooling, add to the gradients of weights and biases, and
+   (below) to that at the padded image. Pooling and ReLU leave few gradients that are not 0, so that one after another
+   is faster than whole lines. kp is a constant: a line of a kernel is one vector. */
+INLINE void NAME(convolve_back_by)(const struct convolution *k, const float *w, const float *g, const uint8_t *at,
+                                   const int below, const int kp) {
+  typedef float quad __attribute__((vector_size(16), aligned(4)));
+  typedef float oct __attribute__((vector_size(32), aligned(4)));
+  const int64_t rows = k->rows >> k->pooled, columns = k->columns >> k->pooled, lines = k->channels * k->kernel;
+  for (int64_t f = 0; f < k->filters; f++)
+    for (int64_t y = 0; y < rows; y++)
+      for (int64_t x = 0; x < columns; x++, g++, at++) {
+        const float one = *g;
+        if (one == 0) continue;
+        const int64_t down = k->pooled ? 2 * y + (*at >> 1) : y, right = k->pooled ? 2 * x + (*at & 1) : x;
+        const int64_t from = down * k->line + right;
+        k->bias_slope[f] += one;
+        for (int64_t c = 0, i = f * lines * kp; c < k->channels; c++)
+          for (int64_t j = 0, p = from + c * k->plane; j < k->kernel; j++, i += kp, p += k->line)
+            if (kp == 4) {
+              *(quad *)(k->slope + i) += one * *(const quad *)(k->image + p);
+              if (below) *(quad *)(k->below + p) += one * *(const quad *)(w + i);
+            } else {
+              *(oct *)(k->slope + i) += one * *(const oct *)(k->image + p);
+              if (below) *(oct *)(k->below + p) += one * *(const oct *)(w + i);
+            }
+      }
+}
+
+static void NAME(convolve_back)(const struct convolution *k, const float *w, const float *g, const uint8_t *at,
+                                int below) {
+  if (k->kp == 4 && below) NAME(convolve_back_by)(k, w, g, at, 1, 4);
+  else if (k->kp == 4) NAME(convolve_back_by)(k, w, g, at, 0, 4);
+  else if (below) NAME(convolve_back_by)(k, w, g, at, 1, 8);
+  else NAME(convolve_back_by)(k, w, g, at, 0, 8);
 }
 
 #undef JOIN_
