@@ -34,6 +34,8 @@ struct convolution {
   float *image, *below;      /* one sample, padded, and the gradient at it: [channels][plane] */
   float *maps;               /* two lines of outputs before pooling: [filters][2][line] */
   float *slope, *bias_slope; /* a batch's gradient, as the weights and the biases */
+  float *ones;               /* of one filter, the gradients that are not 0, and where the kernel stood there */
+  int32_t *from;
   uint8_t *at;               /* [width][out]: which of the 2 x 2 was the largest */
 };
 
@@ -91,6 +93,7 @@ struct vectors {
   void (*forward)(const float *const *, int64_t, int64_t, const float *, int64_t, float *);
   void (*step)(const float *const *, int64_t, int64_t, const float *, int64_t, float *, float *, const float *,
                const struct step *);
+  void (*pool)(const float *, const float *, int64_t, float *, uint8_t *);
   void (*convolve)(const struct convolution *, const float *, const float *, int64_t, float *);
   void (*convolve_back)(const struct convolution *, const float *, const float *, const uint8_t *, int);
 };
@@ -100,11 +103,11 @@ static const struct vectors *chosen;
 /* Choose vectors by name ("plain", "avx2", "avx512"), or the widest that this processor has (NULL). Returns 0, or 1 if
    it has none of that name. */
 int hanse_use_vectors(const char *name) {
-  static const struct vectors plain = {"plain", 4, forward_plain, step_plain, convolve_plain, convolve_back_plain};
+  static const struct vectors plain = {"plain", 4, forward_plain, step_plain, pool_plain, convolve_plain, convolve_back_plain};
   const struct vectors *found[3], **end = found;
 #if defined(__x86_64__)
-  static const struct vectors avx2 = {"avx2", 8, forward_avx2, step_avx2, convolve_avx2, convolve_back_avx2};
-  static const struct vectors avx512 = {"avx512", 16, forward_avx512, step_avx512, convolve_avx512, convolve_back_avx512};
+  static const struct vectors avx2 = {"avx2", 8, forward_avx2, step_avx2, pool_avx2, convolve_avx2, convolve_back_avx2};
+  static const struct vectors avx512 = {"avx512", 16, forward_avx512, step_avx512, pool_avx512, convolve_avx512, convolve_back_avx512};
   if (__builtin_cpu_supports("avx512f")) *end++ = &avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) *end++ = &avx2;
 #endif
@@ -159,7 +162,7 @@ static struct work shape_of(const struct layer *l, int64_t lanes) {
   if (l->kernel) {
     struct convolution k = {l->channels, l->height, l->width, l->filters, l->kernel, l->pad, l->pooled};
     k.rows = l->height + 2 * l->pad - l->kernel + 1, k.columns = l->width + 2 * l->pad - l->kernel + 1;
-    k.kp = l->kernel <= 4 ? 4 : 8, k.line = padded(k.columns, lanes) + 8, k.plane = (l->height + 2 * l->pad) * k.line;
+    k.kp = l->kernel <= 4 ? 4 : 8, k.line = padded(k.columns, 2 * lanes) + 8, k.plane = (l->height + 2 * l->pad) * k.line;
     w.weights = l->filters * l->channels * l->kernel * k.kp, w.biases = padded(l->filters, lanes), w.k = k;
   }
   return w;
@@ -168,14 +171,15 @@ static struct work shape_of(const struct layer *l, int64_t lanes) {
 /* Give a layer its buffers from `memory` on, unless it is NULL; return how many floats they take. */
 static int64_t cut(struct work *w, int64_t width, float *memory) {
   float **const all[] = {&w->w, &w->v, &w->c, &w->b, &w->bv, &w->bc, &w->a, &w->g, &w->k.image, &w->k.below,
-                         &w->k.maps, &w->k.slope, &w->k.bias_slope, (float **)&w->k.at};
+                         &w->k.maps, &w->k.slope, &w->k.bias_slope, &w->k.ones,
+                         (float **)&w->k.from, (float **)&w->k.at};
   const struct convolution *k = &w->k;
-  const int64_t image = k->channels * k->plane, many = k->kernel ? w->weights : 0, few = k->kernel ? w->biases : 0;
+  const int64_t image = k->channels * k->plane, pixels = k->rows * k->columns + 1, many = k->kernel ? w->weights : 0, few = k->kernel ? w->biases : 0;
   const int64_t sizes[] = {w->weights, w->weights, w->weights, w->biases, w->biases, w->biases, width * w->ld,
-                           width * w->ld, image, image, 2 * k->filters * k->line, many, few,
+                           width * w->ld, image, image, 2 * k->filters * k->line, many, few, pixels, pixels,
                            k->pooled ? padded(width * w->out, 4) / 4 : 0};
   int64_t taken = 0;
-  for (int64_t i = 0; i < 14; taken += padded(sizes[i++], 16))
+  for (int64_t i = 0; i < 16; taken += padded(sizes[i++], 16))
     if (memory) *all[i] = memory + taken;
   return taken;
 }
@@ -244,19 +248,6 @@ static void gradient_at_image(const struct convolution *k, float *g) {
       memcpy(g, k->below + c * k->plane + (y + k->pad) * k->line + k->pad, sizeof(float) * k->width);
 }
 
-/* The largest of every 2 x 2 of two lines, and which it is: the first of equal ones, and NaN before all numbers, as in
-   PyTorch. */
-static void pool_lines(const float *upper, const float *lower, int64_t columns, float *to, uint8_t *at) {
-  for (int64_t x = 0; x < columns; x++) {
-    float most = upper[2 * x];
-    uint8_t which = 0;
-    const float others[3] = {upper[2 * x + 1], lower[2 * x], lower[2 * x + 1]};
-    for (uint8_t i = 0; i < 3; i++)
-      if (others[i] > most || others[i] != others[i]) most = others[i], which = i + 1;
-    to[x] = most, at[x] = which;
-  }
-}
-
 /* Run a convolution on one sample, so that a and at hold its outputs [filters][rows][columns] after pooling. */
 static void convolve(const struct vectors *by, const struct work *l, const float *x, float *a, uint8_t *at) {
   const struct convolution *k = &l->k;
@@ -268,7 +259,7 @@ static void convolve(const struct vectors *by, const struct work *l, const float
     for (int64_t f = 0; f < k->filters; f++) {
       const float *lines = k->maps + 2 * f * k->line;
       const int64_t to = (f * rows + y) * columns;
-      if (k->pooled) pool_lines(lines, lines + k->line, columns, a + to, at + to);
+      if (k->pooled) by->pool(lines, lines + k->line, columns, a + to, at + to);
       else memcpy(a + to, lines, sizeof(float) * columns);
     }
   }
