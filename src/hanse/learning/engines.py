@@ -24,7 +24,7 @@ from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import why_not_native
+from hanse.learning.native.library import vectors_are_wide, why_not_native
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -83,9 +83,9 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
     """Return the engine for a round.
 
     Args:
-        kind: "dense" (linear layers that compiled code can train here), "narrow" (the same for convolutions of few
-            channels), "layers" (a sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or recurrent layers), "batched" (any other module
-            that ``torch.func`` can batch), or "other".
+        kind: "dense" (linear layers that compiled code can train here), "narrow" (convolutions that it can), "layers" (a
+            sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or
+            recurrent layers), "batched" (any other module that ``torch.func`` can batch), or "other".
         seats: how many seats train in a round.
         work: an estimate of the multiplications in one seat's step: its batch size times P.
         cores: the largest number of threads.
@@ -230,7 +230,7 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
-    if plain == "images" and no_native is None:
+    if plain == "images" and no_native is None and (train == "native" or vectors_are_wide()):
         return "narrow", unable
     # trying takes two engines a step each, so it is done only where the answer can change the choice
     tried = train == "auto" and not stacks and (plain == "other" or (plain == "images" and device != "cpu"))

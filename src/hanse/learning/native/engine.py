@@ -18,7 +18,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
-from hanse.learning.native.library import Layer, Seat, library, read_native, why_not_native
+from hanse.learning.native.library import Layer, NativeLayers, Seat, library, read_native, why_not_native
 from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew
@@ -53,7 +53,8 @@ class NativeEngine(ScoringEngine):
             raise ValueError(reason)
         self.problem, self.threads, self.crew = problem, 1, Crew(workers)
         self._train = compiled.hanse_train
-        self._read, self._shape = layers, (-1,)
+        self._read: NativeLayers = layers
+        self._shape: tuple[int, ...] | None = None
         self._layers = (Layer * 0)()
         self._pool = FlatPool(problem, torch.device("cpu"), torch.float32)
         dense = None if layers.convolutions else Dense((Layer * len(layers.dense))(*layers.dense), compiled)

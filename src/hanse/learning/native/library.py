@@ -83,6 +83,12 @@ def library() -> ctypes.CDLL | str:
     return compiled
 
 
+def vectors_are_wide() -> bool:
+    """Say whether the compiled code uses vectors of at least 8 numbers: with 4, oneDNN's convolutions are faster."""
+    compiled = library()
+    return not isinstance(compiled, str) and compiled.hanse_vectors() != b"plain"
+
+
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
@@ -168,12 +174,14 @@ def read_native(problem: Problem) -> NativeLayers | None:
 
 
 def _runs(convolution: nn.Conv2d, after: Sequence[nn.Module]) -> bool:
-    """Say whether the compiled code runs a convolution and what follows it: ReLU and pooling by 2, each at most once."""
-    kernel, pad = set(convolution.kernel_size), set(convolution.padding)
-    square = len(kernel) == 1 and max(kernel) <= _LARGEST_KERNEL and len(pad) == 1 and min(pad) in range(min(kernel))
+    """Say whether the compiled code runs a convolution and the layers after it, ReLU and pooling at most once each."""
+    kernel, pad = set(convolution.kernel_size), convolution.padding
+    if isinstance(pad, str) or len(kernel) != 1 or max(kernel) > _LARGEST_KERNEL:
+        return False
+    padded = len(set(pad)) == 1 and pad[0] in range(min(kernel))
     plain = set(convolution.stride) | set(convolution.dilation) == {1}
     kinds = [type(layer) for layer in after]
-    return square and plain and len(set(kinds)) == len(kinds) and all(type(a) is nn.ReLU or _halves(a) for a in after)
+    return padded and plain and len(set(kinds)) == len(kinds) and all(type(a) is nn.ReLU or _halves(a) for a in after)
 
 
 def _halves(layer: nn.Module) -> bool:
