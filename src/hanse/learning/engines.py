@@ -83,8 +83,8 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
     """Return the engine for a round.
 
     Args:
-        kind: "dense" (linear layers that compiled code can train here), "narrow" (convolutions that it can), "layers" (a
-            sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or
+        kind: "dense" (linear layers that compiled code can train here), "narrow" (convolutions that it can), "layers"
+            (a sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or
             recurrent layers), "batched" (any other module that ``torch.func`` can batch), or "other".
         seats: how many seats train in a round.
         work: an estimate of the multiplications in one seat's step: its batch size times P.
