@@ -40,6 +40,7 @@ JOBS = {
         PeerJob("mnist-mlp", "mnist", "mlp", 100, 600, 10, 5, 50, 0.01, 0.5, 20, 10_000),
         PeerJob("cifar-cnn", "cifar10", "cnn", 50, 200, 5, 2, 50, 0.01, 0.5, 5, 1_000),
         PeerJob("thousand", "mnist", "mlp", 1_000, 60, 10, 5, 10, 0.01, 0.5, 20, 10_000),
+        PeerJob("resnet-18", "cifar10", "resnet18", 50, 20, 10, 1, 20, 0.01, 0.5, 3, 100),
     )
 }
 

@@ -25,6 +25,7 @@ class Measured:
     """Seconds: ``round`` is the median of all rounds but the first; ``start`` from the process's start to the first
     round's; megabytes: ``pss`` is the peak of the proportional set size of all the run's processes together.
     ``workers`` processes or threads trained clients at the same time, with ``threads`` an operator, as the runner says.
+    ``others`` is how many cores all other processes of the machine used meanwhile, on average.
     """
 
     start: float
@@ -36,6 +37,7 @@ class Measured:
     accuracy: float
     workers: int
     threads: int
+    others: float
 
 
 def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], limit_s: float) -> Measured:
@@ -43,7 +45,7 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
     mark = uuid.uuid4().hex
     environment = {**os.environ, **extra, _MARK: mark, "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONPATH", None)
-    begun = time.time()
+    begun, busy = time.time(), _busy_s() - _own_s()
     process = subprocess.Popen(
         list(command), cwd=folder, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -69,6 +71,7 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
         killer.cancel()
         watch.stop()
     took = time.time() - begun
+    others = (_busy_s() - _own_s() - busy - watch.alive_s) / took
     if code or ready is None or len(rounds) < 2:
         raise RuntimeError(f"{' '.join(command)} ended with {code} after {took:.0f} s:\n{''.join(tail)}")
     return Measured(
@@ -81,7 +84,21 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
         accuracy=accuracies[-1],
         workers=int(said["workers"]),
         threads=int(said["threads"]),
+        others=max(0.0, others),
     )
+
+
+def _busy_s() -> float:
+    """Return the seconds that all cores of the machine have worked since it started, or were taken by its host."""
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    """Return the processor seconds of this process and of all those below it that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _event(line: str) -> dict[str, str] | None:
@@ -93,18 +110,29 @@ def _event(line: str) -> dict[str, str] | None:
 
 
 class _Memory(threading.Thread):
-    """Adds up the proportional set sizes of all processes that carry the run's mark, four times a second."""
+    """Adds up the proportional set sizes of all processes that carry the run's mark, four times a second.
+
+    ``peak`` is the largest sum in bytes, ``alive_s`` the processor seconds of those that are not below this process
+    any more: nobody counts them when they end.
+    """
 
     def __init__(self, mark: str) -> None:
         super().__init__(daemon=True)
         self.needle = f"{_MARK}={mark}".encode()
         self.peak = 0
+        self._orphans: dict[int, float] = {}
         self._ours: dict[int, bool] = {}
         self._ended = threading.Event()
 
     def run(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            self.peak = max(self.peak, sum(self._size(pid) for pid in self._processes()))
+            ours = self._processes()
+            self.peak = max(self.peak, sum(self._size(pid) for pid in ours))
+            self._orphans |= {pid: used for pid in ours if (used := _orphan_s(pid)) is not None}
+
+    @property
+    def alive_s(self) -> float:
+        return sum(self._orphans.values())
 
     def stop(self) -> None:
         self._ended.set()
@@ -130,3 +158,12 @@ class _Memory(threading.Thread):
         except OSError:  # it has just ended
             pass
         return 0
+
+
+def _orphan_s(pid: int) -> float | None:
+    """Return the processor seconds of a process whose parent has ended; None if it has one, or has ended itself."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") if words[1] == "1" else None

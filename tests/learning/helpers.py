@@ -8,11 +8,12 @@ from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob, TrainedRows
-from hanse.learning.native.library import library
+from hanse.learning.native.library import library, vectors_are_wide
 from hanse.learning.sequential import SequentialEngine
 
 COMPILED = not isinstance(library(), str)  # whether this installation has the native engine
 DENSE = "native" if COMPILED else "stacked"  # what the rule chooses for linear layers
+NARROW = "native" if vectors_are_wide() else "sequential"  # and for narrow convolutions
 
 
 def made(shape: tuple[int, ...], classes: int | None, n: int = 400, seed: int = 0) -> Samples:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -73,8 +75,45 @@ def test_what_is_measured(bench: ModuleType, tmp_path: Path) -> None:
         bench.measure([*command[:-1], "3"], folder=tmp_path, extra={}, limit_s=60)
 
 
+BURNER = "import time; end = time.process_time() + {}\nwhile time.process_time() < end: pass\n"
+
+
+def test_what_others_compute_is_told_from_what_the_run_does(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import measure
+
+    (tmp_path / "runner.py").write_text(BURNER.format(0.5) + RUNNER)
+    command, others = [sys.executable, "runner.py", "0"], [0.0, 2.0]
+    monkeypatch.setattr(measure, "_busy_s", lambda: measure._own_s() + others.pop(0))
+    found = bench.measure(command, folder=tmp_path, extra={}, limit_s=60)
+    assert found.others * found.process == pytest.approx(2.0)
+    monkeypatch.undo()
+    before, own = measure._busy_s(), measure._own_s()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    assert measure._own_s() - own >= 0.29
+    assert measure._busy_s() - before >= 0.25
+
+
+def test_a_busy_machine_reports_nothing(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = bench.Measured(1, 1, 1, 1, 1, 1, 1, 1, 1, 0.05)
+    runs = [replace(quiet, others=0.5), replace(quiet, others=0.11), quiet]
+    monkeypatch.setattr(bench, "measure", lambda *_, **__: runs.pop(0))
+    job, system = bench.JOBS["mnist-mlp"], bench.SYSTEMS["plain PyTorch loop"]
+    monkeypatch.setattr(bench, "python_of", lambda name: Path(sys.executable))
+    assert bench._quiet(job, system, tmp_path, False, bench.QUIET) == quiet
+    assert "once more: other processes used 0.50 cores, at most 0.1 are allowed" in capsys.readouterr().err
+    monkeypatch.setattr(bench, "measure", lambda *_, **__: replace(quiet, others=0.5))
+    with pytest.raises(SystemExit, match=r"other processes used 0\.50 cores, .*: nothing is reported"):
+        bench._quiet(job, system, tmp_path, False, bench.QUIET)
+    assert bench._quiet(job, system, tmp_path, False, float("inf")).others == 0.5
+
+
 def test_memory_is_that_of_all_processes_with_the_mark(bench: ModuleType) -> None:
-    import os
     import subprocess
 
     from measure import _Memory
@@ -99,7 +138,7 @@ def test_memory_is_that_of_all_processes_with_the_mark(bench: ModuleType) -> Non
 def test_table_by_hand(bench: ModuleType) -> None:
     def one(round: float, process: float) -> object:
         seconds = {"start": 1.0, "first": 2.0, "round": round, "rounds": 5.0, "process": process}
-        return bench.Measured(**seconds, pss=100.0, accuracy=0.5, workers=2, threads=1)
+        return bench.Measured(**seconds, pss=100.0, accuracy=0.5, workers=2, threads=1, others=0.0)
 
     job = bench.JOBS["mnist-mlp"]
     lines = bench.table(

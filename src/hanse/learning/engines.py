@@ -24,13 +24,13 @@ from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import why_not_native
+from hanse.learning.native.library import vectors_are_wide, why_not_native
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
-Kind = Literal["dense", "layers", "images", "texts", "batched", "other"]
+Kind = Literal["dense", "narrow", "layers", "images", "texts", "batched", "other"]
 
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: with more than these nothing has been measured
@@ -38,6 +38,7 @@ _LARGE = 8_000_000  # multiplications of a seat's step from which its operators 
 _CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _IN_WORDS: dict[Kind, str] = {
     "dense": "linear layers with ReLU or tanh",
+    "narrow": "narrow convolutions",
     "layers": "layers that can be stacked",
     "images": "convolutions",
     "texts": "texts or recurrent layers",
@@ -82,9 +83,9 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
     """Return the engine for a round.
 
     Args:
-        kind: "dense" (linear layers that compiled code can train here), "layers" (a sequence of known layers), "images"
-            (2-d convolutions), "texts" (a label at every position, or recurrent layers), "batched" (any other module
-            that ``torch.func`` can batch), or "other".
+        kind: "dense" (linear layers that compiled code can train here), "narrow" (convolutions that it can), "layers"
+            (a sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or
+            recurrent layers), "batched" (any other module that ``torch.func`` can batch), or "other".
         seats: how many seats train in a round.
         work: an estimate of the multiplications in one seat's step: its batch size times P.
         cores: the largest number of threads.
@@ -97,15 +98,15 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         >>> rule("images", seats=10, work=32 * 40_000, cores=4).label
         'sequential (4 seats side by side, 1 thread each)'
     """
-    large, card = kind in ("images", "texts") or work >= _LARGE, device != "cpu"
+    large, card = kind in ("narrow", "images", "texts") or work >= _LARGE, device != "cpu"
     if engine == "auto":
         batches = kind == "batched" and (seats > 1 if card else seats >= _FEW and not large)
-        by_kind = {"dense": "native", "layers": "stacked"}
+        by_kind = {"dense": "native", "narrow": "native", "layers": "stacked"}
         engine = by_kind.get(kind, "vmapped" if batches else "sequential")
     if card:
         return EngineChoice(engine, 1, 1, graphs=engine == "stacked" and device == "cuda")
     if engine == "native":  # one thread trains a seat, so there are no more threads than seats
-        return EngineChoice(engine, 1, max(1, min(cores, seats, seats * work // _A_THREAD)))
+        return EngineChoice(engine, 1, max(1, min(cores, seats, cores if large else seats * work // _A_THREAD)))
     if engine != "sequential":  # one program for all seats: its operators are split over threads
         return EngineChoice(engine, _threads(seats * work, cores), 1)
     if seats == 1:
@@ -229,6 +230,8 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
+    if plain == "images" and no_native is None and (train == "native" or vectors_are_wide()):
+        return "narrow", unable
     # trying takes two engines a step each, so it is done only where the answer can change the choice
     tried = train == "auto" and not stacks and (plain == "other" or (plain == "images" and device != "cpu"))
     if tried or train == "vmapped":

@@ -18,7 +18,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
-from hanse.learning.native.library import Layer, Seat, library, read_dense, why_not_native
+from hanse.learning.native.library import Layer, NativeLayers, Seat, library, read_native, why_not_native
 from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew
@@ -33,7 +33,7 @@ def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
 
 
 class NativeEngine(ScoringEngine):
-    """Trains linear layers with ReLU or tanh between them, by SGD, on the CPU.
+    """Trains linear layers with ReLU or tanh between them, and narrow convolutions before them, by SGD, on the CPU.
 
     A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
 
@@ -48,15 +48,16 @@ class NativeEngine(ScoringEngine):
     name = "native"
 
     def __init__(self, problem: Problem, workers: int = 1) -> None:
-        reason, compiled, specs = why_not_native(problem), library(), problem.stack
-        layers = None if specs is None else read_dense(specs)
+        reason, compiled, layers = why_not_native(problem), library(), read_native(problem)
         if reason is not None or isinstance(compiled, str) or layers is None:
             raise ValueError(reason)
         self.problem, self.threads, self.crew = problem, 1, Crew(workers)
         self._train = compiled.hanse_train
-        self._layers = (Layer * len(layers))(*layers)
+        self._read: NativeLayers = layers
+        self._shape: tuple[int, ...] | None = None
+        self._layers = (Layer * 0)()
         self._pool = FlatPool(problem, torch.device("cpu"), torch.float32)
-        dense = Dense(self._layers, compiled)
+        dense = None if layers.convolutions else Dense((Layer * len(layers.dense))(*layers.dense), compiled)
         self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, dense=dense)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
@@ -77,6 +78,9 @@ class NativeEngine(ScoringEngine):
         rows = torch.empty((len(jobs), self.problem.layout.size))
         losses, steps = np.full(len(jobs), np.nan), np.zeros(len(jobs), dtype=np.int64)
         x, y = self._pool.of(pool)
+        if (shape := tuple(pool.x.shape[1:])) != self._shape:
+            layers = self._read.on(shape)
+            self._layers, self._shape = (Layer * len(layers))(*layers), shape
         self._refuse_beyond(jobs, x, y)
         plans = plan_seats(jobs, recipe, 1)
 
@@ -93,9 +97,7 @@ class NativeEngine(ScoringEngine):
 
     def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor) -> None:
         """Raise IndexError for sizes, positions or labels beyond what is there: compiled code would read past it."""
-        inputs, outputs = self._layers[0].inputs, self._layers[len(self._layers) - 1].outputs
-        if x.shape[1] != inputs:
-            raise IndexError(f"samples of {x.shape[1]} numbers for a model of {inputs} inputs")
+        outputs = self._layers[len(self._layers) - 1].outputs
         wanted = (len(x), outputs) if self.problem.regression else (len(x),)
         if y.shape != wanted or not (self.problem.regression or y.dtype == torch.int64):
             kind = str(y.dtype).removeprefix("torch.")

@@ -8,25 +8,38 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
+from torch import nn
+
+from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec
 
-VERSION = 1
+VERSION = 2
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
+_LARGEST_KERNEL = 8  # a line of it is one vector of tiles.h
 
 
 class Layer(ctypes.Structure):
-    """``struct layer`` of ``seats.c``, field by field: a linear layer and the activation after it."""
+    """``struct layer`` of ``seats.c``, field by field: a linear layer or a convolution, and the activation after it."""
 
     _fields_ = (
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
         ("activation", ctypes.c_int64),
         ("bias", ctypes.c_int64),
+        ("channels", ctypes.c_int64),
+        ("height", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("filters", ctypes.c_int64),
+        ("kernel", ctypes.c_int64),
+        ("pad", ctypes.c_int64),
+        ("pooled", ctypes.c_int64),
     )
 
 
@@ -70,21 +83,114 @@ def library() -> ctypes.CDLL | str:
     return compiled
 
 
+def vectors_are_wide() -> bool:
+    """Say whether the compiled code uses vectors of at least 8 numbers: with 4, oneDNN's convolutions are faster."""
+    compiled = library()
+    return not isinstance(compiled, str) and compiled.hanse_vectors() != b"plain"
+
+
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
-    It can train linear layers with ReLU or tanh between them, all of which train, with cross-entropy or the squared
-    error.
+    It can train linear layers with ReLU or tanh between them, and before them narrow convolutions with ReLU and pooling
+    by 2, all of which train, with cross-entropy or the squared error.
     """
     compiled = library()
     if isinstance(compiled, str):
         return compiled
-    specs = problem.stack
-    if specs is None or read_dense(specs) is None:
-        return "the model is not linear layers with ReLU or tanh between them"
+    if read_native(problem) is None:
+        return "the model is not linear layers with ReLU or tanh between them, or narrow convolutions before them"
     if problem.objective is not None:
         return "the loss is neither cross-entropy nor the squared error"
     return "some parameters do not train" if problem.frozen else None
+
+
+@dataclass(frozen=True)
+class NativeLayers:
+    """A model's layers as the compiled code runs them: convolutions, then linear layers.
+
+    Attributes:
+        convolutions: each with the pooling and ReLU after it; none for a model of linear layers.
+        dense: the linear layers.
+    """
+
+    convolutions: Sequence[tuple[nn.Conv2d, Sequence[nn.Module]]]
+    dense: Sequence[Layer]
+
+    def on(self, shape: Sequence[int]) -> list[Layer]:
+        """Return the layers for samples of this shape.
+
+        Raises:
+            IndexError: the model cannot take such samples.
+        """
+        layers = []
+        size = list(shape)
+        for convolution, after in self.convolutions:
+            if len(size) != 3 or size[0] != convolution.in_channels:
+                raise IndexError(f"samples {list(shape)} for a model that begins with {self.convolutions[0][0]}")
+            layers.append(_convolution(convolution, after, size))
+            size = [convolution.out_channels, *_size_after(layers[-1])]
+            if min(size) < 1:
+                raise IndexError(f"samples {list(shape)} are too small for the model's convolutions")
+            layers[-1].outputs = math.prod(size)
+        inputs = self.dense[0].inputs
+        if math.prod(size) != inputs:
+            raise IndexError(f"samples of {math.prod(size)} numbers for a model of {inputs} inputs")
+        return [*layers, *self.dense]
+
+
+def _convolution(convolution: nn.Conv2d, after: Sequence[nn.Module], size: Sequence[int]) -> Layer:
+    """Return a convolution of images ``size`` (channels, height, width), its outputs not yet counted."""
+    relu = any(isinstance(layer, nn.ReLU) for layer in after)
+    bias = int(convolution.bias is not None)
+    kernel, pad = int(convolution.kernel_size[0]), int(convolution.padding[0])
+    pooled = any(isinstance(layer, nn.MaxPool2d) for layer in after)
+    activation = ACTIVATIONS["relu"] if relu else 0
+    return Layer(math.prod(size), 0, activation, bias, *size, convolution.out_channels, kernel, pad, int(pooled))
+
+
+def _size_after(layer: Layer) -> list[int]:
+    """Return the height and width of a convolution's outputs, after pooling."""
+    whole = [side + 2 * layer.pad - layer.kernel + 1 for side in (layer.height, layer.width)]
+    return [side // 2 if layer.pooled else side for side in whole]
+
+
+def read_native(problem: Problem) -> NativeLayers | None:
+    """Return a model's layers if the compiled code can run them, whatever its loss; else None."""
+    if problem.stack is not None:
+        dense = read_dense(problem.stack)
+        return None if dense is None else NativeLayers((), dense)
+    stack = read_convolutions(problem)
+    dense = None if stack is None else read_dense(stack.dense)
+    if stack is None or dense is None:
+        return None
+    convolutions: list[tuple[nn.Conv2d, list[nn.Module]]] = []
+    for _, layer in stack.convolutions:
+        if isinstance(layer, nn.Conv2d):
+            convolutions.append((layer, []))
+        else:
+            convolutions[-1][1].append(layer)
+    return NativeLayers(convolutions, dense) if all(_runs(*given) for given in convolutions) else None
+
+
+def _runs(convolution: nn.Conv2d, after: Sequence[nn.Module]) -> bool:
+    """Say whether the compiled code runs a convolution and the layers after it, ReLU and pooling at most once each."""
+    kernel, pad = set(convolution.kernel_size), convolution.padding
+    if isinstance(pad, str) or len(kernel) != 1 or max(kernel) > _LARGEST_KERNEL:
+        return False
+    padded = len(set(pad)) == 1 and pad[0] in range(min(kernel))
+    plain = set(convolution.stride) | set(convolution.dilation) == {1}
+    kinds = [type(layer) for layer in after]
+    return padded and plain and len(set(kinds)) == len(kinds) and all(type(a) is nn.ReLU or _halves(a) for a in after)
+
+
+def _halves(layer: nn.Module) -> bool:
+    """Say whether a layer takes the largest of every 2 x 2 numbers."""
+    if not isinstance(layer, nn.MaxPool2d) or layer.ceil_mode:
+        return False
+    return all(given in (2, (2, 2)) for given in (layer.kernel_size, layer.stride)) and (
+        layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1))
+    )
 
 
 def read_dense(specs: Sequence[Spec]) -> list[Layer] | None:
