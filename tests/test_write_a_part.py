@@ -32,7 +32,7 @@ SMALL = {
 }
 
 
-FILES = ["inverse_loss", "longest_ago", "slow", "alone", "wages", "newcomer", "boost", "label_flip"]
+FILES = ["inverse_loss", "longest_ago", "alone", "wages", "newcomer", "boost", "label_flip"]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -100,18 +100,6 @@ def test_the_parts_select_weigh_and_value(composed: Watch) -> None:
     seats = [s for s in run.clients if s["round"] == 4]
     trust = [1 / s["loss"] for s in seats]
     assert [s["weight"] for s in seats] == pytest.approx([t / sum(trust) for t in trust], rel=1e-6)
-
-
-def test_the_slow_rows_follow_the_servers_and_clients_hold_them(composed: Watch) -> None:
-    for view, after in zip(composed.views, composed.views[1:], strict=False):
-        server, slow = view.table.row("server"), view.table.row("slow")
-        want = 0.25 * view.table.rows[server] + 0.75 * view.table.rows[slow]
-        torch.testing.assert_close(after.table.rows[slow], want)
-        assert view.deployment is not None
-        assert view.deployment.rows.tolist() == [slow] * 8
-    first, last = composed.views[0].table, composed.views[-1].table
-    assert torch.equal(first.models("slow"), first.models("server"))
-    assert (last.models("slow") - first.models("slow")).abs().max() > 1e-3
 
 
 def test_the_fees_go_to_whose_values_are_above_zero(composed: Watch) -> None:
