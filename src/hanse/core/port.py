@@ -165,8 +165,8 @@ class Ask:
     """A question to the client's own policy, such as "bid", "declare" or "stay".
 
     Any models are scored on the client's own samples before the policy is called. The policy finds the scores in
-    ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry a model) and ``num_samples``; they stay with
-    the client.
+    ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry per model) and ``num_samples``; they stay
+    with the client.
 
     Attributes:
         name: the question.

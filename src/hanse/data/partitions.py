@@ -496,7 +496,7 @@ def iid(
     """Distribute the samples at random.
 
     Args:
-        labels: one entry a sample, ``[n]``; only their number is used.
+        labels: one entry per sample, ``[n]``; only their number is used.
         clients: how many clients there are, N.
         seed: keys the draw.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
@@ -578,7 +578,7 @@ def natural(
     """Use the source's own clients: each becomes a client, or several.
 
     Args:
-        labels: one entry a sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
+        labels: one entry per sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
         ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
         clients: the resulting number of clients; None: all. See :func:`natural_owners` for the choice.
         seed: keys all draws.

@@ -84,7 +84,7 @@ class Trusted:
 
     @staticmethod
     def read(file: Path, least: int = LEAST, same: bool = False) -> Trusted:
-        """Return those that a file names, a name and a key a line; the options are those of the class.
+        """Return those that a file names, a name and a key per line; the options are those of the class.
 
         Raises:
             UserError: it cannot be read, a line is something else, or a name or a key comes twice.

@@ -139,8 +139,8 @@ class RewardSeeking:
         Args:
             me: the client.
             round: the round's number.
-            told: ``price`` and ``balance`` (units), ``paid`` (units a seat, an entry a tier), and ``scores`` with the
-                lists ``loss`` and ``accuracy``, an entry a tier.
+            told: ``price`` and ``balance`` (units), ``paid`` (units per seat, one entry per tier), and ``scores`` with
+                the lists ``loss`` and ``accuracy``, one entry per tier.
         """
         pairs = zip(_weights(told), told["paid"], strict=True)
         worth = [self.fit * v + self.weight * paid / told["price"] for v, paid in pairs]

@@ -200,7 +200,7 @@ def summand(request: Request, reply: Reply, size: int, deadline_s: float | None)
     ]
     place, task, result = pairs[0]
     if len(pairs) > 1 or task.private or result.extras:
-        return "it sends more than one update, a private one or extras: sums are of one update a client"
+        return "it sends more than one update, a private one or extras: sums are of one update per client"
     if result.num_samples > MOST_SAMPLES:
         return f"{result.num_samples} samples; a sum takes at most {MOST_SAMPLES} of a member"
     if (most := float((result.row - task.start).abs().max())) > MOST_CHANGE:

@@ -187,7 +187,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
     if isinstance(updates, Tensor | np.ndarray):
         if updates.ndim != 2:
             raise UserError(
-                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], a model a row, or a list"
+                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], one model per row, or a list"
             )
         updates = list(updates)
     elif isinstance(updates, Mapping):

@@ -467,7 +467,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
     known = bool(rounds) or (not lost and (auctions is not None or valued is not None))
     compared = "the books and the records agree to the unit" if known else "no record says which they should be"
     said = f"{verdict.transactions} transactions; {compared}"
-    grants = "one grant a client, of the size that was set, and only kinds of payments that the rule posts"
+    grants = "one grant per client, of the size that was set, and only kinds of payments that the rule posts"
     found = [Check("conservation", not unlike, unlike or said), Check("grants and kinds", not odd, odd or grants)]
     if lost and not rounds:
         return [*found, Check("auctions", False, "not computed anew: a round's file is lost")]

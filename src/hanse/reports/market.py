@@ -144,7 +144,7 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
 
 
 def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return utility against the main metric, a point a run, if experiments recorded both."""
+    """Return utility against the main metric, one point per run, if experiments recorded both."""
     main, lines = groups[0].runs[0].main, []
     for group in groups:
         points = []

@@ -219,7 +219,7 @@ def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
 
 
 def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
-    """Return the balances over the rounds: of up to 12 clients a line each, of more the range between them."""
+    """Return the balances over the rounds: one line each for up to 12 clients, else their range."""
     run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
     x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
     known = np.flatnonzero(np.isfinite(held[-1]))

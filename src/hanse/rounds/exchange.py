@@ -148,7 +148,7 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
         One request per seat, in order. :func:`merge` combines those of a client with several seats.
     """
     rows, starts = table.rows, seats.start.tolist()
-    models = {row: rows[row] for row in set(starts)}  # one tensor a row: an engine sees who starts alike
+    models = {row: rows[row] for row in set(starts)}  # one tensor per row: an engine sees who starts alike
     centres = None if seats.R is None else _combine(seats.R, rows)
     tilts = None if seats.L is None else _combine(seats.L, rows)
     return [

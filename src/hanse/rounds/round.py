@@ -592,7 +592,7 @@ def _without_leavers(setup: Setup, now: _Now) -> _Now:
 
 
 def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
-    """Gather what all parts want to know at a stage, one request a client, and what they hand on with it."""
+    """Gather what all parts want to know at a stage, one request per client, and what they hand on with it."""
     view = replace(now.view, stage=stage)
     asked = [call(key, part.asks, view, view, now.states[key]) for key, part in setup.parts().items()]
     found = [one for questions in asked if isinstance(questions, Questions) for one in questions.found]

@@ -1,8 +1,8 @@
 """The experiment's schema: all keys of the TOML file, their defaults and checks.
 
-:class:`Experiment` is the whole file, with one class a section. Read one with :meth:`Experiment.read`, or build it from
-keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Those that depend on the
-data are found by :mod:`hanse.runs.setup`.
+:class:`Experiment` is the whole file, with one class per section. Read one with :meth:`Experiment.read`, or build it
+from keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Those that depend on
+the data are found by :mod:`hanse.runs.setup`.
 
 The fields' types document the allowed values, and ``docs/reference/experiment.md`` is made from them.
 """

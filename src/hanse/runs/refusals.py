@@ -253,13 +253,13 @@ def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
 
 
 def one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
-    """Return a line if the model gives one answer a sample, and the samples (texts) ask for one at each position."""
+    """Return a line if the model gives one answer per sample, and the samples (texts) ask for one at each position."""
     name, tested = experiment.model.name, data.server_test or data.server_validation
     samples = data.pool([0])[0] if tested is None else tested
     if name not in ("logistic", "mlp") or not is_text(samples):
         return []
     return [
-        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source.name}' asks for "
+        f"model.name: '{name}': gives one answer per sample, and data.source '{experiment.data.source.name}' asks for "
         "one at each position: must be 'lstm', 'lora' or an import path"
     ]
 

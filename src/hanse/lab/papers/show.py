@@ -227,7 +227,7 @@ def _fitting(
 
 
 def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
-    """Return the table as Markdown: a block a group, each cell ours and the paper's."""
+    """Return the table as Markdown: one block per group, with our figure and the paper's in each cell."""
     table, cell_rows = outcome.table, rows(outcome)
     differing = changed(table, full)
     lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
