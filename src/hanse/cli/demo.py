@@ -1,6 +1,6 @@
 """``hanse demo``: the main job in small, on real handwritten digits.
 
-It has three acts. Six ways to choose clients race each other (:func:`demo_experiments`), all values of a round are
+It has three acts. Six rules for choosing clients are compared (:func:`demo_experiments`), all values of a round are
 estimated from few models (:func:`values_experiment`), and a market of models is played and audited (:func:`scene`). The
 experiments are ordinary ones; read them as examples of what a file may say. Benchmarks and the documentation play some
 of them again.
