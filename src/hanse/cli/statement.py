@@ -109,7 +109,7 @@ def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> t
     from hanse.runs.run_record import load_run
 
     number = load_run(folder).client_of(client)
-    # first of all, so that a mistake is told before anything is trained
+    # first of all, so a mistake is told before anything is trained
     with counting("statement", err):
         report = make(folder, number, alone=alone)
     if train_alone:

@@ -146,7 +146,7 @@ class Group:
         Use it to read a large group in pieces. Nothing is copied if the group is the whole round and nothing is shrunk.
         """
         rows = self.view.trained.rows[:, begin:end]
-        # positions ascend, so that a group as long as the round is the whole round as it lies
+        # positions ascend, so a group as long as the round is the whole round as it lies
         rows = rows if len(self.at) == len(rows) else rows[self.at]
         if self.shrunk is None:
             return rows

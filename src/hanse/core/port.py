@@ -249,7 +249,7 @@ class AuditSize:
 
 @dataclass(frozen=True)
 class Mask:
-    """A step of masking an update, so that only a group's sum is seen (:mod:`hanse.federation.masker`).
+    """A step of masking an update, so only a group's sum is seen (:mod:`hanse.federation.masker`).
 
     Attributes:
         name: "keys", "shares", "sum" or "open".

@@ -279,7 +279,7 @@ def _options(
     """Return the keyword arguments of a partition function: those of its parameters that something sets.
 
     They come from ``given``, the partition's options, the data set and the spec, by name. A parameter that nothing sets
-    is left out, so that the function's own default holds.
+    is left out, so the function's own default holds.
     """
     options = vars(partition)
     each = options.get("samples_per_client")

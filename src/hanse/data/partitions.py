@@ -110,7 +110,7 @@ _SCALED_DRAWS = 100
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
     """Return the logarithms of draws from a symmetric Dirichlet(alpha), with the given shape ``[draws, parts]``.
 
-    Works in log space, so that it stays exact where the parts themselves underflow (alpha = 1e-4 and far below). A
+    Works in log space, so it stays exact where the parts themselves underflow (alpha = 1e-4 and far below). A
     Gamma(a) variate is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6), and -log U is exponential.
     """
     gamma = np.log(draw.standard_gamma(alpha + 1.0, size=shape))
@@ -395,7 +395,7 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
             allowed = np.where(open_[None, :], 0.0, -np.inf)
         shares = np.exp(_log_normalise(allowed)[0])
         ends = np.cumsum(shares)
-        # the last open client ends at exactly 1 (ends / ends[-1]), so that rounding leaves nothing to a client that is
+        # the last open client ends at exactly 1 (ends / ends[-1]), so rounding leaves nothing to a client that is
         # full
         counts[c] = np.diff(np.floor(ends / ends[-1] * size).astype(np.int64), prepend=0)
         held += counts[c]
@@ -603,7 +603,7 @@ def natural(
             "samples is needed"
         )
     owners = natural_owners(ids, clients, seed=seed, choose=choose, per_owner=per_owner)
-    # stable, so that an owner's samples keep their order
+    # stable, so an owner's samples keep their order
     order = np.argsort(ids, kind="stable")
     starts = np.searchsorted(ids[order], owners, side="left")
     ends = np.searchsorted(ids[order], owners, side="right")

@@ -30,7 +30,7 @@ from hanse.learning.metrics import Judged
 from hanse.learning.sequences import IGNORED
 from hanse.learning.slopes import CHUNK, summed_loss
 
-# clients whose samples are fetched at once, so that a source which makes them on demand need not hold all
+# clients whose samples are fetched at once, so a source which makes them on demand need not hold all
 _CLIENTS = 512
 
 
@@ -140,7 +140,7 @@ def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
     models = task.models.shape[0]
     if not len(share.index):
         return Counted(task.name, torch.zeros(models, dtype=torch.int64))
-    # each sample is a list of its own, so that all of them go through the models in one pass
+    # each sample is a list of its own, so all of them go through the models in one pass
     found = engine.score_each(task.models, share.pool, torch.split(share.index, 1))
     losses = np.nan_to_num(np.stack([s.loss for s in found]), nan=np.inf, posinf=np.inf)
     counts = np.bincount(losses.argmin(axis=1), minlength=models)

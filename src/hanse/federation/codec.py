@@ -67,7 +67,7 @@ class MissingError(WireError):
     """A message that names arrays which are neither in it nor held.
 
     Attributes:
-        hashes: the content hashes of these arrays, so that they can be asked for.
+        hashes: the content hashes of these arrays, so they can be asked for.
     """
 
     def __init__(self, hashes: list[str]) -> None:
@@ -315,7 +315,7 @@ class _Reader:
         if found is None:
             self.missing.add(name)
             return None
-        # 16-bit floats are the one other type: they are what `half` sends in the place of 32-bit ones
+        # 16-bit floats are the one other type: they are what `half` sends instead of 32-bit ones
         if str(found.dtype) != dtype and (dtype, str(found.dtype)) != ("float32", "float16"):
             raise WireError(f"an array of type {found.dtype} in a tensor of {dtype}")
         return found

@@ -1,7 +1,7 @@
 """A client that deviates in whatever way its mechanism leaves open: the space that ``hanse attack`` searches.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
-:class:`Deviant` changes these by type, so that one behaviour covers what clients of any mechanism can do.
+:class:`Deviant` changes these by type, so one behaviour covers what clients of any mechanism can do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The federation in one process: every client lives here, and one engine trains a round's seats together.
 
-:class:`LocalFederation` answers through the same port as a network does, so that mechanisms and rounds cannot tell the
+:class:`LocalFederation` answers through the same port as a network does, so mechanisms and rounds cannot tell the
 difference. A node on a network uses it too, for the one client that it has.
 """
 
@@ -176,7 +176,7 @@ class LocalFederation:
                 _call(behaviour, "holds", Tensor, self._me(c), round, pool.y, i)
                 for (c, _), i in zip(seats, index, strict=True)
             ]
-        # stable, so that samples of one class keep the client's own order
+        # stable, so samples of one class keep the client's own order
         if self.recipe.order == "by_class":
             index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
         jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
@@ -372,7 +372,7 @@ def _is_test(request: port.Request) -> bool:
 
 
 def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
-    """Return why ``seen`` cannot stand in the place of the targets ``true [n, ...]``, or None."""
+    """Return why ``seen`` cannot replace the targets ``true [n, ...]``, or None."""
     if seen.shape != true.shape or seen.dtype != true.dtype:
         return f"{list(seen.shape)} of {seen.dtype}: must be {list(true.shape)} of {true.dtype}, as the samples have"
     strange = [] if classes is None else seen[(seen != true) & ((seen < 0) | (seen >= classes))].tolist()
@@ -382,7 +382,7 @@ def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
 def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
     """Return what a method of a behaviour returns, checked for its type.
 
-    Whatever the method raises gets a note that says which behaviour raised it, so that users find their own code.
+    Whatever the method raises gets a note that says which behaviour raised it, so users find their own code.
 
     Raises:
         TypeError: the method returned something else than a ``kind``.

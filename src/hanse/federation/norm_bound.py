@@ -1,7 +1,7 @@
 """A bound on the norm of updates: those far longer than the others of their round are refused.
 
 ``[federation] refuse`` turns it on. It is off by default, because it hides what a mechanism itself does to attackers,
-and it refuses honest updates where clients differ much. :class:`Bounded` wraps any engine's federation, so that it acts
+and it refuses honest updates where clients differ much. :class:`Bounded` wraps any engine's federation, so it acts
 the same in all of them; :class:`NormBound` is the rule that it follows.
 """
 

@@ -124,7 +124,7 @@ class Privacy:
         Args:
             samples: how many the client has.
             recipe: says how it trains.
-            work: epochs or steps in the place of the recipe's.
+            work: epochs or steps instead of the recipe's.
         """
         noise = 1.0 if self.noise is None else self.noise
         if self.unit == "client":
@@ -352,7 +352,7 @@ class Private:
         """Return a step ``[P]`` (float64), clipped and with noise.
 
         With a secret the noise follows from all that the answer depends on: the same answer is given with the same
-        noise, and two different ones with independent noise, so that nothing cancels in their difference.
+        noise, and two different ones with independent noise, so nothing cancels in their difference.
         """
         assert self.rule.noise is not None
         short, scale = clipped(step, clip), torch.tensor([clip, self.rule.noise], dtype=torch.float64)

@@ -145,7 +145,7 @@ def roles(
     found = []
     for i in range(num_clients):
         role = roles[i % len(roles)]
-        # one pair of draws for each client whatever its role, so that changing one role leaves the others as they are
+        # one pair of draws for each client whatever its role, so changing one role leaves the others as they are
         K, c = rng.uniform(eagerness[0], eagerness[1]), rng.uniform(cost[0], cost[1])
         buys = role in ("trader", "buyer")
         price = math.inf if role == "buyer" else c if role == "trader" else 0.0

@@ -145,7 +145,7 @@ class _Rounds:
         self._step = step
 
     def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
-        """Count the rounds that an earlier start of the same run has played, so that a bar ends at the full length."""
+        """Count the rounds that an earlier start of the same run has played, so a bar ends at the full length."""
         if first_round:
             self._step(first_round)
 

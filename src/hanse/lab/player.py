@@ -141,7 +141,7 @@ def _doing(
 def _check_sources(jobs: Sequence[Job]) -> None:
     """Load each named data source of the jobs once, before any process starts.
 
-    This downloads what is missing, so that workers do not all download the same file. Inside a block of
+    This downloads what is missing, so workers do not all download the same file. Inside a block of
     :func:`hanse.data.keeping.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
     ones find them. Sources given by import path are left to the jobs.
 
@@ -341,7 +341,7 @@ class _Worker:
         # closed everywhere, so no worker may hold one of these ends open.
         ours = [here, *(worker.pipe for worker in crew)] if forked else []
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
-        # numerical libraries read these when they are loaded, so that the new process itself would be too late
+        # numerical libraries read these when they are loaded, so the new process itself would be too late
         with environment(dict.fromkeys(_ONE_THREAD, "1")), warnings.catch_warnings():
             # from Python 3.12 on, forking beside any thread warns; the threads of OpenBLAS that it means are asleep
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -137,7 +137,7 @@ class Plain:
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
         seed, round, client, start = job.key
-        # the engines' own stream, so that dropout drops the same units
+        # the engines' own stream, so dropout drops the same units
         torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))
         for batch in batch_plan(len(job.index), recipe, job.key).tolist():
             positions = torch.tensor([p for p in batch if p >= 0])

@@ -164,7 +164,7 @@ WHERE = "train.loss"
 
 def _tensor(weights: Weights) -> Tensor:
     """Return the weights of classes as a float64 tensor."""
-    assert not isinstance(weights, str)  # ``balanced`` has put numbers in the place of "balanced"
+    assert not isinstance(weights, str)  # ``balanced`` has put numbers instead of "balanced"
     return torch.tensor(list(weights), dtype=torch.float64)
 
 

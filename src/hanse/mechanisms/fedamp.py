@@ -108,7 +108,7 @@ class FedAMP(WeighPart):
     """FedAMP (Huang et al. 2021): the closer two models are, the more they count for each other's centre.
 
     Attributes:
-        step: the paper's alpha. By default ``sigma / m`` for m models, so that the others' weights never
+        step: the paper's alpha. By default ``sigma / m`` for m models, so the others' weights never
             add up to more than 1.
         sigma: the scale of squared distances. Default: their mean over the round's pairs, which is recorded.
 

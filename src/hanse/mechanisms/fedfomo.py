@@ -198,7 +198,7 @@ class FedFomo(TrainPart, WeighPart):
         draw = view.draw("fedfomo", client=int(client[s]))
         chance = max(0.0, self.exploration - self.decay * view.round)
         explored = int((draw.random(self.models) < chance).sum())
-        # shuffle before the stable sort, so that equal affinities (at first, all of them) come in random order
+        # shuffle before the stable sort, so equal affinities (at first, all of them) come in random order
         order = draw.permutation(others)
         order = order[np.argsort(-state["affinity"][client[s], client[order]], kind="stable")]
         best, rest = order[: self.models - explored], order[self.models - explored :]

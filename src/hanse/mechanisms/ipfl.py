@@ -543,7 +543,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             apart = np.where(apart < 1 - self.related / math.sqrt(measured.shape[1]), apart, APART)
             np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
-            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
+            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so eta sum A n_j/n_i <= 1 keeps the centre between
         return Offers(Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam), gram, out)
 
     def _went(self, view: View, state: State) -> Tensor:
@@ -582,7 +582,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if isinstance(result, Scored) and result.num_samples > 0:
                 value = float(result.accuracy[0])
                 value = -float(result.loss[0]) if math.isnan(value) else value
-            # without a score: just above the best so far, so that the latest model becomes the best one
+            # without a score: just above the best so far, so the latest model becomes the best one
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
@@ -653,7 +653,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
             if self.bounded:
                 inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
-        # with squared L2 the weights sum to 1, so that a reference which all share cancels
+        # with squared L2 the weights sum to 1, so a reference which all share cancels
         if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
         # the weights act on theta - reference, so the centre is theta_i + (W - I) (theta - reference)

@@ -230,7 +230,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
-    # Go on after a wrong key, so that the user hears of all of them at once.
+    # Go on after a wrong key, so the user hears of all of them at once.
     wanted: dict[Any, _NamedPart | None] = {}
     for slot in SLOTS:
         if slot in table:
@@ -280,7 +280,7 @@ def _want(
 ) -> None:
     """Add what the table says of a slot to ``wanted``. Raises UserError.
 
-    The key in ``wanted`` is what makes the part, so that a part named in two slots is one entry; for a slot that is to
+    The key in ``wanted`` is what makes the part, so a part named in two slots is one entry; for a slot that is to
     be empty it is the slot. The mechanism's own part keeps the other slots that it fills, except for those that the
     table names.
     """

@@ -24,7 +24,7 @@ from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
 from hanse.mechanisms.weigh import GROUPED, sample_shares
 
-Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so that its square is not 0 in float32
+Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so its square is not 0 in float32
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -123,7 +123,7 @@ class ServerStep(AggregatePart):
         at = np.flatnonzero(state["rows"] == group.row)
         fresh = self.first(width)
         moments = {name: (state[name][at[0]] if len(at) else fresh[name]).to(old.device) for name in fresh}
-        # row is a new tensor, so that its parameters may be written in place
+        # row is a new tensor, so its parameters may be written in place
         step, after = self.step(row[:width] - old, moments)
         row[:width] = old + step
         along = None

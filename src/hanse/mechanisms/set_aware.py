@@ -243,7 +243,7 @@ class SetAware(SelectPart):
     def _bonus(self, view: View, state: State, known: Ints) -> Floats:
         """Return the bonuses ``[n]`` of known clients, for having rested and for their cumulative value."""
         away = (view.round - state["last"][known]) * self.clients_per_round / len(known)
-        # percentiles, so that a single extreme value does not set the scale
+        # percentiles, so a single extreme value does not set the scale
         low, middle, high = np.percentile(state["cumulative"][known], [5, 50, 95])
         value = np.clip((state["cumulative"][known] - middle) / max(high - low, 1e-12), -1, 1)
         return np.asarray(self.rest * np.minimum(away, 1.0) + self.worth * value)

@@ -272,7 +272,7 @@ def _new_row(view: View, row: int) -> Tensor:
 
 
 def _only_these(mixed: Mix, row: int, group: Ints, seats: int, game: mixture.Game) -> bool:
-    """Whether a new row is made of the group's updates and the old row alone, so that the group's game is about it.
+    """Whether a new row is made of the group's updates and the old row alone, so the group's game is about it.
 
     A game of averages takes no weight below 0 either.
     """
@@ -759,7 +759,7 @@ def _by_halves(
 
 
 def _bounded(gradients: Gradients) -> Gradients:
-    """Return the gradients, none of them longer than their (lower) median, so that no client judges alone."""
+    """Return the gradients, none of them longer than their (lower) median, so no client judges alone."""
     lengths = {c: float(gradient.norm()) for c, (gradient, _) in gradients.items()}
     most = float(np.quantile(list(lengths.values()), 0.5, method="lower"))
     return {c: (g * (most / lengths[c]) if lengths[c] > most else g, n) for c, (g, n) in gradients.items()}

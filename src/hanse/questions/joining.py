@@ -388,7 +388,7 @@ class _Plan:
 
     Attributes:
         source: the data.
-        model: an object in the place of the experiment's; None: there is none.
+        model: an object instead of the experiment's; None: there is none.
         sections: of all experiments.
         mechanisms: by what they are called, that of clients alone first.
         alone: settings of ``[train]`` that differ where clients train alone.

@@ -250,7 +250,7 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
         if own:
             values = np.sort(np.concatenate(own))
             share = np.arange(1, len(values) + 1) / len(values)
-            # the curve begins at a share of 0, so that its first step is drawn from the bottom
+            # the curve begins at a share of 0, so its first step is drawn from the bottom
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
             kept = even(len(x), MOST_POINTS)
             lines.append(Line(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))

@@ -54,7 +54,7 @@ class Line:
 @dataclass(frozen=True)
 class Lines:
     """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
-    axis counts (rounds), so that its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
+    axis counts (rounds), so its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
     are; these lines have no legend of their own. ``places``: the names of x = 0, 1, 2, ...; none if x is a number.
     ``rows``: the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
     logarithmic beyond 1. ``named``: a single curve is named, too.
@@ -91,7 +91,7 @@ class Bars:
 
     @property
     def counts(self) -> bool:
-        """Whether all bars are whole numbers, so that half a unit on the axis would be nonsense."""
+        """Whether all bars are whole numbers, so half a unit on the axis would be nonsense."""
         return all(bool((s.values == np.round(s.values)).all()) for s in self.series)
 
 
@@ -199,7 +199,7 @@ class Chart:
 
 
 def looks(items: Sequence[Line | Series]) -> list[int]:
-    """Return the number of each one's colour, dash, marker and hatch: its own ``look``, so that an experiment looks the
+    """Return the number of each one's colour, dash, marker and hatch: its own ``look``, so an experiment looks the
     same in every figure, or else its place.
     """
     return [i if item.look is None else item.look for i, item in enumerate(items)]

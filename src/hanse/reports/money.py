@@ -141,7 +141,7 @@ def _client_of(account: str) -> int | None:
 SECTION = "Tokens and tiers"
 MOST_ROUNDS = 200  # points of a line
 MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
-# The loop itself tests server rows on each distribution, under any mechanism, so that no part asks for this chart.
+# The loop itself tests server rows on each distribution, under any mechanism, so no part asks for this chart.
 TIERS = Plot(
     "Each tier on each distribution",
     "test/tier */distribution *",

@@ -35,7 +35,7 @@ class Round:
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
         of: the sum of all clients' values in the round.
-        share: the client's part of all values above zero, so that the shares of a round sum to 1. It is 0 if the
+        share: the client's part of all values above zero, so the shares of a round sum to 1. It is 0 if the
             client's own value is not above zero.
         weight: the weight that the update had in the model that it trained.
         late: how many rounds the update came after the one in which the client was asked.
@@ -64,7 +64,7 @@ class Contributed:
         sampling: the standard error of that sum from the sampling of coalitions.
         drawn: its standard error from the draw of the validation samples.
         share: its part of the sums of all clients whose sum is above zero, 0 to 1. None also where values share out
-            nothing, so that a part of their sum means nothing.
+            nothing, so a part of their sum means nothing.
         place: its place among the ranked clients; 1 is the highest sum. None if fewer than two of its updates were
             valued.
         ranked: how many clients can be ranked: those of whom more than one update was valued.

@@ -66,7 +66,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
     got: Counter[int] = Counter()
     imported, withheld, utility, traded = 0, 0, 0.0, False
     waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next round shows who trains on them
-    before: set[int] = set()  # who was given a model in the round before, so that nobody counts twice for one model
+    before: set[int] = set()  # who was given a model in the round before, so nobody counts twice for one model
     for line in run.metrics:
         record = run.arrays(int(line["round"]), only=(*_NEEDED, *_MADE))
         if "answered" not in record:

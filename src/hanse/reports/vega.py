@@ -276,7 +276,7 @@ def _line_rows(name: str, line: Line, names: Sequence[str], x_digits: int, y_dig
     and ``right`` its bands, ``m`` whether a marker is drawn (2: a hollow one), ``n`` the point's own name.
     """
     some = max(1, len(line.x) // _MARKED)
-    # curves that lie on each other begin their markers at different places, so that none hides another
+    # curves that lie on each other begin their markers at different places, so none hides another
     first = names.index(name) % some
     across = {"x": line.x, "left": line.left, "right": line.right}
     upward = {"y": line.y, "low": line.low, "high": line.high}
@@ -553,7 +553,7 @@ def _image(marks: Heat, low: float, high: float) -> str:
 
 def _graph(marks: Graph) -> Spec:
     """Draw arrows as bent lines with heads. The way of an arrow is computed by the drawing library from the places of
-    its two ends, so that the live page draws new payments by the same formulas.
+    its two ends, so the live page draws new payments by the same formulas.
     """
     kinds = list(dict.fromkeys(marks.kinds))
     colours = [colour(i) for i in range(len(kinds))]
@@ -649,7 +649,7 @@ def _ends() -> list[Spec]:
         {"lookup": "a", "from": {**nodes, "fields": ["x", "y", "kind"]}, "as": ["ax", "ay", "kind"]},
         {"lookup": "b", "from": {**nodes, "fields": ["x", "y"]}, "as": ["cx", "cy"]},
         {"window": [{"op": "row_number", "as": "id"}]},
-        # the middle of the way is pushed aside, so that there and back can be told apart; where that is outwards, it is
+        # the middle of the way is pushed aside, so there and back can be told apart; where that is outwards, it is
         # pushed further inwards instead, since outwards lie the nodes between the two
         {"calculate": "datum.ay * datum.cx - datum.ax * datum.cy > 0.01 ? -0.36 : 0.12", "as": "bend"},
         {"calculate": "(datum.ax + datum.cx) / 2 - datum.bend * (datum.cy - datum.ay)", "as": "mx"},
@@ -694,7 +694,7 @@ def _on_the_way(t: str, x: str, y: str) -> list[Spec]:
 
 # what no XML document may contain, and so no SVG: control characters and halves of surrogate pairs
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# the library writes titles into expressions without escaping these, so that the expression could not be read
+# the library writes titles into expressions without escaping these, so the expression could not be read
 _BREAKS = re.compile("[\n\r\u2028\u2029]")
 # what every object of JavaScript has: the library looks texts up in objects, and fails where it finds one of these
 _INHERITED = frozenset({
@@ -793,7 +793,7 @@ def _short(text: str) -> str:
 
 
 def _folded(text: str) -> list[str]:
-    """Return a row's label in up to three short lines, so that a narrow screen keeps room for the figure."""
+    """Return a row's label in up to three short lines, so a narrow screen keeps room for the figure."""
     return textwrap.wrap(text, 20, max_lines=3, placeholder=" …") or [text]
 
 

@@ -602,7 +602,7 @@ def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], li
 def _enough(view: View, least: int) -> View:
     """Return the view as it is, or that of an empty round if fewer than ``least`` seats answered soundly.
 
-    The updates that did come are refused with that reason, so that the record says why they do not count.
+    The updates that did come are refused with that reason, so the record says why they do not count.
     """
     updates = view.trained
     if len(updates) >= least:

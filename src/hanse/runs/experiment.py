@@ -546,7 +546,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
         elif folder is not None and state.round > folder.kept:  # told, but between checkpoints
             folder.checkpoint(state)
     if folder is not None:
-        # before "on_end", so that observers find the whole directory
+        # before "on_end", so observers find the whole directory
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book

@@ -93,7 +93,7 @@ def by_groups(mechanism: Mechanism) -> bool:
 
 
 def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line for each thing that does not go with sums of groups in the place of single updates."""
+    """Return a line for each thing that does not go with sums of groups instead of single updates."""
     section = experiment.federation
     if section.secure is None:
         return []

@@ -189,7 +189,7 @@ class RunDir:
             about: descriptions of the run's parts.
             shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
-            books: whether there will be transactions, so that it needs a ledger.
+            books: whether there will be transactions, so it needs a ledger.
             key: the operator's, which signs the heads of the ledger; None: they are not signed.
             committed: the run's commitment and its validation set, if it is recomputable.
 
@@ -321,7 +321,7 @@ class RunDir:
         self.owe(done.round, done.posted)
 
     def _write(self, name: str, lines: bytes) -> None:
-        """Append to a line file, through to the operating system, so that a page that follows the run sees it."""
+        """Append to a line file, through to the operating system, so a page that follows the run sees it."""
         self._files[name].write(lines)
         self._files[name].flush()
 

@@ -1,7 +1,7 @@
 """Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
 It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
-that can be seen with the data at hand, so that a user gets one list and not one error after another.
+that can be seen with the data at hand, so a user gets one list and not one error after another.
 :func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
 :class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 

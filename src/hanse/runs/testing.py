@@ -166,7 +166,7 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
 def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
     """Return a test for each of ``clients [n]``.
 
-    In a simulation, clients that do not test are asked for their own mixtures as well, so that who runs it may look at
+    In a simulation, clients that do not test are asked for their own mixtures as well, so whoever runs it may see
     them.
     """
     rows, own, share = table.rows, None, held.own_mix
@@ -212,7 +212,7 @@ def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | 
     if scores is None:
         return None
     known = np.full((2, after.size), np.nan)
-    # as integers, so that two NaN of the same bits are equal, and 0.0 and -0.0 are not
+    # as integers, so two NaN of the same bits are equal, and 0.0 and -0.0 are not
     old, new = before.rows.view(torch.int32), after.rows.view(torch.int32)
     for row in np.flatnonzero(~np.isnan(scores[0, : after.size])).tolist():
         if torch.equal(old[row], new[row]):

@@ -137,7 +137,7 @@ def _login(app: FastAPI, shown: Page) -> None:
     async def login(request: Request) -> Response:
         """Open a session for the holder of a key, or show the form again."""
         body = b""
-        # read piece by piece, so that nobody fills the memory with a form that never ends
+        # read piece by piece, so nobody fills the memory with a form that never ends
         async for chunk in request.stream():
             body += chunk
             if len(body) > FORM:

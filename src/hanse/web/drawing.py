@@ -1,6 +1,6 @@
 """What the live page draws with: Vega and, of each kind of chart, a specification with no data in it yet.
 
-The page's script (``static/draw.js``) fills in data and names, so that a chart of the live page is the same drawing as
+The page's script (``static/draw.js``) fills in data and names, so a chart of the live page is the same drawing as
 that of the report.
 """
 

@@ -1,7 +1,7 @@
 """The gate that every request passes before anything answers it, and that gives every answer its security headers.
 
 :class:`RequestGate` checks the host name, the key or session, and whether this key may ask for this address.
-It is written in ASGI itself and stands in front of the whole application, so that no address can be added that does not
+It is written in ASGI itself and stands in front of the whole application, so no address can be added that does not
 pass it. :func:`refuse` and :func:`refused_page` make the refusals, which are all logged under "hanse.web".
 """
 
@@ -64,7 +64,7 @@ class RequestGate:
         sessions: who holds a key and who is logged in.
         cookie: the name of the session's cookie.
         hosts: the host names under which the page may be asked for; None: any. A page without keys answers to this
-            machine's own names alone, so that no other site can point its name here and read it through a visitor's
+            machine's own names alone, so no other site can point its name here and read it through a visitor's
             browser.
     """
 

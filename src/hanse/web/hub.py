@@ -19,7 +19,7 @@ log = logging.getLogger("hanse.web")
 
 LOOK_S = 0.2  # seconds between two looks at a run's files
 HELD = 32  # messages that wait for a slow watcher; with more it gets everything anew instead
-BEAT_S = 15.0  # seconds of silence before a comment is sent, so that no proxy on the way closes a quiet stream
+BEAT_S = 15.0  # seconds of silence before a comment is sent, so no proxy on the way closes a quiet stream
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class _Followed:
     Attributes:
         run: reads its directory.
         watchers: the streams that are open.
-        turn: held while a newcomer gets everything so far, so that no change is handed out in between, or twice.
+        turn: held while a newcomer gets everything so far, so no change is handed out in between, or twice.
         alone: held while the files are read. A thread goes on reading when the stream that it reads for is gone.
         task: reads the files again and again.
         begun: set once the files were read for the first time.
@@ -74,7 +74,7 @@ class Hub:
     """All runs that are being watched.
 
     Attributes:
-        stopping: says whether the server is going down, so that streams end.
+        stopping: says whether the server is going down, so streams end.
         look_s: seconds between two looks at a run's files.
     """
 

@@ -4,7 +4,7 @@
 finds out who asks with :class:`Sessions`, and :func:`may_ask` says which addresses are open to whom.
 
 The file holds hashes only; a key itself is shown once, when it is made. It is ``hanse_ID_SECRET`` with 256 random bits
-in SECRET, so that one pass of SHA-256 is enough: a slow hash protects secrets that can be guessed, and this one cannot.
+in SECRET, so one pass of SHA-256 is enough: a slow hash protects secrets that can be guessed, and this one cannot.
 
 Sessions are kept in memory here, and not in a signed cookie as Starlette's are. A cookie that is valid by itself stays
 so until it expires; here a session ends at once when its holder logs out or its key is taken out of the file.
@@ -35,7 +35,7 @@ from hanse.core.declared import Count, Declared, Digest
 
 ROLES = ("operator", "participant")
 _FORM = re.compile(r"hanse_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
-# an unknown id is compared with this, so that it takes as long as a known one
+# an unknown id is compared with this, so it takes as long as a known one
 _NOBODY = hashlib.sha256(b"nobody's key").hexdigest()
 
 
@@ -200,7 +200,7 @@ def may_ask(key: Key, path: str) -> bool:
 class Sessions:
     """The keys of a file, and the sessions of those who logged in with one.
 
-    The file is read again whenever it changes, so that a key that was taken out of it ends its sessions at once.
+    The file is read again whenever it changes, so a key that was taken out of it ends its sessions at once.
 
     Attributes:
         file: the file of keys; None: nobody is asked for a key.

@@ -106,7 +106,7 @@ class Contributor:
         valued: how many updates were valued.
         squares: sum of the values' variances from sampling, which is independent from round to round.
         drawn: sum of the values' errors from the draw of the validation samples. These are the same samples in every
-            round, so that errors may add up; their sum bounds the error of the sum.
+            round, so errors may add up; their sum bounds the error of the sum.
         known: how many values came with a standard error.
         trained: seats with a sound update.
         refused: seats whose update was refused.
@@ -327,7 +327,7 @@ def progress_of(
 def _came(folder: Path) -> int:
     """Return how many participants the register of a run on a network has; 0 if there is none.
 
-    There may be room for many more than have come, so that ``data.clients`` says less.
+    There may be room for many more than have come, so ``data.clients`` says less.
     """
     try:
         return len(read_members(folder / MEMBERS))
@@ -345,7 +345,7 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
         pace_s: seconds that a round takes; None: not known.
 
     Returns:
-        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so that it has
+        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so it has
         stopped or is in a long round.
 
     Examples:

@@ -161,7 +161,7 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
     if claim.reading.kind == "faster":
         against = [faster(setting[0], results[0][0], arm, there[0])
                    for arm, there in zip(setting[1:], results[1:], strict=True)]  # fmt: skip
-        # one improvement for each other arm: written as 0 and its negative, so that differences are improvements
+        # one improvement for each other arm: written as 0 and its negative, so differences are improvements
         return [0.0, *(None if value is None else -value for value in against)]
     return [reading_of(arm, there[0], claim.reading) for arm, there in zip(setting, results, strict=True)]
 

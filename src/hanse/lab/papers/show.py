@@ -90,7 +90,7 @@ def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> st
 
 
 def _counts(found: Sequence[Row]) -> bool:
-    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, so that decimals say
+    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, so decimals say
     nothing: samples of a class.
     """
     scores = [score for row in found for score in (row.best, row.cell.published) if score is not None]
@@ -191,7 +191,7 @@ _BORDER = 3  # a column's line and its two spaces
 def _fitting(
     group: str, algorithms: Sequence[str], cells: Mapping[str, Sequence[Text]], width: int, *, labelled: bool
 ) -> Iterator[RichTable]:
-    """Yield a group as tables one below the other, each as wide as the terminal allows, so that no name is cut and no
+    """Yield a group as tables one below the other, each as wide as the terminal allows, so no name is cut and no
     number is broken; headings may take several lines.
 
     Args:
@@ -267,7 +267,7 @@ _LONGEST = 100  # characters of a file's name that say what a table was cut down
 
 def stem_of(table: PaperTable) -> str:
     """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale, and
-    what it was cut down to, so that a part of a table does not overwrite the whole. What is too long for a file's name
+    what it was cut down to, so a part of a table does not overwrite the whole. What is too long for a file's name
     ends in a hash of it.
     """
     recipe = ("authors",) if table.recipe == "authors" else ()

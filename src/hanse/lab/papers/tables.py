@@ -562,7 +562,7 @@ def _values(document: Document, *entries: Document) -> Document:
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
     """Return a value of a file with its "{names}" filled in.
 
-    A text that is one name alone becomes the value itself, so that numbers and lists stay what they are. A setting that
+    A text that is one name alone becomes the value itself, so numbers and lists stay what they are. A setting that
     becomes "none" is left out.
     """
     if isinstance(value, str) and "{" in value:
