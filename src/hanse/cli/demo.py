@@ -133,7 +133,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
 
 
 def _together(runs: dict[str, list[Run]]) -> str:
-    """Return in a sentence how good the best model of the race is, beside those of each client alone."""
+    """Return in a sentence how good the best model of the race is, compared with each client alone."""
     final = {name: np.mean([100 * r.metrics[-1]["test/accuracy"] for r in results]) for name, results in runs.items()}
     alone, best = final["local"], max(set(final) - set(APART), key=lambda name: final[name])
     return f"Together they read {final[best]:.0f} % of new digits right ({NAMES[best]}), each alone {alone:.0f} %."
@@ -235,7 +235,7 @@ def values_experiment(seed: int = 0) -> Experiment:
 
     It has the data, model and training of the race. A budget is a number of models that are evaluated a round.
     """
-    # by accuracy: here some models have a higher loss than guessing, beside which a random one would look good
+    # by accuracy: here some models have a higher loss than guessing, compared with which a random one would look good
     value = {"name": "mixture", "utility": "accuracy", "budget": BUDGET, "also": list(SMALLER), "interactions": True}
     race = demo_experiments(seed)["greedyfed"].sections()
     return Experiment(

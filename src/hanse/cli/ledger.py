@@ -286,7 +286,7 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 
 
 def _warn(folder: Path) -> None:
-    """Say beside what a command prints of books that they do not hold, or that a round's file is lost or changed."""
+    """Warn, after a command's output on books, that they do not hold, or that a round's file is lost or changed."""
     from hanse.ledger.run_ledger import wrong_in
     from hanse.runs.round_record import lost_rounds
 

@@ -281,7 +281,7 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
     what = f"{receipts_read} ({found.signed} signed) and {records} of rounds"
     verdict = "agree with the book" if found.holds else f"were compared: {_counted(len(found.disputes), 'difference')}"
     say(f"{what} {verdict}.", wrap=True)
-    # whoever rewrites the books can rewrite the receipts beside them
+    # whoever rewrites the books can rewrite the receipts next to them
     if receipts.resolve() == (folder / "receipts").resolve():
         advice = (
             "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."

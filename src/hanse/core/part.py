@@ -153,7 +153,7 @@ class Group:
         # picking rows has made a copy; the whole round is a view, which must not be written into
         piece = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
         old = self.old[begin:end]
-        for row, share in zip(piece, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
+        for row, share in zip(piece, self.shrunk.tolist(), strict=True):  # one at a time: no second table
             if share != 1.0:
                 row.sub_(old).mul_(share).add_(old)
         return piece

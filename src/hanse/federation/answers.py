@@ -346,7 +346,7 @@ def _beside(
     shares: Sequence[Floats] | None,
     engine: Engine,
 ) -> Floats:
-    """Return the accuracies ``[n]`` of the models that are tested beside those held; NaN where there is none."""
+    """Return the accuracies ``[n]`` of the models that are tested besides those held; NaN where there is none."""
     found = np.full(len(tasks), math.nan)
     some = [(place, task.beside) for place, task in enumerate(tasks) if task.beside is not None]
     if some:

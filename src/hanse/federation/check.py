@@ -35,7 +35,7 @@ CLASSES = 1024
 METRICS = 64
 # characters of a reason
 LINE = 200
-# characters of a reply's header beside 512 for each model or task
+# characters of a reply's header besides 512 for each model or task
 HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)

@@ -22,7 +22,7 @@ from hanse.core.telling import Conduct
 from hanse.federation.behaviour import SENT, Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
 from hanse.federation.policy import ANSWERS
 
-NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is told beside updates and scores
+NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with updates and scores
 KINDS = get_args(Attack)
 SECOND = {
     "copied": "the second sends the first one's update",
@@ -48,7 +48,7 @@ class Deviant(OfSome):
         start: what they go on from: their "own" model, or the centre that they were "sent", which is made of what they
             bought (iPFL, FedAMP). With "nothing" of their own they then sell that on.
         scale: a factor of the update that is sent.
-        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
+        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" with updates and scores
             (an accuracy stays within 0 and 1), or a number of an answer, as in "declare.cost".
         says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
             ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").

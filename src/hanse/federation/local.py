@@ -277,7 +277,7 @@ class LocalFederation:
         return None if torch.equal(seen, true) else seen
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
-        """Return what the client's half of a mechanism reports beside the update, if the task has a payload."""
+        """Return what the client's half of a mechanism reports with the update, if the task has a payload."""
         if job.payload is None:
             return {}
         least = smallest_batch(self.problem)

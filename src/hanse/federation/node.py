@@ -78,7 +78,7 @@ BEST = "own model"
 SECRET, SECRET_BYTES = "secret.key", 32
 ACCOUNT, ACCOUNT_LOCK = "privacy.json", "privacy.lock"  # its privacy account, over all runs
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
-OPERATORS = "operators"  # the folder beside it with the operators' keys that are pinned
+OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
 
@@ -190,7 +190,7 @@ class Assignment:
         train: the experiment's section about local training.
         half: models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
-        metrics: what tests report beside loss and accuracy.
+        metrics: what tests report besides loss and accuracy.
         private: the experiment's ``federation.private``, with its noise; None: it has none.
 
     Examples:
@@ -405,7 +405,7 @@ class Node:
         )
 
     def _masked(self, round: int, request: Request, task: Mask) -> Reply:
-        """Answer a step of masking; beside "sum" there may be questions.
+        """Answer a step of masking; besides "sum" there may be questions.
 
         Raises:
             WireError: this node takes no part in such a sum (:mod:`hanse.federation.masker`).
@@ -414,7 +414,7 @@ class Node:
         if task.name != "sum":
             simple = {"keys": masker.keys, "shares": masker.shares, "open": masker.open}
             if task.name not in simple or others:
-                raise WireError(f"'{task.name}': no step of masking, or one with questions beside it")
+                raise WireError(f"'{task.name}': no step of masking, or one with other questions")
             return Reply(self.job.client, (simple[task.name](round, task),))
         if self.recipe.remembers:
             raise WireError("training that goes by each member's own last training is not the same for all")

@@ -491,7 +491,7 @@ class _Game:
         granted: by seed, what a client gets from the mint by honesty, in tokens; 0 where utility is measured.
         outcomes: by seed, what each client ends with by honesty, ``[N]`` in tokens.
         measure: "utility" or "balance".
-        figure: what is told beside the number of runs.
+        figure: what is shown with the number of runs.
     """
 
     sections: Mapping[str, Any]
@@ -645,7 +645,7 @@ class _Watched:
         states: of the parts, by slot.
         traded: iPFL's eq. (1) less lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. The
             model of a second key has nothing in it that its owner has not: it counts as one of no samples, and what
-            it imports is worth nothing beside what its owner does.
+            it imports is worth nothing in addition to what its owner imports.
     """
 
     def __init__(self, clients: int, second_key: int | None = None) -> None:

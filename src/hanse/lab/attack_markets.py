@@ -172,7 +172,7 @@ class Lie:
         return replace(truth, **{name: values})
 
     def gain(self, rule: Rule, truth: Market, honest: float) -> float:
-        """Return what it gains in one round, in tokens, beside what it has by honesty."""
+        """Return what it gains in one round, in tokens, compared with honesty."""
         if self.what == "split":
             return _split_worth(rule, truth, self.who, int(self.factor)) - honest
         gained = float(rule.worth(self.told(truth), truth, self.who)[self.who]) - honest

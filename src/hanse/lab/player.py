@@ -334,7 +334,7 @@ class _Worker:
 
     @classmethod
     def start(cls, work: Work, crew: Sequence[_Worker], forked: bool) -> _Worker:
-        """Start a process beside those of the ``crew``: a fork of this one, or a new interpreter."""
+        """Start a process in addition to those of the ``crew``: a fork of this one, or a new interpreter."""
         here, there = multiprocessing.Pipe()
         context: Any = multiprocessing.get_context("fork" if forked else "spawn")
         # A fork inherits our ends of all pipes. A worker learns that we are gone when the other end of its pipe is
@@ -343,7 +343,7 @@ class _Worker:
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
         # numerical libraries read these when they are loaded, so the new process itself would be too late
         with environment(dict.fromkeys(_ONE_THREAD, "1")), warnings.catch_warnings():
-            # from Python 3.12 on, forking beside any thread warns; the threads of OpenBLAS that it means are asleep
+            # from Python 3.12 on, forking with other threads warns; it means threads of OpenBLAS, which are asleep
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()

@@ -145,7 +145,7 @@ class ByValue(SettlePart):
                 f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
                 "at most as many a round as it can lose.",
             ),
-            ("How much its updates will be worth beside the others'.",),
+            ("How much its updates will be worth compared with others'.",),
             most,
             self.units,
         )

@@ -90,7 +90,7 @@ def refuse_private(mechanism: Mechanism) -> list[str]:
 
 
 def demands_of(mechanism: Mechanism) -> list[Demand]:
-    """Return what a mechanism asks of clients beside plain training, each demand once."""
+    """Return what a mechanism asks of clients besides plain training, each demand once."""
     found = list(_of_training(mechanism))
     for slot, part in mechanism.slots().items():
         for one in _and_of(part):

@@ -843,7 +843,7 @@ def pull_share(recipe: Recipe, round: int, mu: float, steps: int) -> float:
 
 
 def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
-    """Return what a client is told of the last market beside its utility, in units."""
+    """Return what a client is told of the last market besides its utility, in units."""
     told = {name: int(state[name][client]) for name in ("bill", "authorised", "unpaid")}
     return {**told, "balance": view.book.balance(account(client))}
 

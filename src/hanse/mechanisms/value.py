@@ -310,7 +310,7 @@ class GTG(GameValue):
             and nothing is sampled. A permutation ends once its coalition's utility is closer than this to that of all
             seats.
         max_permutations: None: 50 for each seat (papers.md G4).
-        check: compute the exact values beside the estimate, for groups of at most 8 seats.
+        check: also compute the exact values, for groups of at most 8 seats.
         stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
             (after about 20 permutations).
     """
@@ -384,7 +384,7 @@ class Mixture(GameValue):
             says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
         interactions: record which seats complement each other and which duplicate each other.
         also: smaller budgets; the values that they would have given are recorded, too, without evaluating more models.
-        check: compute the exact values beside the estimate, for groups of at most 8 seats.
+        check: also compute the exact values, for groups of at most 8 seats.
     """
 
     gives = GIVES  # the surrogate is one of mixtures

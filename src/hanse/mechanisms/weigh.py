@@ -133,7 +133,7 @@ def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
     Args:
         view: the round, after training.
         A: the weights ``[S, S]``; row s makes the centre of seat s's client.
-        metrics: recorded beside ``weigh/self_weight``, the mean weight of a client's own update.
+        metrics: recorded with ``weigh/self_weight``, the mean weight of a client's own update.
     """
     client = view.trained.seats.client
     own = float(np.diag(A).mean())

@@ -1,4 +1,4 @@
-"""Charts of how good the models are: round by round, from client to client, and beside what clients earned.
+"""Charts of how good the models are: round by round, from client to client, and against what clients earned.
 
 :func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` what the clients find on their
 own test data. The rest reads the figures behind them: :func:`own_accuracy` and :func:`own_main` over the rounds,

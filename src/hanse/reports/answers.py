@@ -256,7 +256,7 @@ def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
 
 
 def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> str:
-    """Return in a sentence how good the model is on the server's test set beside those of clients alone; "" if one is
+    """Return in a sentence how good the model is on the server's test set, compared with clients alone; "" if one is
     not known.
     """
     reading = group.runs[0].main

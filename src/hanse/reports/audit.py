@@ -64,7 +64,7 @@ class Check:
     Attributes:
         name: what the property is called, such as "payments".
         holds: whether it holds in all rounds.
-        said: if it holds, what it says or a figure beside it; if not, the first or worst place where it fails.
+        said: if it holds, what it says or a figure; if not, the first or worst place where it fails.
     """
 
     name: str
@@ -270,7 +270,7 @@ def _ranking(folder: Path) -> Fact | None:
 
 
 def _cheats_hold(folder: Path) -> Fact | None:
-    """Return what those hold at the end whom the experiment's file makes cheat, beside the others' mean; None for a run
+    """Return what those hold at the end whom the experiment's file makes cheat, and the others' mean; None for a run
     without books.
     """
     if not (folder / "ledger.json").exists():

@@ -132,7 +132,7 @@ class Heat:
 class Graph:
     """Nodes on a circle, and an arrow for each ``weight [m, m]`` above 0, from row to column, the wider the more.
 
-    ``kinds`` of nodes have a colour and a marker each; ``notes`` stand beside the nodes, ``unit`` is that of weights.
+    ``kinds`` of nodes have a colour and a marker each; ``notes`` stand next to the nodes, ``unit`` is that of weights.
     The last ``inside`` nodes, through which others trade, are in the middle.
     """
 
@@ -155,7 +155,7 @@ class Graph:
 
     @property
     def texts(self) -> list[tuple[str, str, float, float]]:
-        """What is written into each node (short names only) and beside it (a long name and its note on two lines),
+        """What is written into each node (short names only) and next to it (a long name and its note on two lines),
         and where that is.
         """
         found = []

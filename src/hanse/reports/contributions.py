@@ -1012,7 +1012,7 @@ def ends(count: int, first: int, last: int) -> list[int]:
     return [*range(first), *range(count - last, count)]
 
 
-# ---- estimates beside exact values, for runs that computed both (``mechanism.value.check``)
+# ---- estimates next to exact values, for runs that computed both (``mechanism.value.check``)
 
 
 MOST_POINTS = 2000  # dots of a chart, evenly spaced by their exact values

@@ -173,7 +173,7 @@ MOST_KINDS = 30
 
 
 def transactions_chart(trades: Trades, title: str) -> Chart:
-    """Return the transaction graph of a market: an arrow goes from the buyer to the seller; beside each client stands
+    """Return the transaction graph of a market: an arrow goes from the buyer to the seller; next to each client stands
     its net payment, in tokens.
     """
     names = [str(c) for c in trades.clients]

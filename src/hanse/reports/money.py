@@ -242,7 +242,7 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
 
 
 def _riders_chart(group: SeedGroup) -> Chart | None:
-    """Return the mean balance of the clients that do not cheat beside that of each kind of those that do."""
+    """Return the mean balance of the clients that do not cheat, next to that of each kind of those that do."""
     lines, labels = [], dict[str, None]()
     for run in group.runs:
         kinds = kinds_of(run, cheats=True)

@@ -1,4 +1,4 @@
-"""How good a client's model is on its own test data, beside one that it trains alone (:class:`Fit`)."""
+"""How good a client's model is on its own test data, compared with one that it trains alone (:class:`Fit`)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Fit:
 
 
 def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
-    """Return a client's tests in a run, beside those of ``alone`` (or of a run that :func:`_find_alone` finds).
+    """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`_find_alone` finds).
 
     Raises UserError for an ``alone`` that is no run of single clients on the same data with the same training.
     """
@@ -194,7 +194,7 @@ def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit
     Args:
         run: the run.
         alone: a run of single clients that is taken if it is of the same data, model and training; None, or another
-            experiment: one that lies in the run's folder or beside it. Clients that it did not test have nothing to be
+            experiment: one that lies in the run's folder or next to it. Clients that it did not test have nothing to be
             compared with.
     """
     other = alone if alone is not None and not _differences(run.config, alone.config) else _find_alone(run)
@@ -216,7 +216,7 @@ def _fit(run: RunRecord, client: int, tests: Sequence[_OwnTest]) -> Fit:
 
 
 def _with_alone(fit: Fit, ours: _OwnTest, last: _OwnTest, run: RunRecord, other: RunRecord) -> Fit:
-    """Return the fit with the last test of the client alone beside its own last one."""
+    """Return the fit with the last test of the client alone next to its own last one."""
     # an upper bound: as if the two models erred independently (see Fit.difference_interval)
     error = None if ours.error is None or last.error is None else math.hypot(ours.error, last.error)
     return replace(
@@ -241,7 +241,7 @@ def _main(run: RunRecord, tests: Sequence[_OwnTest]) -> MainFit | None:
 
 
 def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainFit:
-    """Return the main metric with that of the client alone beside it.
+    """Return the main metric with that of the client alone next to it.
 
     ``same`` says whether the run of single clients has the same metric. The error of the difference is known only if
     both runs have recorded what the metric is without each block of the same test samples.
@@ -328,7 +328,7 @@ def finite_or_none(number: float) -> float | None:
 
 
 def _find_alone(run: RunRecord) -> RunRecord | None:
-    """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or beside it.
+    """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or next to it.
 
     It must have the same data, model and training, beside the run as many rounds, too, and at least one finished round;
     of several the first by name.
@@ -341,7 +341,7 @@ def _find_alone(run: RunRecord) -> RunRecord | None:
             continue
         try:
             given = read_toml(path / "config.toml")
-            # one that lies beside it by chance counts only if it trained for as long
+            # one that lies next to it by chance counts only if it trained for as long
             lasts = path.name == HERE or table(given, "run").get("rounds") == table(run.config, "run").get("rounds")
             if lasts and table(given, "mechanism").get("name") == "local" and not _differences(run.config, given):
                 return load_run(path)

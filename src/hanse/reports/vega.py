@@ -580,8 +580,7 @@ def graph_spec(
 
     Args:
         nodes: rows with ``name``, ``kind``, the place ``x`` and ``y`` (the unit circle), ``inside`` and ``beside``
-            (texts in and beside the node), the place of the second, ``bx`` and ``by``, and ``told``, what is said under
-            the pointer.
+            (texts in and next to the node), the place of the second, ``bx`` and ``by``, and ``told``, the tooltip.
         arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
         kinds: what nodes can be, in the order of the legend.
         colours: one for each kind.
@@ -599,7 +598,7 @@ def graph_spec(
 
 
 def _at(x: str, y: str) -> Spec:
-    """Return the places of a graph's marks; the room beside the unit circle is for names."""
+    """Return the places of a graph's marks; the room outside the unit circle is for names."""
     axes = (("x", x, 1.75), ("y", y, 1.35))
     return {
         axis: {"field": name, "type": "quantitative", "axis": None, "scale": {"domain": [-end, end]}}
@@ -798,7 +797,7 @@ def _folded(text: str) -> list[str]:
 
 
 def _turned(labels: Sequence[str]) -> Spec:
-    """Return how names under a drawing are written: all of them, turned where they do not fit beside each other.
+    """Return how names under a drawing are written: all of them, turned where they do not fit side by side.
     Numbers stay as they are; where they do not fit some are left out.
     """
     if all(label.isdecimal() for label in labels):
@@ -807,5 +806,5 @@ def _turned(labels: Sequence[str]) -> Spec:
 
 
 def _fits(labels: Sequence[str]) -> bool:
-    """Say whether labels fit beside each other under a drawing as wide as a file's."""
+    """Say whether labels fit side by side under a drawing as wide as a file's."""
     return sum(len(_short(label)) + 2 for label in labels) <= 100

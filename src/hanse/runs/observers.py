@@ -80,7 +80,7 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
-        "(weights below 0, or other rows beside the old one): values are those of the average by the weights above 0"
+        "(weights below 0, or other rows besides the old one): values are those of the average by the weights above 0"
     ]
 
 

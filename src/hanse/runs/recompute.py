@@ -175,7 +175,7 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
     if not validation.exists():
         raise UserError(
             f"--validation {validation}: is not there; the run committed to {len(samples)} validation samples, which "
-            f"the operator has in {audit_folder(folder).name} beside the run directory"
+            f"the operator has in {audit_folder(folder).name} next to the run directory"
         )
     inputs, _ = read_shape(folder / "shape.json")
     held = CommittedSet.read(validation, inputs if isinstance(inputs, Inputs) else Inputs())

@@ -302,7 +302,7 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
 
 
 def _arrays_of(played: Played) -> dict[str, np.ndarray]:
-    """Return the arrays of a round beside those of its test."""
+    """Return the arrays of a round and those of its test."""
     view = played.view
     seats, updates, mixed = view.seats, view.trained, view.mixed
     row, column = np.nonzero(mixed.W)

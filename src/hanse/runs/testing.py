@@ -315,7 +315,7 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         figures["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
         figures["client/test_accuracy_min"] = float(accuracy[some].min())
     figures |= personal_fit(Scores(loss, accuracy, count))
-    if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold beside a personal model
+    if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold besides a personal model
         figures["client/test_accuracy_of_row"] = float(of_row[some].mean())
     for metric in measures:
         if metric.key not in OF_TEXTS:

@@ -336,7 +336,7 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "fit" of a group, ours beside the published points and the published curve."""
+    """Yield the "fit" of a group, ours with the published points and the published curve."""
     points, printed = [], []
     for place, row in enumerate(here.values()):
         if known := _known(row):
