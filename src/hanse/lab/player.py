@@ -85,7 +85,7 @@ def play_all(
         work: plays one job. It must be a function of a module (or a ``functools.partial`` of one) unless ``workers`` is
             1, since it is sent to other processes.
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
-        label: stands in front of the progress bar.
+        label: the text before the progress bar.
         ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: none.
         gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
         console: where the progress bar is drawn, if there is anything to play; None draws none.
@@ -261,7 +261,7 @@ def in_processes(
 def _heard(
     crew: list[_Worker], waiting: list[Job], step: Callable[[Job, int], None], work: Work
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Hear what the workers say, give them the ``waiting`` jobs (last one first), and yield each job that ended."""
+    """Receive the workers' messages, give them the ``waiting`` jobs (last one first), and yield each job that ended."""
     try:
         while crew:
             for pipe in wait([worker.pipe for worker in crew]):

@@ -90,15 +90,15 @@ def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> st
 
 
 def _counts(found: Sequence[Row]) -> bool:
-    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, so decimals say
-    nothing: samples of a class.
+    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, such as numbers of
+    samples, and so need no decimals.
     """
     scores = [score for row in found for score in (row.best, row.cell.published) if score is not None]
     return all(s.mean is None or (s.sd is None and float(s.mean).is_integer()) for s in scores)
 
 
 def _read_as(outcome: TableOutcome, found: Sequence[Row]) -> str:
-    """Say how the cells of a table's Markdown are to be read."""
+    """Say how to read the cells of a table's Markdown."""
     unit = "units as the columns say" if outcome.table.unit == "as named" else outcome.table.unit
     lines = [f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none."]
     if any(row.best.sd is not None for row in found):
@@ -195,11 +195,11 @@ def _fitting(
     number is broken; headings may take several lines.
 
     Args:
-        group: the name above it; "(more)" stands behind it from the second table on.
+        group: the heading; followed by "(more)" from the second table on.
         algorithms: the names of the rows.
-        cells: of each column the cells, one a row.
-        width: how many characters a line of the terminal has.
-        labelled: whether the cells have ours and below it the paper's, which the row's name then says.
+        cells: each column's cells, one per row.
+        width: of the terminal, in characters.
+        labelled: whether each cell has ours above the paper's number, which the row's name then says.
     """
     names = max(cell_len(name) for name in algorithms) + _BORDER + 1 + cell_len(": ours") * labelled
     least = {
@@ -266,9 +266,9 @@ _LONGEST = 100  # characters of a file's name that say what a table was cut down
 
 
 def stem_of(table: PaperTable) -> str:
-    """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale, and
-    what it was cut down to, so a part of a table does not overwrite the whole. What is too long for a file's name
-    ends in a hash of it.
+    """Return the beginning of a table's file names: its name, the authors' recipe if used, the scale, and the
+    ``--only`` filters, so a part of a table does not overwrite the whole. If it is too long for a file name, it ends in
+    a hash.
     """
     recipe = ("authors",) if table.recipe == "authors" else ()
     asked = "-or-".join(table.only).lower()
