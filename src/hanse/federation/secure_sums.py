@@ -46,7 +46,7 @@ class SecureSums:
 
     Attributes:
         group: the least members of a group, from 3: in a pair each would know the other's update.
-        regroup: whether groups are drawn anew every round. Values of members need that, and over some ten rounds such
+        regroup: whether groups are drawn anew every round. Values of members need that, and over about ten rounds such
             sums tell each member's mean update. If not, the same clients are always in the same groups. An experiment
             that does not say it draws anew if its values are ``group_path``.
     """

@@ -137,7 +137,7 @@ class TierModels(TrainPart):
         """Return a line if there are more tiers than clients."""
         if self.tiers <= size.clients:
             return ()
-        return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients that there are"]
+        return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients"]
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return a random tier's row for each client, ``[N]``; all tiers get equally many, as far as possible."""
