@@ -233,7 +233,7 @@ VALUES_LEAD = (
 def values_experiment(seed: int = 0) -> Experiment:
     """Return the experiment that values every update in every round, also with smaller budgets.
 
-    It has the data, model and training of the race. A budget is a number of models that are evaluated a round.
+    It has the data, model and training of the race. A budget is the number of models evaluated per round.
     """
     # by accuracy: here some models have a higher loss than guessing, compared with which a random one would look good
     value = {"name": "mixture", "utility": "accuracy", "budget": BUDGET, "also": list(SMALLER), "interactions": True}

@@ -498,7 +498,7 @@ class _Coalitions:
         self._evaluate, self._kind = evaluate, kind
 
     def asked(self, coalitions: Sequence[games.Coalition]) -> Iterator[Asked]:
-        """Yield a question for each coalition; averages are made some at once, which is far faster than one by one."""
+        """Yield a question for each coalition; averages are made in batches, which is far faster than one by one."""
         some = max(1, _BATCH // (8 * max(1, self.rows.shape[1])))
         for first in range(0, len(coalitions), some):
             part = [sorted(coalition) for coalition in coalitions[first : first + some]]
@@ -533,7 +533,7 @@ class _Coalitions:
 
     @cached_property
     def _content(self) -> list[bytes]:
-        """What each update is made of, ``[n]``, and last the model before, as digests."""
+        """Digests of each update, ``[n]``, and, last, of the model before."""
         form, updates = self._given.form, self._given.updates
         rows = [*self.rows, self.start] if isinstance(self.start, Tensor) else [*self.rows]
         others = [*map(form.others, updates), form.others(updates[0])]

@@ -194,7 +194,7 @@ def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> li
 
 
 def _kept(client: int, task: Task, history: History) -> Task:
-    """Return a test of what the client holds, with the batch-norm statistics that it keeps."""
+    """Return a test of the model that the client holds, with its own batch-norm statistics."""
     return replace(task, model=history.model(client, task.model)) if isinstance(task, Test) else task
 
 
@@ -276,7 +276,7 @@ def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem
 
 
 def _finite(number: float) -> float | None:
-    """Return a number, or None for an infinite or NaN one, which JSON cannot say."""
+    """Return a number, or None for an infinite or NaN one, which JSON does not have."""
     return number if math.isfinite(number) else None
 
 
