@@ -1,4 +1,4 @@
-"""What a figure shows, apart from how it is drawn: the page and the PNG are made from the same description."""
+"""Describes what a figure shows, independently of how it is drawn; the page and the PNG use the same description."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Line:
 @dataclass(frozen=True)
 class Lines:
     """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
-    axis counts (rounds), so its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
-    are; these lines have no legend of their own. ``places``: the names of x = 0, 1, 2, ...; none if x is a number.
-    ``rows``: the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
+    axis counts (rounds), so its ticks are whole numbers. ``hollow`` is the legend for hollow markers, once for all
+    lines; such lines have no legend entry. ``places``: the names of x = 0, 1, 2, ...; none if x is a number. ``rows``:
+    the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
     logarithmic beyond 1. ``named``: a single curve is named, too.
     """
 
@@ -72,7 +72,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Series:
-    """The bars of one kind, ``values [n]``; ``errors [n]`` are half their whiskers' length (NaN: none), or None."""
+    """The bars of one kind, ``values [n]``; ``errors [n]`` are half the whiskers' lengths (NaN: none), or None."""
 
     name: str
     values: Floats
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """One place a label, the first on top (or left if ``upright``); several series are stacked or side by side."""
+    """One bar per label, the first on top (or left if ``upright``); several series are stacked or side by side."""
 
     labels: tuple[str, ...]
     series: tuple[Series, ...]
@@ -99,9 +99,9 @@ class Bars:
 class Heat:
     """Shades ``z [rows, columns]`` with a label for each row (first on top) and column; dark is little, light is much.
 
-    ``scale`` names the shade's unit, which begins at ``floor`` (None: at the least); ``marks`` are (shade, text) for
-    its scale where a shade is not the number itself, but, with ``root``, its square root. ``around_zero``: white is 0,
-    purple above it and orange below it, grey not known.
+    ``scale`` names the unit of the shades, which begin at ``floor`` (None: at the least number). With ``root`` a shade
+    is the square root of its number, and ``marks`` are (shade, text) for the scale. ``around_zero``: white is 0, purple
+    above and orange below it; grey is not known.
     """
 
     rows: tuple[str, ...]
@@ -214,7 +214,7 @@ def colour(look: int) -> str:
 
 
 def even(count: int, most: int) -> Ints:
-    """Return at most ``most`` positions ``[n]`` spread evenly over ``count``, the first and the last among them."""
+    """Return at most ``most`` positions ``[n]`` spread evenly over ``count``, including the first and the last."""
     if count <= most:
         return np.arange(count, dtype=np.int64)
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
@@ -300,7 +300,7 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
 
 
 def _cell(value: Any, digits: int) -> Any:
-    """Return a number with so many digits, those before the point in any case up to 15."""
+    """Return a number with this many digits; digits before the point are kept, up to 15."""
     if not isinstance(value, float | np.floating):
         return value
     if not np.isfinite(value):
