@@ -57,7 +57,7 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
         for seats in (10, 20)
         for value in ("gtg", "mixture")
     },
-    "Ditto, a row a client, 10 seats": MNIST | {"mechanism": {"name": "ditto", "clients_per_round": 10}},
+    "Ditto, a row per client, 10 seats": MNIST | {"mechanism": {"name": "ditto", "clients_per_round": 10}},
     "PI-FL, 3 tiers of 4 seats": MNIST
     | {"mechanism": {"name": "pifl", "tiers": 3, "by_contribution": 3, "at_random": 1, "value": {"judges": "all"}}}
     | {"clients": {"grant": 100.0}},

@@ -32,7 +32,7 @@ SMALL = {
 }
 
 
-FILES = ["inverse_loss", "longest_ago", "slow", "alone", "wages", "newcomer", "boost", "label_flip", "ring"]
+FILES = ["inverse_loss", "longest_ago", "alone", "wages", "newcomer", "boost", "label_flip"]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -102,18 +102,6 @@ def test_the_parts_select_weigh_and_value(composed: Watch) -> None:
     assert [s["weight"] for s in seats] == pytest.approx([t / sum(trust) for t in trust], rel=1e-6)
 
 
-def test_the_slow_rows_follow_the_servers_and_clients_hold_them(composed: Watch) -> None:
-    for view, after in zip(composed.views, composed.views[1:], strict=False):
-        server, slow = view.table.row("server"), view.table.row("slow")
-        want = 0.25 * view.table.rows[server] + 0.75 * view.table.rows[slow]
-        torch.testing.assert_close(after.table.rows[slow], want)
-        assert view.deployment is not None
-        assert view.deployment.rows.tolist() == [slow] * 8
-    first, last = composed.views[0].table, composed.views[-1].table
-    assert torch.equal(first.models("slow"), first.models("server"))
-    assert (last.models("slow") - first.models("slow")).abs().max() > 1e-3
-
-
 def test_the_fees_go_to_whose_values_are_above_zero(composed: Watch) -> None:
     book, want, kitty = composed.run.book, dict.fromkeys(range(8), 100 * TOKEN), 0
     for view in composed.views:
@@ -165,18 +153,6 @@ def test_flipped_labels_change_the_update_of_who_flips_and_of_nobody_else(files:
     change = honest.views[0].context.layout.unflatten(sent.rows[3] - true.rows[3])
     [moved] = [tensor for tensor in change.values() if tensor.shape == (10,)]
     assert (int(moved.argmin()), int(moved.argmax())) == (4, 9)
-
-
-def test_the_ring_sends_one_model_a_round(files: dict[str, str]) -> None:
-    watch = played(mechanism={"name": "fedavg", "clients_per_round": 8}, behaviour={"ring:Ring": {"clients": [1, 6]}})
-    ways = []
-    for view in watch.views:
-        sent, start = view.trained.rows, view.table.rows[0]
-        assert torch.equal(sent[1], sent[6])
-        assert not torch.allclose(sent[0], sent[1], atol=1e-3)
-        assert float((sent[1] - start).norm()) == pytest.approx(1.0, rel=1e-4)
-        ways.append(sent[1] - start)
-    assert abs(float(ways[0] @ ways[1])) < 0.3  # another way each round
 
 
 def test_all_attacks_at_once_run_from_a_file(files: dict[str, str]) -> None:

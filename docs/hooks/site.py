@@ -44,23 +44,23 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def keys(section: str) -> str:
-    """Return the table of the keys of one section of the experiment's file, from its schema."""
+    """Return the table of the keys of one section of the experiment's file, from its schema and docstring."""
     from hanse.data.choices import PARTITIONS, SOURCE_KINDS
     from hanse.runs.config import Experiment
 
     choices = (*PARTITIONS.values(), *SOURCE_KINDS.values())
     kind: Any = Experiment.model_fields[section].annotation
-    schema = kind.model_json_schema()
+    schema, (_, meaning) = kind.model_json_schema(), _documented(kind)
     rows = []
     for name, field in kind.model_fields.items():
         found = schema["properties"][name]
         usual = field.default
         usual = usual.name if isinstance(usual, choices) else usual  # a source or partition, all options as usual
         default = "required" if field.is_required() else "" if usual is None else f"`{_toml(usual)}`"
-        rows.append((f"`{name}`", default, _allowed(found, schema.get("$defs", {})), field.description or ""))
-    said = any(row[3] for row in rows)
-    lines = ["| key | default | allowed |" + (" |" if said else ""), "|---|---|---|" + ("---|" if said else "")]
-    return "\n".join([*lines, *(f"| {' | '.join(_cell(c) for c in row[: 3 + said])} |" for row in rows)])
+        told = (field.description or meaning[name]).replace("None: ", "left out: ")  # TOML has no None
+        rows.append((f"`{name}`", default, _allowed(found, schema.get("$defs", {})), told))
+    lines = ["| key | default | allowed | |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cell(c) for c in row)} |" for row in rows)])
 
 
 def parts(slot: str) -> str:

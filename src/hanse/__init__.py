@@ -48,7 +48,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that ``hanse --help`` does not wait for torch."""
+    """Import a public name when it is first used, so ``hanse --help`` does not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'hanse' has no attribute '{name}'")
     if name == "valued":

@@ -4,7 +4,7 @@
   experiment, ``client_app`` a participant's of a ``load_data``, which returns ``ClientData``; ``instructions`` reads
   texts for language models, and ``Trusted`` says with whose updates its own may be summed.
 * For a Flower app that stays as it is: ``strategy`` plays a mechanism over its client app, whose messages ``Keys``
-  describes, and ``speaks`` is the line in that client app with which it answers what a mechanism asks beside training.
+  describes, and ``speaks`` is the line in that client app with which it answers what a mechanism asks besides training.
 
 Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 """

@@ -47,7 +47,7 @@ def played(data: Any, **options: Any) -> hanse.Run:
             table().assign(ill=[np.nan if i == 7 else i % 2 for i in range(80)]),
             "column 'ill': no number (NaN) in 1 row (the first is row 7): 1 of client 'Visby'",
         ),
-        (table().assign(ill="yes"), "all 80 labels are of one class, so that there is nothing to learn"),
+        (table().assign(ill="yes"), "all 80 labels are the same class, so there is nothing to learn"),
         (
             spoilt("ill", 7, "Yes "),
             "the labels 'Yes ' (1 row) and 'yes' (43) differ in case or spaces only: make them one",

@@ -166,7 +166,7 @@ def test_before_anything_was_asked_there_is_nothing_to_audit(small: NetworkRehea
 
 
 def test_on_a_network_somebody_must_look(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"sizes.auditors: \[\]: on a network somebody must look at the samples"):
+    with pytest.raises(UserError, match=r"sizes.auditors: \[\]: on a network an auditor must inspect the samples"):
         rehearse_network("fedavg", tmp_path / "nodes", sizes={"proved": True})
 
 

@@ -30,7 +30,7 @@ def test_every_room_is_on_the_map() -> None:
 @pytest.mark.parametrize("record", [p for p in DECISIONS if p.stem != "index"], ids=lambda p: p.stem)
 def test_a_decision_is_a_short_record(record: Path) -> None:
     text = record.read_text()
-    assert 60 <= len(text.split()) <= 200
+    assert 40 <= len(text.split()) <= 100
     for part in ("**Context.**", "**Decision.**", "**Consequence.**"):
         assert part in text
     assert f"({record.name})" in (ROOT / "docs" / "decisions" / "index.md").read_text()

@@ -82,6 +82,7 @@ def test_keys_and_parts_are_the_codes(site: Path) -> None:
         names = getattr(field.annotation, "model_fields", {})
         assert section in ("mechanism", "model") or all(f"<code>{name}</code>" in keys for name in names), section
     assert all(f"<td><code>{name}</code></td>" in keys for name in (*MECHANISMS, *MODELS))
+    assert "left out: no limit" in keys  # a key's meaning, from the section's docstring
     parts = page(site, ROOT / "docs" / "reference" / "parts.md")
     assert all(f"<td><code>{name}</code></td>" in parts for slot in PARTS.values() for name in slot)
     assert "<code>eps</code> 0.0001: the truncation threshold in units of the utility." in parts  # an option's meaning

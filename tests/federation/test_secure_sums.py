@@ -68,7 +68,7 @@ def test_groups_that_stay_the_same() -> None:
     assert [one.tolist() for one in fixed.groups(1, clients, 9)] == first
     assert [one.tolist() for one in SecureSums(3).groups(1, clients, 9)] != first
     values = {"name": "fedavg", "value": "group_path"}
-    with pytest.raises(UserError, match="regroup: false: 'group_path' tells members apart by groups that change"):
+    with pytest.raises(UserError, match="regroup: false: 'group_path' needs groups that change"):
         build(small_experiment(values, federation={"secure": {"regroup": False}}))
     sums = {"federation": {"secure": {"group": 3}}}  # and by themselves they change only where values need it
     for mechanism, regroup in (("fedavg", False), (values, True)):

@@ -33,7 +33,7 @@ LOSSES: list[tuple[Any, int | None]] = [
 
 
 def hinge(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return one loss a sample."""
+    """Return one loss per sample."""
     return (1 - output.gather(1, y[:, None]).squeeze(1)).clamp(min=0)
 
 
@@ -144,7 +144,7 @@ def test_balanced_weights_are_scikit_learns() -> None:
         ({"name": "focal", "gama": 1}, 3, r"train.loss.gama: no such key; did you mean 'gamma'"),
         ({"name": "focal", "gamma": -1}, 3, "train.loss.gamma: -1: "),
         ({"name": "focal", "weights": [1.0, 2.0]}, 3, "train.loss.weights: 2 numbers; one for each of the 3 classes"),
-        (HERE + "mean_hinge", 3, r"returned \[\] for 4 samples; one loss a sample is needed, \[4\]"),
+        (HERE + "mean_hinge", 3, r"returned \[\] for 4 samples; one loss per sample is needed, \[4\]"),
         (HERE + "ranked", 3, "must not depend on the other samples of its batch"),
         (HERE + "hinge", 2, ""),
         ({"name": HERE + "hinge", "margin": 1}, 3, "cannot be called with .outputs, targets. and options"),

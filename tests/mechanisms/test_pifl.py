@@ -319,7 +319,7 @@ def test_pretraining_groups_clients_that_are_alike() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "line"),
     [
-        ({"tiers": 21}, "mechanism.tiers: 21: more than the 20 clients that there are"),
+        ({"tiers": 21}, "mechanism.tiers: 21: more than the 20 clients"),
         ({"gamma": 1.5}, "mechanism.gamma: 1.5: "),
         ({"eta": -0.1}, "mechanism.eta: -0.1: "),
         ({"price": 0.0}, "mechanism.price: 0.0: "),

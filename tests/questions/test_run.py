@@ -194,7 +194,7 @@ def test_settings_alone_and_splits_are_heeded() -> None:
     [
         ({"test": 0}, "test: 0: must be a share above 0 and below 1"),
         ({"splits": 0}, "splits: 0: must be a whole number"),
-        ({"mechanisms": ["local"]}, "mechanisms: ['local']: must have one at least beside 'local'"),
+        ({"mechanisms": ["local"]}, "mechanisms: ['local']: must have at least one besides 'local'"),
         ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two are called alike"),
         ({"mechanisms": ["fedagv"]}, "mechanism.name: 'fedagv': no such name; did you mean 'fedavg'?"),
         ({"metric": "acuracy"}, "eval.metrics"),

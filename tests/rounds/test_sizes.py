@@ -192,7 +192,7 @@ def test_more_leaves_than_samples_open_all_of_them(tmp_path: Path) -> None:
     ("sizes", "sections", "line"),
     [
         ({"bond": 101.0}, {}, "sizes.bond: 101: nobody can pay it: must be at most the grant of 100 tokens"),
-        ({"proved": False, "leaves": 5}, {}, "sizes.leaves: 5: of no effect without sizes.proved = true"),
+        ({"proved": False, "leaves": 5}, {}, "sizes.leaves: 5: has no effect without sizes.proved = true"),
         ({"leaves": 0}, {}, "sizes.leaves: 0: input should be greater than or equal to 1"),
         ({"bond": -1.0}, {}, "sizes.bond: -1.0: input should be greater than or equal to 0.000001"),
         ({"auditors": ["me"]}, {}, "sizes.auditors.0: 'me': string should match pattern '^[0-9a-f]{64}$'"),

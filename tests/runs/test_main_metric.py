@@ -189,7 +189,7 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
         ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
         ({"eval": {"metrics": [HERE + "failing"]}}, "'failing': fails on the test samples: RuntimeError: no such"),
         ({"train": {"loss": "mae"}}, "train.loss: 'mae': the targets are 2 classes; allowed: cross_entropy"),
-        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, r"this loss takes one output a sample, \[4, 1\]"),
+        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, r"takes one output per sample, \[4, 1\]"),
         ({"model": {"name": HERE + "one"}}, "cross-entropy takes two outputs .train.loss = 'bce' takes one"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac': no such utility"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},

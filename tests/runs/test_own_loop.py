@@ -366,7 +366,7 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
             "user_loops:pulled",
             {"mechanism": "fedgen"},
             "train.loop: 'user_loops:pulled': does not add the loss that mechanism.train FedGen adds to each batch; "
-            "take hanse's own training",
+            "use hanse's own training",
         ),
         (
             "user_loops:fit",
@@ -377,12 +377,12 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (
             "user_loops:fit",
             {"train": {"order": "by_class"}},
-            "train.order: 'by_class': a training loop of one's own has its own order",
+            "train.order: 'by_class': your training loop has its own order",
         ),
         (
             "user_loops:fit",
             {"data": {"clients": 5, "augment": "crop-flip"}},
-            "data.augment: 'crop-flip': a training loop of one's own changes images itself",
+            "data.augment: 'crop-flip': your training loop changes images itself",
         ),
         (
             "user_loops:fit",
@@ -407,7 +407,7 @@ def test_scaffold_says_that_it_takes_steps_for_sgds() -> None:
             said.extend(lines)
 
     hanse.run(experiment("user_loops:pulled", "scaffold", rounds=1), observers=[Hears()])
-    assert any(line.startswith("warning: train.loop: Scaffold takes its steps for SGD's") for line in said)
+    assert any(line.startswith("warning: train.loop: Scaffold assumes SGD steps") for line in said)
 
 
 def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:

@@ -404,8 +404,8 @@ def test_answers_that_were_not_asked_for_are_named() -> None:
     ("sections", "said"),
     [
         ({"federation": {"late": "next"}}, "late updates are not kept"),
-        ({"sizes": {"proved": True}}, "audits of sizes cannot be played again"),
-        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "an auditor has no root set"),
+        ({"sizes": {"proved": True}}, "audits of sizes cannot be replayed"),
+        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "an auditor does not have the root set"),
     ],
 )
 def test_what_cannot_be_recomputed_is_refused_before_round_0(

@@ -63,7 +63,7 @@ def first_line(error: BaseException) -> str:
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the allowed word most like ``word``, or the whole list if none is similar.
 
-    The text begins with a semicolon, so that it can be appended to an error message.
+    The text begins with a semicolon, so it can be appended to an error message.
 
     Examples:
         >>> nearest("gtflatt", ["gtflat", "samples"])

@@ -68,7 +68,7 @@ def call(
     declared = list(inspect.signature(make).parameters.values())[len(first) :]
     parameters = [p.name for p in declared]
     adapter = _kept_adapter if isinstance(make, Hashable) else _adapter
-    lines: list[str] = []  # every mistake gets one, so that a user can mend them all at once
+    lines: list[str] = []  # every mistake gets one, so a user can mend them all at once
     checked: dict[str, Any] = {}
     for name, value in options.items():
         if name not in parameters:

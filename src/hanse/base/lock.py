@@ -135,7 +135,7 @@ def _holder(path: Path) -> str:
 
 
 def _let_go() -> None:
-    """Close the locks that a forked child inherited, so that they end with the parent."""
+    """Close the locks that a forked child inherited, so they end with the parent."""
     for hold in list(_HELD):
         hold._forget()
 

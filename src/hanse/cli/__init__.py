@@ -1,4 +1,4 @@
-"""The ``hanse`` command: one module a subcommand."""
+"""The ``hanse`` command: one module per subcommand."""
 
 from hanse.cli.entry import app, main
 

@@ -82,7 +82,7 @@ def attack(
     folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     many = cores() if workers is None else workers
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork beside it
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
         if replay:
             found = play_again(sections, folder, told=told, **how)
         else:

@@ -1,6 +1,6 @@
 """``hanse demo``: the main job in small, on real handwritten digits.
 
-It has three acts. Six ways to choose clients race each other (:func:`demo_experiments`), all values of a round are
+It has three acts. Six rules for choosing clients are compared (:func:`demo_experiments`), all values of a round are
 estimated from few models (:func:`values_experiment`), and a market of models is played and audited (:func:`scene`). The
 experiments are ordinary ones; read them as examples of what a file may say. Benchmarks and the documentation play some
 of them again.
@@ -133,7 +133,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
 
 
 def _together(runs: dict[str, list[Run]]) -> str:
-    """Return in a sentence how good the best model of the race is, beside those of each client alone."""
+    """Return in a sentence how good the best model of the race is, compared with each client alone."""
     final = {name: np.mean([100 * r.metrics[-1]["test/accuracy"] for r in results]) for name, results in runs.items()}
     alone, best = final["local"], max(set(final) - set(APART), key=lambda name: final[name])
     return f"Together they read {final[best]:.0f} % of new digits right ({NAMES[best]}), each alone {alone:.0f} %."
@@ -233,9 +233,9 @@ VALUES_LEAD = (
 def values_experiment(seed: int = 0) -> Experiment:
     """Return the experiment that values every update in every round, also with smaller budgets.
 
-    It has the data, model and training of the race. A budget is a number of models that are evaluated a round.
+    It has the data, model and training of the race. A budget is the number of models evaluated per round.
     """
-    # by accuracy: here some models have a higher loss than guessing, beside which a random one would look good
+    # by accuracy: here some models have a higher loss than guessing, compared with which a random one would look good
     value = {"name": "mixture", "utility": "accuracy", "budget": BUDGET, "also": list(SMALLER), "interactions": True}
     race = demo_experiments(seed)["greedyfed"].sections()
     return Experiment(

@@ -99,9 +99,9 @@ def demo(
 ) -> None:
     """A tour of about a minute, on real handwritten digits; it ends with reports to open and what was learned.
 
-    Twenty organisations train a model together, some of them with noise. Six ways to choose who trains race each other,
-    and every update is valued. Then all values of a round are estimated from few models, and at last twelve
-    participants trade models in a market, which is audited.
+    Twenty organisations train a model together, and some add noise. Six rules for choosing who trains are compared, and
+    every update is valued. Then all values of a round are estimated from few models. Finally twelve participants trade
+    models in a market, which is audited.
 
     Everything lies in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
 

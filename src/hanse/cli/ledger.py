@@ -286,7 +286,7 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 
 
 def _warn(folder: Path) -> None:
-    """Say beside what a command prints of books that they do not hold, or that a round's file is lost or changed."""
+    """Warn, after a command's output on books, that they do not hold, or that a round's file is lost or changed."""
     from hanse.ledger.run_ledger import wrong_in
     from hanse.runs.round_record import lost_rounds
 
@@ -341,7 +341,7 @@ def _account_named(account: str | None, folder: Path) -> str | None:
 
 
 def _points_aligned(amounts: list[str]) -> list[str]:
-    """Return amounts padded on both sides, so that their decimal points stand below each other."""
+    """Return amounts padded on both sides, so their decimal points stand below each other."""
     parts = [amount.partition(".") for amount in amounts]
     before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
     return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]

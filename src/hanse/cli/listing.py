@@ -52,7 +52,7 @@ def combinations() -> Iterator[Combination]:
                 changed = replace(own, **{slot: make_part()})
                 lacks = unmet_needs(changed, frozenset(given))
                 called = type(changed.slots()[slot]).__name__
-                # the part itself is named beside its reasons; other parts may come to lack something through it
+                # the part itself is named next to its reasons; other parts may come to lack something through it
                 says = (lack.reason if lack.part == called else f"{lack.part}: {lack.reason}" for lack in lacks)
                 yield Combination(name, slot, part, tuple(says))
 

@@ -113,7 +113,7 @@ def prepare(
     local = is_loopback(host)
     if not local and auth is None:
         raise UserError(f"--host {host}: others could reach the page; give --auth FILE, so that it asks for a key")
-    # without keys only requests for this machine's own names are answered, so that a foreign page in the user's browser
+    # without keys only requests for this machine's own names are answered, so a foreign page in the user's browser
     # cannot reach it by a name of its own (DNS rebinding)
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's

@@ -109,7 +109,7 @@ def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> t
     from hanse.runs.run_record import load_run
 
     number = load_run(folder).client_of(client)
-    # first of all, so that a mistake is told before anything is trained
+    # first of all, so a mistake is told before anything is trained
     with counting("statement", err):
         report = make(folder, number, alone=alone)
     if train_alone:
@@ -281,7 +281,7 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
     what = f"{receipts_read} ({found.signed} signed) and {records} of rounds"
     verdict = "agree with the book" if found.holds else f"were compared: {_counted(len(found.disputes), 'difference')}"
     say(f"{what} {verdict}.", wrap=True)
-    # whoever rewrites the books can rewrite the receipts beside them
+    # whoever rewrites the books can rewrite the receipts next to them
     if receipts.resolve() == (folder / "receipts").resolve():
         advice = (
             "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."

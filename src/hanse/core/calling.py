@@ -158,7 +158,7 @@ def _prints(view: View) -> dict[str, int | bytes]:
     """Return a fingerprint of what a part is shown, to see afterwards whether it wrote into it.
 
     For small arrays it is their bytes. For tensors it is the number of times that PyTorch wrote into them
-    (``_version``, which a tensor shares with its views), so that looking costs nothing. PyTorch does not count writes
+    (``_version``, which a tensor shares with its views), so looking costs nothing. PyTorch does not count writes
     through ``.data`` or ``.numpy()``, so these are not found.
     """
     tensors: dict[str, Tensor] = {"view.table.rows": view.table.rows}

@@ -146,14 +146,14 @@ class Group:
         Use it to read a large group in pieces. Nothing is copied if the group is the whole round and nothing is shrunk.
         """
         rows = self.view.trained.rows[:, begin:end]
-        # positions ascend, so that a group as long as the round is the whole round as it lies
+        # positions ascend, so a group as long as the round is the whole round as it lies
         rows = rows if len(self.at) == len(rows) else rows[self.at]
         if self.shrunk is None:
             return rows
         # picking rows has made a copy; the whole round is a view, which must not be written into
         piece = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
         old = self.old[begin:end]
-        for row, share in zip(piece, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
+        for row, share in zip(piece, self.shrunk.tolist(), strict=True):  # one at a time: no second table
             if share != 1.0:
                 row.sub_(old).mul_(share).add_(old)
         return piece

@@ -165,8 +165,8 @@ class Ask:
     """A question to the client's own policy, such as "bid", "declare" or "stay".
 
     Any models are scored on the client's own samples before the policy is called. The policy finds the scores in
-    ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry a model) and ``num_samples``; they stay with
-    the client.
+    ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry per model) and ``num_samples``; they stay
+    with the client.
 
     Attributes:
         name: the question.
@@ -249,7 +249,7 @@ class AuditSize:
 
 @dataclass(frozen=True)
 class Mask:
-    """A step of masking an update, so that only a group's sum is seen (:mod:`hanse.federation.masker`).
+    """A step of masking an update, so only a group's sum is seen (:mod:`hanse.federation.masker`).
 
     Attributes:
         name: "keys", "shares", "sum" or "open".

@@ -616,7 +616,7 @@ def as_one(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(rows))
 
 
-_COLUMNS = 1 << 20  # numbers that are copied to float64 at a time, so that mixing needs no second table
+_COLUMNS = 1 << 20  # numbers that are copied to float64 at a time, so mixing needs no second table
 
 
 def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ class Measure:
     Attributes:
         name: the name of one value, such as "Shapley value".
         sentence: what it means.
-        share_out: whether the values of a round sum to the round's gain, so that shares of the sum are meaningful.
+        share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
     """
 
     name: Label

@@ -137,7 +137,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     Examples:
         >>> from hanse.data import DataSpec, build
         >>> data = build(DataSpec(source="digits", partition="iid", clients=5, client_test=0.2))
-        >>> data.sizes.tolist()  # train samples of each client, beside the fifth that it tests on
+        >>> data.sizes.tolist()  # train samples of each client, besides the fifth that it tests on
         [208, 208, 208, 208, 208]
         >>> len(data.server_validation), len(data.server_test)
         (250, 250)
@@ -279,7 +279,7 @@ def _options(
     """Return the keyword arguments of a partition function: those of its parameters that something sets.
 
     They come from ``given``, the partition's options, the data set and the spec, by name. A parameter that nothing sets
-    is left out, so that the function's own default holds.
+    is left out, so the function's own default holds.
     """
     options = vars(partition)
     each = options.get("samples_per_client")
@@ -293,7 +293,7 @@ def _options(
 def _dealt(
     deal: Callable[..., Indices | tuple[Indices, NDArray[np.int64]]], partition: Split, dataset: Dataset, spec: DataSpec
 ) -> Partition:
-    """Return the partition of a function that needs labels alone; some return groups of clients beside the indices."""
+    """Return the partition of a function that needs labels alone; some return groups of clients as well as indices."""
     dealt = deal(**_options(deal, partition, dataset, spec))
     return _partition(dataset, *dealt) if isinstance(dealt, tuple) else _partition(dataset, dealt)
 

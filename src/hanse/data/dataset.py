@@ -29,7 +29,7 @@ class Distributions:
 
     Attributes:
         names: what each distribution is called.
-        train: ``[n_train]``, int64 index into ``names`` of each train sample; -1 for a sample that is in none.
+        train: ``[n_train]``, int64, each train sample's distribution as an index into ``names``; -1: none.
         test: ``[n_test]``, the same for the test samples.
     """
 

@@ -131,7 +131,7 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
     """Return the name of each row's client, ``[n]``; a number is prefixed with its column, such as "hospital 3".
 
     Args:
-        column: a pandas column, ``[n]``, an entry a row.
+        column: a pandas column, ``[n]``, one entry per row.
         client: the column's name.
         where: what the data are called in messages.
 

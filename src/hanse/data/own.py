@@ -425,7 +425,7 @@ def _of_clients(
     if len(set(names)) < len(names):
         raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
     frames = all(map(is_frame, given.values()))
-    # one table, so that all clients' classes have the same numbers, and messages name the client of a row
+    # one table, so all clients' classes have the same numbers, and messages name the client of a row
     if frames:
         return _of_frames(list(given.values()), names, _needed(target, name), features, name, prepare)
     for client, own in zip(names, given.values(), strict=True):
@@ -546,9 +546,9 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
 
 
 def _prepared(rows: Rows, given: Rows | None, test: float | Rows, seed: int, where: str) -> tuple[Rows, Rows | None]:
-    """Return a table's rows, and those of its test set, with numbers in the place of columns.
+    """Return a table's rows, and those of its test set, with numbers instead of columns.
 
-    Only the rows outside the test set decide what becomes of them.
+    The conversion is fitted on the rows outside the test set.
     """
     assert rows.prepare is not None
     if len(rows) == 0:
@@ -643,7 +643,7 @@ def _held_out(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
-    Each client's are drawn from a stream of its own, so that they do not depend on the other clients' rows.
+    Each client's are drawn from its own stream, so they do not depend on the other clients' rows.
 
     Raises:
         UserError: ``share`` is no share.

@@ -110,7 +110,7 @@ _SCALED_DRAWS = 100
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
     """Return the logarithms of draws from a symmetric Dirichlet(alpha), with the given shape ``[draws, parts]``.
 
-    Works in log space, so that it stays exact where the parts themselves underflow (alpha = 1e-4 and far below). A
+    Works in log space, so it stays exact where the parts themselves underflow (alpha = 1e-4 and far below). A
     Gamma(a) variate is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6), and -log U is exponential.
     """
     gamma = np.log(draw.standard_gamma(alpha + 1.0, size=shape))
@@ -395,7 +395,7 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
             allowed = np.where(open_[None, :], 0.0, -np.inf)
         shares = np.exp(_log_normalise(allowed)[0])
         ends = np.cumsum(shares)
-        # the last open client ends at exactly 1 (ends / ends[-1]), so that rounding leaves nothing to a client that is
+        # the last open client ends at exactly 1 (ends / ends[-1]), so rounding leaves nothing to a client that is
         # full
         counts[c] = np.diff(np.floor(ends / ends[-1] * size).astype(np.int64), prepend=0)
         held += counts[c]
@@ -496,7 +496,7 @@ def iid(
     """Distribute the samples at random.
 
     Args:
-        labels: one entry a sample, ``[n]``; only their number is used.
+        labels: one entry per sample, ``[n]``; only their number is used.
         clients: how many clients there are, N.
         seed: keys the draw.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
@@ -578,7 +578,7 @@ def natural(
     """Use the source's own clients: each becomes a client, or several.
 
     Args:
-        labels: one entry a sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
+        labels: one entry per sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
         ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
         clients: the resulting number of clients; None: all. See :func:`natural_owners` for the choice.
         seed: keys all draws.
@@ -603,7 +603,7 @@ def natural(
             "samples is needed"
         )
     owners = natural_owners(ids, clients, seed=seed, choose=choose, per_owner=per_owner)
-    # stable, so that an owner's samples keep their order
+    # stable, so an owner's samples keep their order
     order = np.argsort(ids, kind="stable")
     starts = np.searchsorted(ids[order], owners, side="left")
     ends = np.searchsorted(ids[order], owners, side="right")

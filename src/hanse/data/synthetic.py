@@ -96,7 +96,7 @@ class Synthetic:
         scale = np.arange(1, DIMENSION + 1, dtype=np.float32) ** np.float32(-0.6)  # the square root of j^-1.2
         # single precision halves the time, which every seated client costs in every round
         x = draw.standard_normal((size, DIMENSION), dtype=np.float32) * scale + mean.astype(np.float32)
-        # softmax keeps the order, so that the label is the largest logit
+        # softmax keeps the order, so the label is the largest logit
         y = (x @ weight.T.astype(np.float32) + bias.astype(np.float32)).argmax(axis=1)
         return Samples(torch.from_numpy(x), torch.from_numpy(y))
 

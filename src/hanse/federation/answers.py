@@ -1,8 +1,8 @@
 """How clients answer: questions about their own data, and tests of the models that they hold.
 
-Questions are for gradients, confusion counts, scores, and which model fits a sample best. The same code answers for one
+Questions ask for gradients, confusion counts, scores, and which model fits a sample best. The same code answers for one
 client on a network (:mod:`hanse.federation.node`) and for all clients of a process (:mod:`hanse.federation.local`). A
-personal model is mixed where its client is (PI-FL eq. 4), and its weights are made there too.
+personal model and its weights are computed at its client (PI-FL eq. 4).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hanse.learning.metrics import Judged
 from hanse.learning.sequences import IGNORED
 from hanse.learning.slopes import CHUNK, summed_loss
 
-# clients whose samples are fetched at once, so that a source which makes them on demand need not hold all
+# clients whose samples are fetched at once, so a source which makes them on demand need not hold all
 _CLIENTS = 512
 
 
@@ -56,7 +56,7 @@ class Share:
     index: Tensor
 
     def limited(self, limit: int | None, seed: int, round: int, client: int) -> Share:
-        """Return at most ``limit`` samples (None: all), the first of a random order keyed by round and client.
+        """Return at most ``limit`` samples (None: all): the first in a random order keyed by round and client.
 
         Args:
             limit: the most samples; None: all.
@@ -106,7 +106,7 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
 
 
 def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int) -> Confused:
-    """Return how often each class (row) was taken for each class (column), ``[C, classes, classes]`` int64.
+    """Return how often each class (row) was predicted as each class (column), ``[C, classes, classes]`` int64.
 
     Args:
         task: the models.
@@ -140,7 +140,7 @@ def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
     models = task.models.shape[0]
     if not len(share.index):
         return Counted(task.name, torch.zeros(models, dtype=torch.int64))
-    # each sample is a list of its own, so that all of them go through the models in one pass
+    # each sample is a list of its own, so all of them go through the models in one pass
     found = engine.score_each(task.models, share.pool, torch.split(share.index, 1))
     losses = np.nan_to_num(np.stack([s.loss for s in found]), nan=np.inf, posinf=np.inf)
     counts = np.bincount(losses.argmin(axis=1), minlength=models)
@@ -162,7 +162,7 @@ def score_shares(
         round: the round's number.
 
     Examples:
-        Client 1 of four scores a model of zeros, which is as unsure of ten digits as can be:
+        Client 1 of four scores a model of zeros, which gives all ten digits the same probability:
 
         >>> from hanse.core.table import Layout
         >>> from hanse.data import DataSpec, build
@@ -198,7 +198,7 @@ def answer_tests(
 ) -> list[Tested]:
     """Return the results of tests, all scored in one pass.
 
-    The weights of mixtures are in the results; a node takes them out before it sends these on.
+    The results contain the weights of mixtures; a node removes them before it sends the results.
 
     Args:
         asked: (client, task), in ascending order of the clients.
@@ -307,11 +307,11 @@ _WASTE = 3
 def weighted_scores(
     models: Tensor, pool: Samples, index: Sequence[Tensor], weights: Sequence[Floats], engine: Engine
 ) -> Scores:
-    """Return how each model does on its own samples, which do not count alike; standard errors are not known.
+    """Return each model's scores on its own weighted samples; standard errors are not known.
 
-    Samples with the same weights for all clients, which is mostly those of one class, are scored as one list. All
-    models go through all samples at once, which takes half as long as one after another, unless most of these samples
-    are other clients'.
+    Samples with the same weights for all clients, mostly those of one class, are scored as one list. All models go
+    through all samples at once, which is twice as fast as one after another unless most of these samples are other
+    clients'.
 
     Args:
         models: ``[C, P]``.
@@ -346,7 +346,7 @@ def _beside(
     shares: Sequence[Floats] | None,
     engine: Engine,
 ) -> Floats:
-    """Return the accuracies ``[n]`` of the models that are tested beside those held; NaN where there is none."""
+    """Return the accuracies ``[n]`` of the models that are tested besides those held; NaN where there is none."""
     found = np.full(len(tasks), math.nan)
     some = [(place, task.beside) for place, task in enumerate(tasks) if task.beside is not None]
     if some:
@@ -372,8 +372,8 @@ def _tensor(weights: Floats | None) -> Tensor | None:
 def _weights(asked: Sequence[tuple[int, Test]], data: FederatedData, engine: Engine) -> Mapping[int, Floats]:
     """Return the weights ``[k]`` of each mixture that is asked for, by position in ``asked``.
 
-    They say how well each model fits the client's own share; a client without samples in that share uses its train
-    share. Clients with the same mixture are scored in one pass.
+    They measure how well each model fits the client's own share; a client without samples there uses its train share.
+    Clients with the same mixture are scored in one pass.
     """
     found: dict[int, Floats] = {}
     wanted = [(i, client, task.mixture) for i, (client, task) in enumerate(asked) if task.mixture is not None]

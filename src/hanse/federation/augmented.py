@@ -1,6 +1,6 @@
 """Training on augmented images.
 
-The changed copies that a seat's batches take are made before its training, and their order goes with the job. So every
+The changed copies for a seat's batches are made before its training, and their order is part of the job. So every
 engine trains on the same numbers, and none needs to know about augmentation.
 """
 
@@ -25,16 +25,16 @@ _BYTES = 256 << 20
 def augmented(
     augment: Augment, samples: Samples, jobs: Mapping[int, SeatJob], recipe: Recipe, smallest: int
 ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
-    """Yield the jobs again, some at a time, each on samples of its own: a changed copy for every place in a batch.
+    """Yield the jobs again, some at a time, each with its own samples: a changed copy for every position in a batch.
 
-    A sample is changed anew each time that it comes up, by draws from the stream ``(seed, "augment", round, client,
+    A sample is changed differently each time it is used, by draws from the stream ``(seed, "augment", round, client,
     start)`` of its job's key.
 
     Args:
         augment: changes the images.
         samples: the pool that the jobs train on.
         jobs: the jobs by their position.
-        recipe: the local training recipe, which says how often samples come up.
+        recipe: the local training recipe, which determines how often samples are used.
         smallest: the smallest batch that the model can train on.
 
     Yields:

@@ -1,10 +1,10 @@
 """Behaviours: what a client does to requests, to its data and to its replies. A client without one is honest.
 
-They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers.
-A table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of
-:data:`hanse.federation.registry.BEHAVIOURS` or an import path to a class of the user's own. Behaviours act at the port,
-so they are the same in every engine. Each is a frozen dataclass; who is affected and how much comes from keyed streams,
-so that it does not depend on the order of work.
+They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers. A
+table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of
+:data:`hanse.federation.registry.BEHAVIOURS` or the import path of your own class. Behaviours act at the port, so they
+are the same in every engine. Each is a frozen dataclass that draws from keyed streams, so who is affected does not
+depend on the order of work.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Me:
         seed: the run's seed.
         recipe: the local training recipe.
         num_parameters: how many columns of a model's row are parameters; the rest are buffers.
-        secret: bytes that only this client knows. A simulated client has none, so that a run can be repeated.
+        secret: bytes that only this client knows. Simulated clients have none, so runs can be repeated.
 
     Examples:
-        Client 2 of four, with a model of 650 numbers, and what it makes of a reply of its own:
+        Client 2 of four, with a model of 650 numbers, adds noise to its reply:
 
         >>> import torch
         >>> from hanse.core.port import Trained
@@ -62,10 +62,10 @@ class Me:
 
 
 class Behaviour(Protocol):
-    """What wraps a client: it may change what the client does and what it sends, fall silent, or keep it away.
+    """Wraps a client: it may change what the client does and sends, keep it silent, or keep it away.
 
-    A behaviour overrides the methods that it needs; the others leave everything as it is. Every method but ``tells`` is
-    told which client it acts for and the round.
+    Override the methods that you need; the others change nothing. Every method but ``tells`` gets the client and the
+    round.
 
     Examples:
         One that lets its clients send zeros:
@@ -94,7 +94,7 @@ class Behaviour(Protocol):
             me: the client.
             round: the round's number.
             targets: the targets of the pool, ``[N, ...]``.
-            index: the positions of the client's train samples in it, ``[n]``; the answer is a part of them.
+            index: the positions of the client's train samples in it, ``[n]``; return some or all of them.
         """
         return index
 
@@ -104,13 +104,13 @@ class Behaviour(Protocol):
         Args:
             me: the client.
             round: the round's number.
-            targets: the true targets of the samples that it holds, ``[n, ...]``; a copy, used in training alone. The
-                answer must have the same shape, type and range of classes.
+            targets: a copy of the true targets of the samples that it holds, ``[n, ...]``. Return the same shape, type
+                and range of classes. Only training uses them.
         """
         return targets
 
     def claims(self, me: Me, held: Committed) -> Committed:
-        """Return what the client commits to where sizes are proved, in the place of ``held``, its distinct samples."""
+        """Return what the client commits to where sizes are proved, instead of ``held``, its distinct samples."""
         return held
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
@@ -124,7 +124,7 @@ class Behaviour(Protocol):
     def takes(self, me: Me, round: int, request: Request, reply: Reply) -> float:
         """Return how many seconds of a simulation's virtual clock the client needs for a training request.
 
-        What several behaviours say adds up.
+        The times of several behaviours add up.
 
         Args:
             me: the client.
@@ -135,7 +135,7 @@ class Behaviour(Protocol):
         return 0.0
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return what this behaviour makes of which clients, for reports; nothing by default."""
+        """Return which clients this behaviour affects, and how, for reports; nothing by default."""
         return Conduct()
 
 
@@ -158,7 +158,7 @@ def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tup
         seed: the run's seed.
         purpose: names the order, as for :func:`place`.
         num_clients: how many clients are registered.
-        until: every client whose place (from 0) is below this number is returned; it need not be whole.
+        until: clients whose place (from 0) is below this number are returned; it need not be whole.
     """
     return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
 
@@ -171,8 +171,8 @@ def with_updates(
     Args:
         request: what the client was asked, with a training task for each update.
         reply: what the client answers.
-        change: is called with the task of a seat and its update.
-        private: also change updates of private rows, which nobody is sent.
+        change: called with each seat's task and update.
+        private: also change the updates of private rows, which are never sent.
     """
     tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and (private or not t.private)}
     changed = (change(tasks[r.seat], r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
@@ -193,20 +193,19 @@ class OfSome(Behaviour):
         object.__setattr__(self, "clients", tuple(self.clients))
 
     def those(self, num_clients: int) -> tuple[int, ...]:
-        """Return the ids of those ``clients`` that exist, once each, ascending."""
+        """Return the ids of the ``clients`` that exist, without repetition, ascending."""
         return tuple(sorted({int(c) for c in self.clients if 0 <= int(c) < num_clients}))
 
 
 @dataclass(frozen=True)
 class Straggler(Behaviour):
-    """Some clients complete only a part of the training that they are asked for.
+    """Some clients complete only part of the requested training.
 
-    They train 1 to E epochs, uniformly at random (GreedyFed section IV), or 1 to all steps where the recipe counts
-    steps.
+    They train 1 to E epochs, uniformly at random (GreedyFed section IV), or 1 to all steps if the recipe counts steps.
 
     Attributes:
-        fraction: the part of the clients that are stragglers, from 0 to 1.
-        redraw: how often the amount is drawn: every "round", or "once" for each client as the authors' code does.
+        fraction: the share of clients that are stragglers, from 0 to 1.
+        redraw: how often the amount is drawn: every "round", or "once" per client, as in the authors' code.
     """
 
     fraction: Fraction = 0.5
@@ -223,7 +222,7 @@ class Straggler(Behaviour):
         return replace(request, tasks=tasks)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return which clients complete less than they are asked for."""
+        """Return which clients do less than they are asked to."""
         found = first_places(seed, "stragglers", num_clients, self.fraction * num_clients)
         return Conduct(
             sentence="Stragglers complete only a part of the training that they are asked for.", clients=found
@@ -235,8 +234,8 @@ class Noisy(Behaviour):
     """Clients add normal noise to each parameter that they send.
 
     Client k of a random permutation adds N(0, sigma_k^2) with ``sigma_k = (k-1) sigma/N``, k = 1..N (GreedyFed section
-    IV, privacy heterogeneity). Draws come from the run's seed, which the server knows, or from the client's own secret
-    where it has one.
+    IV, privacy heterogeneity). Draws come from the client's secret or, without one, from the run's seed, which the
+    server knows.
 
     Attributes:
         sigma: the scale of the noise, in the unit of the parameters; 0 adds none.
@@ -262,7 +261,7 @@ class Noisy(Behaviour):
         return with_updates(request, reply, add)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the half of the clients that adds more noise than the other."""
+        """Return the half of the clients that adds more noise."""
         if self.sigma == 0:
             return Conduct()
         if self.levels == "same":
@@ -279,16 +278,16 @@ def secret_stream(
 ) -> np.random.Generator:
     """Return the stream of the noise on what a client sends.
 
-    With a secret the noise depends on what it hides too. What is asked for again gets the same noise, so that nothing
-    can be averaged out. Something else in the same round gets other noise, so that nothing cancels in the difference.
+    With a secret, the noise also depends on what it hides. The same question gets the same noise again, so it cannot be
+    averaged out. Another question in the same round gets different noise, so it does not cancel in differences.
 
     Args:
-        secret: the client's own; empty: the noise follows from the run's seed, which the server knows.
+        secret: the client's; empty: the noise follows from the run's seed, which the server knows.
         seed: the run's.
         purpose: names the stream.
         round: the round's number.
         client: the client's number.
-        made_of: all that the answer is made of.
+        made_of: everything that the answer depends on.
         start: the row that an update starts from.
     """
     if secret:
@@ -326,11 +325,11 @@ class Speed(Behaviour):
     """How long clients train, on a simulation's virtual clock.
 
     Attributes:
-        seconds: a time for each client. Without it each client's time is drawn once from a log-normal distribution.
+        seconds: each client's time. Without it, each client's time is drawn once from a log-normal distribution.
         median: of that distribution, in seconds.
         sigma: of the logarithm of the time, from 0 to 10. With 0.9, the slowest tenth of the clients take more than ten
             times as long as any of the fastest tenth.
-        jitter: the sigma of a log-normal factor that is drawn anew each round; 0 for none.
+        jitter: the sigma of a log-normal factor that is drawn each round; 0 for none.
         per: whether the time is that of a training "request", or of each optimiser "step" in it.
     """
 
@@ -359,10 +358,10 @@ class Speed(Behaviour):
         return self.median * float(np.exp(self.sigma * stream(seed, "speed", client=client).standard_normal()))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return how far the clients' times lie apart.
+        """Return how much the clients' times differ.
 
         Raises:
-            UserError: the list of seconds has not one entry for each client.
+            UserError: the list of seconds does not have one entry per client.
         """
         if self.seconds and len(self.seconds) != num_clients:
             raise UserError(
@@ -375,11 +374,11 @@ class Speed(Behaviour):
 
 @dataclass(frozen=True)
 class Joiner(OfSome):
-    """Some clients are there only from a round on.
+    """Some clients join in a later round.
 
     Attributes:
         clients: their ids.
-        at: the first round in which they are there.
+        at: the first round in which they are present.
     """
 
     at: Annotated[int, Field(ge=0)] = 1
@@ -395,7 +394,7 @@ class Joiner(OfSome):
 
 @dataclass(frozen=True)
 class Leaver(OfSome):
-    """Some clients are gone from a round on.
+    """Some clients leave in some round.
 
     Attributes:
         clients: their ids.
@@ -417,12 +416,12 @@ class Leaver(OfSome):
 class Drift(OfSome):
     """The data of some clients change from round to round.
 
-    Each of the ``clients`` holds a window of its train samples in the order of their classes. The window moves from one
-    end to the other, and then stays there.
+    Each of the ``clients`` holds a window of its train samples, sorted by class. The window moves from one end to the
+    other and stays there.
 
     Attributes:
         clients: the ids of these clients.
-        share: the part of the samples in the window, above 0 to 1.
+        share: the share of samples in the window, above 0, at most 1.
         rounds: how many rounds the window takes to reach the other end.
     """
 
@@ -432,7 +431,7 @@ class Drift(OfSome):
     def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
         """Return the samples in the window.
 
-        Targets that are not one number a sample have no order by class; their samples keep the order in which they lie.
+        Samples whose targets are not single numbers keep their order.
         """
         if me.id not in self.clients or len(index) == 0:
             return index
@@ -465,16 +464,16 @@ class Attacker(OfSome):
 
     Attributes:
         clients: the ids of the attackers.
-        kind: what they send. "random" is a random model, drawn anew each round, with the spread of the one that was
-            sent. The others change the update, which is what training changed: "shuffle" its elements, "flip" its sign,
-            the "same" value at each element, "gaussian" noise.
-        scale: a factor of what is sent; at 1 an attack on the update has the update's own length.
+        kind: what they send. "random" is a random model, drawn each round, with the spread of the model that the client
+            received. The others change the update (what training changed): "shuffle" its elements, "flip" its sign, the
+            "same" value in each element, or "gaussian" noise.
+        scale: multiplies what is sent; at 1, a changed update has the length of the true one.
         since: the first round of the attack.
         of: what is changed: the "update", or the whole "model" as in iPFL's public code, which is then shuffled,
             negated, all 1, or N(0, 1), times ``scale``.
-        start: where the client goes on from. "own": from the model that it is asked to train. Where each client has a
-            row of its own, that is its last upload, so that what it adds to its updates piles up. "sent": from the
-            centre to which it is pulled, which is made of others' models (iPFL, FedAMP); without a centre as "own".
+        start: the model that the client starts from. "own": the one that it is asked to train. If each client has its
+            own row, that is its last upload, so its changes accumulate. "sent": the centre to which it is pulled, made
+            of others' models (iPFL, FedAMP); without a centre, as "own".
     """
 
     kind: Attack = "random"
@@ -484,13 +483,13 @@ class Attacker(OfSome):
     start: Literal["own", "sent"] = "own"
 
     def on_request(self, me: Me, round: int, request: Request) -> Request:
-        """Return the request with training from the centre, if that is wanted; private rows stay as they are."""
+        """Return the request with training from the centre, if ``start`` is "sent"; private rows are not changed."""
         if self.start == "own" or me.id not in self.clients or round < self.since:
             return request
         return from_centres(request)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Return the reply with the client's uploads replaced; private rows stay as they are."""
+        """Return the reply with the client's uploads replaced; private rows are not changed."""
         if me.id not in self.clients or round < self.since:
             return reply
 
@@ -540,7 +539,7 @@ class Attacker(OfSome):
 
 
 def from_centres(request: Request) -> Request:
-    """Return the request with training that starts from the centre to which it is pulled, where it is to one."""
+    """Return the request with each training task started from the centre to which it is pulled, if there is one."""
 
     def moved(task: Any) -> Any:
         pulled = isinstance(task, Train) and task.centre is not None and task.mu != 0 and not task.private
@@ -554,13 +553,13 @@ class FreeRider(Behaviour):
     """Some clients send back the model that they were sent, as if they had trained it.
 
     Attributes:
-        fraction: the part of the clients that are free riders, from 0 to 1.
+        fraction: the share of clients that are free riders, from 0 to 1.
     """
 
     fraction: Fraction = 0.2
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Return the reply with the model that came in the place of the update, if the client is a free rider."""
+        """Return the reply with the received model instead of the update, if the client is a free rider."""
         if place(me, "free riders") >= self.fraction * me.num_clients:
             return reply
         return with_updates(request, reply, lambda task, r: replace(r, row=task.start.clone()), private=True)
@@ -574,16 +573,15 @@ class FreeRider(Behaviour):
 
 @dataclass(frozen=True)
 class Liar(OfSome):
-    """Some clients report something else than what is true.
+    """Some clients report false numbers.
 
     Attributes:
         clients: the ids of the liars.
-        size: a factor of the number of samples reported beside each update and, above 1, of those that it commits to
-            where sizes are proved: the others are invented.
-        cost: a factor of the cost declared where a market asks for it (iPFL Table 4).
-        eagerness: a factor of the eagerness declared there.
-        says: numbers that are declared whatever is true. The free-riders of iPFL's figure 5, for example, share at no
-            cost and declare 1.
+        size: multiplies the number of samples reported with each update. Above 1, the client also commits to invented
+            samples where sizes are proved.
+        cost: multiplies the cost declared to a market (iPFL Table 4).
+        eagerness: multiplies the eagerness declared there.
+        says: fixed numbers to declare. For example, the free riders of iPFL's figure 5 share at no cost and declare 1.
     """
 
     size: Ratio = 1.0
@@ -598,17 +596,17 @@ class Liar(OfSome):
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
 
     def claims(self, me: Me, held: Committed) -> Committed:
-        """Return a commitment with invented samples: at most ten times as many as there are, which is caught."""
+        """Return a commitment with invented samples, at most ten times as many as there are; audits catch it."""
         if me.id not in self.clients or self.size <= 1:
             return held
         return held.with_invented(round(held.commitment.size * (min(self.size, 10.0) - 1)))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the clients that state false numbers, and which numbers."""
+        """Return which clients state false numbers, and which numbers."""
         ratios = {"size of their data": self.size, "cost": self.cost, "eagerness": self.eagerness}
         lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
         lies = ", ".join(filter(None, (lies, *(f"{name} {value:g}" for name, value in self.says.items()))))
-        told = f"Liars report something else than what is true: {lies}." if lies else "These liars report what is true."
+        told = f"Liars report false numbers: {lies}." if lies else "These liars report the truth."
         return Conduct("liars", told, self.those(num_clients), cheats=True, rank=30)
 
     def _told(self, result: Result) -> Result:

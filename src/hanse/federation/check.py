@@ -1,9 +1,9 @@
-"""The check of clients' replies: what is wrong is refused with a reason, never mixed and never paid.
+"""Checks clients' replies: unsound ones are refused with a reason, never mixed and never paid.
 
 Replies are untrusted input. :func:`heard` takes all replies of an exchange and returns the sound ones and the reasons
-for the others; :func:`refusal` does so for one reply, which is held against its declared types (:mod:`hanse.core.port`)
-and then against the request that it answers. This is the exchange's one guard, for every engine: nothing that a client
-sent can raise an exception behind it. :func:`room` bounds what a reply may expand to before it is unpacked.
+for refusing the others. :func:`refusal` checks one reply against its declared types (:mod:`hanse.core.port`) and then
+against its request. This is the only check, for every engine: after it, nothing that a client sent can raise an
+exception. :func:`room` limits the size to which a reply may expand, before it is unpacked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLASSES = 1024
 METRICS = 64
 # characters of a reason
 LINE = 200
-# characters of a reply's header beside 512 for each model or task
+# characters of a reply's header besides 512 for each model or task
 HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
@@ -65,11 +65,11 @@ _KIND: Mapping[type[Question], type[port.Result]] = {
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of an exchange.
+    """The outcome of an exchange.
 
     Attributes:
         replies: the sound replies by client, ascending.
-        refusals: (client, reason) of what was refused, and of clients that were asked and did not reply.
+        refusals: (client, reason) of refused replies, and of clients that were asked and did not reply.
     """
 
     replies: Mapping[int, port.Reply]
@@ -118,7 +118,7 @@ def heard(
 def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
     """Return why a reply to ``request`` must be refused, or None if it is sound.
 
-    Whatever exception reading it raises becomes the reason.
+    Any exception that reading it raises becomes the reason.
 
     Args:
         request: what the client was asked.
@@ -136,7 +136,7 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
 def reading(wrong: Exception) -> str:
     """Return the reason of a refusal for an exception that reading a client's bytes or values raised.
 
-    One that nobody foresaw is logged with its traceback, since it may be a mistake of hanse.
+    An unexpected one is logged with its traceback, since it may be a bug in hanse.
     """
     if isinstance(wrong, UnsoundError | WireError):
         return one_line(str(wrong))
@@ -145,14 +145,14 @@ def reading(wrong: Exception) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a client's text as one short line of printable characters, which cannot forge a line of a log."""
+    """Return a client's text as one short line of printable characters, which cannot forge a log line."""
     return "".join(c if c.isprintable() else "?" for c in text[:LINE])
 
 
 def room(request: port.Request) -> Room:
-    """Return what a sound reply to a request can expand to.
+    """Return the largest size of a sound reply to a request.
 
-    That is the bytes of the tensors that the tasks ask for, and the characters of a header with a hash for each model.
+    That is the bytes of the requested tensors, and the characters of a header with a hash for each model.
     """
     rows = sum(len(t.models) if isinstance(t, port.OnModels) else 1 for t in request.tasks)
     return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)

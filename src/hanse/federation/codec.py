@@ -1,12 +1,12 @@
 """Requests and replies as text and arrays, for engines that send them over a network.
 
-:func:`pack` makes a :class:`Message` of one of the port's dataclasses, and :func:`unpack` or, for what comes from a
-client, :func:`unpack_reply` makes the dataclass again. A message is a JSON header with arrays by content hash: a model
-that the other side holds already is named and not sent. Nothing is ever unpickled. What does not have the form of a
-known dataclass, with fields of the types that it declares, is refused. What a reply may expand to is bounded by what
-was asked (:class:`Room`), since a few bytes can name an array a thousand times.
+:func:`pack` turns one of the port's dataclasses into a :class:`Message`; :func:`unpack` or, for clients' messages,
+:func:`unpack_reply` turns it back. A message is a JSON header with arrays by content hash: a model that the other side
+already holds is named, not sent. Nothing is ever unpickled. Anything but a known dataclass with fields of its declared
+types is refused. The request limits the size of its reply (:class:`Room`), because a few bytes can name an array a
+thousand times.
 
-:class:`Traffic` counts what messages would weigh, for federations that send none.
+:class:`Traffic` counts the bytes that messages would have, for federations that send none.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MissingError(WireError):
     """A message that names arrays which are neither in it nor held.
 
     Attributes:
-        hashes: the content hashes of these arrays, so that they can be asked for.
+        hashes: the content hashes of these arrays, so they can be asked for.
     """
 
     def __init__(self, hashes: list[str]) -> None:
@@ -116,8 +116,7 @@ def pack(value: Any, *, half: bool = False) -> Message:
 
     Args:
         value: the dataclass; its tensors are float32, float64 or int64.
-        half: send 32-bit floats as 16-bit ones. What is too large for these arrives as infinity, and is refused like
-            any other.
+        half: send 32-bit floats as 16-bit ones. Larger numbers arrive as infinity, and are refused.
 
     Raises:
         WireError: it holds something that may not cross the port.
@@ -211,8 +210,8 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
 
 
 def unpack_kept(message: Message) -> Any:
-    """Return the value of a message that was kept of an answer, however unsound the answer was: it is read back as it
-    came, and refused by who refused it then.
+    """Return the value of a message that was kept of an answer, even an unsound one: it is read back unchanged, and the
+    check refuses it again.
 
     Raises:
         WireError: it is not a message of the port.
@@ -240,14 +239,14 @@ def _unpack(message: Message, found: _Reader) -> Any:
 
 
 def _whole(digits: str) -> int:
-    """Return an integer of the header; one of more than 64 bits is refused before it costs time or memory."""
+    """Return an integer of the header; more than 64 bits are refused before they cost time or memory."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
         raise WireError(f"an integer of {len(digits)} digits: must be one of 64 bits")
     return int(digits)
 
 
 class _Reader:
-    """Reads a header, looks arrays up, and notes those that are missing; tensors may expand to ``room`` bytes."""
+    """Reads a header, looks up arrays, and records missing ones; tensors may expand to ``room`` bytes."""
 
     def __init__(self, sent: Arrays, held: Arrays, room: int | None = None) -> None:
         self.sent, self.held, self.room, self.missing = sent, held, room, set[str]()
@@ -307,7 +306,8 @@ class _Reader:
         return made
 
     def _block(self, name: str, dtype: str) -> NDArray[Any] | None:
-        """Return an array that is in the message or held, or None; refuse one of another type than the header says."""
+        """Return an array from the message or the held ones, or None; refuse one of another type than the header
+        says."""
         # what the message brings, else what this side holds
         found = self.sent.get(name)
         if found is None:
@@ -315,7 +315,7 @@ class _Reader:
         if found is None:
             self.missing.add(name)
             return None
-        # 16-bit floats are the one other type: they are what `half` sends in the place of 32-bit ones
+        # 16-bit floats are the one other type: they are what `half` sends instead of 32-bit ones
         if str(found.dtype) != dtype and (dtype, str(found.dtype)) != ("float32", "float16"):
             raise WireError(f"an array of type {found.dtype} in a tensor of {dtype}")
         return found
@@ -332,7 +332,7 @@ def _pairs(items: list[Any]) -> list[Any]:
 
 @dataclass
 class Traffic:
-    """Counts the bytes that messages weigh.
+    """Counts the bytes that messages would have.
 
     A model that a client was sent in this round is not counted again, however many tasks name it.
     """
@@ -365,7 +365,7 @@ class Traffic:
 
 
 def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
-    """Yield the tensors of tasks that are sent; a private row lies with the client already."""
+    """Yield the tensors of tasks that are sent; the client already has its private row."""
     for task in tasks:
         own = task.start if isinstance(task, Train) and task.private else None
         yield from (t for t in _tensors(vars(task).values()) if t is not own)

@@ -1,7 +1,7 @@
-"""A client that deviates in whatever way its mechanism leaves open: the space that ``hanse attack`` searches.
+"""Clients that deviate in any way that their mechanism leaves open: the space that ``hanse attack`` searches.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
-:class:`Deviant` changes these by type, so that one behaviour covers what clients of any mechanism can do.
+:class:`Deviant` changes these by type, so one behaviour covers all deviations under any mechanism.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hanse.core.telling import Conduct
 from hanse.federation.behaviour import SENT, Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
 from hanse.federation.policy import ANSWERS
 
-NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is told beside updates and scores
+NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with updates and scores
 KINDS = get_args(Attack)
 SECOND = {
     "copied": "the second sends the first one's update",
@@ -34,32 +34,32 @@ Said = bool | Annotated[float, Field(allow_inf_nan=False)] | Literal["none", "al
 
 @dataclass(frozen=True)
 class Deviant(OfSome):
-    """Some clients deviate from what their mechanism expects: in what they send, tell and answer, and when.
+    """Some clients deviate in what they send, report and answer, and when.
 
     Attributes:
         clients: their ids. Several deviate in the same way, and lie about gradients together.
-        second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
-            "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
-            opposite sign. With "turns" they are there in odd rounds and the first in even ones.
-        sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
-            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
-            of :class:`hanse.federation.behaviour.Attacker`.
+        second: what all but the first send: the "same"; the first one's update, "copied"; or "opposed": the first adds
+            noise of three times its update's length, and the others send only the noise with the opposite sign. With
+            "turns" they are present in odd rounds and the first in even ones.
+        sends: what they send as their update: what they "trained", "nothing" (the received model), "copied" (the last
+            update of the first honest client, from the same round if it answers earlier), or one of the kinds of
+            :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
-        start: what they go on from: their "own" model, or the centre that they were "sent", which is made of what they
-            bought (iPFL, FedAMP). With "nothing" of their own they then sell that on.
-        scale: a factor of the update that is sent.
-        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
-            (an accuracy stays within 0 and 1), or a number of an answer, as in "declare.cost".
-        says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
-            ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
-        gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
-            best. 0: the true one.
-        silent: whether they do not answer when they are asked to train.
+        start: the model that they start from: their "own", or the centre that they were "sent", made of what they
+            bought (iPFL, FedAMP). Together with "nothing", they resell it.
+        scale: multiplies the update.
+        times: factors for reported numbers: "samples", "steps", "loss" and "accuracy" with updates and scores (an
+            accuracy stays within 0 and 1), or a number in an answer, as in "declare.cost".
+        says: fixed answers, by question and field: a number ("declare.cost" = 0), true or false ("offer.sell"), "none"
+            or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: if asked for a gradient, they send one of this length that makes their own update look best. 0: the
+            true one.
+        silent: whether they ignore requests to train.
         since: the first round in which they deviate.
         leaves: the first round in which they are gone. None: they stay.
 
     Examples:
-        One that says it has twice its samples, and sends back what came:
+        One that claims twice its samples, and sends back the received model:
 
         >>> import torch
         >>> from hanse.core.recipe import Recipe
@@ -98,7 +98,7 @@ class Deviant(OfSome):
             raise UserError(*lines)
 
     def present(self, me: Me, round: int) -> bool:
-        """Return whether the client is there."""
+        """Return whether the client is present."""
         if me.id not in self.clients:
             return True
         turn = self.second != "turns" or round < self.since or (round % 2 == 0) == (me.id == self.clients[0])
@@ -113,7 +113,7 @@ class Deviant(OfSome):
         return request if self.start == "own" else from_centres(request)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Return the reply with what the client sends, tells and answers instead."""
+        """Return the reply with the client's deviations."""
         copied = self.sends == "copied" or self.second == "copied"
         if me.id not in self.clients or round < self.since:
             return with_updates(request, reply, lambda task, r: self._seen(me, task, r)) if copied else reply
@@ -134,7 +134,7 @@ class Deviant(OfSome):
         return replace(reply, results=tuple(told))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the clients that deviate, as cheats, and in what."""
+        """Return the clients that deviate, as cheats, and how."""
         told = f"Deviants do what would pay them: {said_of(self)}."
         return Conduct("deviants", told, self.those(num_clients), cheats=True, rank=5)
 
@@ -161,17 +161,17 @@ class Deviant(OfSome):
         return with_updates(request, reply, scaled)
 
     def _seen(self, me: Me, task: Train, result: Trained) -> Trained:
-        """Note what was sent, for those who copy it."""
+        """Remember the update, for those who copy it."""
         self.steps[me.id] = result.row - task.start.to(result.row.device)
         return result
 
     def _step(self, task: Train, result: Trained, step: Tensor | None) -> Trained:
-        """Return the result with this step from the model that came; None: with none."""
+        """Return the result with this step from the received model; None: no step."""
         start = task.start.to(result.row.device)
         return replace(result, row=start.clone() if step is None else start + step.to(start.device))
 
     def _opposed(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
-        """Return the first one's result with noise added, or another's with the opposite noise alone."""
+        """Return the first one's result with noise added, or another's with only the opposite noise."""
         start, width = task.start.to(result.row.device), me.num_parameters
         draw = stream(me.seed, "opposed", round=round).standard_normal(width, dtype="float32")
         step = torch.zeros_like(start)
@@ -185,12 +185,12 @@ class Deviant(OfSome):
         return self._step(task, result, None if noise is None else -noise)
 
     def _kept(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
-        """Keep what was sent, for gradients that are asked for later in the round."""
+        """Keep the update, for gradients requested later in the round."""
         self.sent[me.id, task.row] = (round, result.row)
         return result
 
     def _told(self, round: int, asked: Ask | Gradient | None, result: Result) -> Result:
-        """Return a result as it is told."""
+        """Return a result as reported."""
         if isinstance(result, Trained):
             loss = None if result.loss is None else result.loss * self._factor("loss")
             steps = math.floor(result.steps * self._factor("steps") + 0.5)
@@ -208,7 +208,7 @@ class Deviant(OfSome):
         return self.times.get(key, 1.0)
 
     def _answer(self, asked: Ask, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an answer with its numbers times their factors, then what is said whatever is true."""
+        """Return an answer with its numbers multiplied by their factors, then replaced by fixed answers."""
         found = dict(values)
         for name, value in values.items():
             factor = self._factor(f"{asked.name}.{name}")
@@ -225,7 +225,7 @@ class Deviant(OfSome):
     def _gradients(self, round: int, models: Tensor, true: Tensor) -> Tensor:
         """Return gradients ``[C, P]`` that point away from what the deviants sent this round.
 
-        A model's own updates are those that lie nearest to it of what each deviant sent.
+        A model is matched with the nearest update that each deviant sent.
         """
         rows: dict[int, list[Tensor]] = {}
         for (client, _), (sent_in, row) in self.sent.items():
@@ -240,7 +240,7 @@ class Deviant(OfSome):
 
 
 def said_of(deviant: Deviant) -> str:
-    """Return how a deviant deviates, in words: what differs from a client that does not."""
+    """Describe in words how a deviant differs from an honest client."""
     found = []
     if deviant.sends != "trained":
         found.append(

@@ -1,6 +1,6 @@
 """The federation in one process: every client lives here, and one engine trains a round's seats together.
 
-:class:`LocalFederation` answers through the same port as a network does, so that mechanisms and rounds cannot tell the
+:class:`LocalFederation` answers through the same port as a network does, so mechanisms and rounds cannot tell the
 difference. A node on a network uses it too, for the one client that it has.
 """
 
@@ -41,7 +41,7 @@ class LocalFederation:
         engine: trains and scores.
         recipe: the local training recipe.
         seed: the run's seed.
-        behaviours: wrap each client, in this order.
+        behaviours: they wrap each client, in this order.
         policy: what a client decides for itself (:mod:`hanse.federation.policy`).
         profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
         secret: the participant's own, on a network (:mod:`hanse.federation.node`); empty in a simulation.
@@ -86,9 +86,9 @@ class LocalFederation:
         """Answer the requests of all clients at once.
 
         All training is one engine call, all scores of the same models are another, and the other tasks follow client by
-        client. Tests are answered apart: those who run an experiment measure with them, so no behaviour touches them,
-        clients that are away answer too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and
-        ``closing`` are not used.
+        client. Tests are the experimenter's measurements and are answered separately: no behaviour changes them, absent
+        clients answer, too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and ``closing`` are not
+        used.
         """
         tests = [r for r in requests if _is_test(r)]
         taken = [(r, self._me(r.client)) for r in requests if not _is_test(r)]
@@ -105,7 +105,7 @@ class LocalFederation:
         return replies + self._test(tests)
 
     def _test(self, requests: Sequence[port.Request]) -> list[port.Reply]:
-        """Answer the tests of all clients at once. A test that does not stand alone in its request is refused."""
+        """Answer the tests of all clients at once. A test that shares its request with other tasks is refused."""
         if not requests:
             return []
         alone = [(r, r.tasks[0]) for r in requests if len(r.tasks) == 1]
@@ -151,12 +151,12 @@ class LocalFederation:
         return most
 
     def _me(self, client: int) -> Me:
-        """Return what behaviours and policies are told about a client."""
+        """Return what behaviours and policies know about a client."""
         layout = self.problem.layout
         return Me(client, self.data.num_clients, self.seed, self.recipe, layout.num_parameters, self.secret)
 
     def _wrap_request(self, me: Me, round: int, request: port.Request) -> port.Request | None:
-        """Return the request as the client's behaviours leave it; None if one of them falls silent."""
+        """Return the request after the client's behaviours; None if one of them keeps it silent."""
         taken: port.Request | None = request
         for behaviour in self.behaviours:
             if taken is not None:
@@ -164,7 +164,7 @@ class LocalFederation:
         return taken
 
     def _train(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
-        """Train every seat that is asked for, and return its update, or why there is none."""
+        """Train every requested seat, and return its update, or why there is none."""
         asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Train)]
         unable = self._unable(asked)
         seats = [(client, task) for client, task in asked if (client, task.seat) not in unable]
@@ -176,7 +176,7 @@ class LocalFederation:
                 _call(behaviour, "holds", Tensor, self._me(c), round, pool.y, i)
                 for (c, _), i in zip(seats, index, strict=True)
             ]
-        # stable, so that samples of one class keep the client's own order
+        # stable, so samples of one class keep the client's own order
         if self.recipe.order == "by_class":
             index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
         jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
@@ -221,7 +221,7 @@ class LocalFederation:
     def _augmented(
         self, lots: Sequence[tuple[Samples, dict[int, SeatJob]]]
     ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
-        """Yield what the engine is called with: the lots as they are, or with changed copies of their samples."""
+        """Yield the engine's inputs: the lots unchanged, or with augmented copies of their samples."""
         if self.data.augment is None:
             yield from lots
             return
@@ -244,8 +244,7 @@ class LocalFederation:
     def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
         """Return what is trained in one call of the engine: samples, and the jobs on them by position.
 
-        Clients whom a behaviour shows other targets get samples of their own; those of the other clients are not
-        copied.
+        Clients to which a behaviour shows other targets get copies of their samples; others' are not copied.
         """
         seen = {s: y for s, job in enumerate(jobs) if (y := self._seen(round, job, pool)) is not None}
         as_they_are = {s: job for s, job in enumerate(jobs) if s not in seen}
@@ -277,7 +276,7 @@ class LocalFederation:
         return None if torch.equal(seen, true) else seen
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
-        """Return what the client's half of a mechanism reports beside the update, if the task has a payload."""
+        """Return what the client's half of a mechanism reports with the update, if the task has a payload."""
         if job.payload is None:
             return {}
         least = smallest_batch(self.problem)
@@ -285,7 +284,7 @@ class LocalFederation:
         return half_of(job.payload.name).reports(job.payload, pool.y[job.index], plan)
 
     def _unable(self, asked: Sequence[tuple[int, port.Train]]) -> dict[_Key, port.Result | str]:
-        """Return why clients cannot train a seat; a payload that many seats share is looked at once."""
+        """Return why clients cannot train a seat; a payload that many seats share is checked once."""
         payloads = {id(t.payload): t.payload for _, t in asked if t.payload is not None}
         wrong = {key: unsound(payload, self.problem.layout) for key, payload in payloads.items()}
         # one reason for each (client, seat) that cannot be trained
@@ -312,7 +311,7 @@ class LocalFederation:
         }
 
     def _result(self, round: int, client: int, task: port.Task, ready: Mapping[_Key, port.Result | str]) -> port.Result:
-        """Return the result of one task; training and scores are ``ready`` already."""
+        """Return the result of one task; training and scores are already ``ready``."""
         if isinstance(task, port.Score | port.Train):
             result = ready[client, task.seat if isinstance(task, port.Train) else task.name]
             if isinstance(result, str):
@@ -358,7 +357,7 @@ class LocalFederation:
         return tag_key(self.secret, self.run or self.seed, client)
 
     def _claim(self, client: int) -> Committed:
-        """Return what a client commits to: its distinct train samples, or what a behaviour makes of them."""
+        """Return what a client commits to: its distinct train samples, perhaps falsified by a behaviour."""
         pool, [index] = self.data.pool([client])
         held = commit(pool.take(index), self._tag_key(client))
         for behaviour in self.behaviours:
@@ -372,7 +371,7 @@ def _is_test(request: port.Request) -> bool:
 
 
 def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
-    """Return why ``seen`` cannot stand in the place of the targets ``true [n, ...]``, or None."""
+    """Return why ``seen`` cannot replace the targets ``true [n, ...]``, or None."""
     if seen.shape != true.shape or seen.dtype != true.dtype:
         return f"{list(seen.shape)} of {seen.dtype}: must be {list(true.shape)} of {true.dtype}, as the samples have"
     strange = [] if classes is None else seen[(seen != true) & ((seen < 0) | (seen >= classes))].tolist()
@@ -382,7 +381,7 @@ def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
 def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
     """Return what a method of a behaviour returns, checked for its type.
 
-    Whatever the method raises gets a note that says which behaviour raised it, so that users find their own code.
+    An exception gets a note that names the behaviour, so users find their own code.
 
     Raises:
         TypeError: the method returned something else than a ``kind``.

@@ -219,7 +219,7 @@ class _Round:
         if len(group.clients) < group.least:
             group.failed = too_few(len(group.clients), len(group.clients), group.least)
         elif any(len(mine) > 1 or mine[0].private for mine in tasks.values()):
-            group.failed = "it is asked for more than one update, or a private one: sums are of one update a client"
+            group.failed = "it is asked for more than one update, or a private one: sums are of one update per client"
         elif len({digest(mine[0]) for mine in tasks.values()}) > 1:
             group.failed = OTHER_STARTS
 

@@ -59,7 +59,7 @@ class Trusted:
         keys: the public keys of other members, 32 bytes each, as these gave them: their ``witness.pub``.
         least: the least members of a sum, from 3.
         same: whether its sums must be of the very same members in all rounds of a run (``regroup = false`` of the
-            experiment), so that none may drop out: sums over groups that change tell mean updates.
+            experiment), so none may drop out: sums over groups that change tell mean updates.
 
     Raises:
         UserError: ``least`` is below 3: of a sum of two, each member knows the other's update.
@@ -84,7 +84,7 @@ class Trusted:
 
     @staticmethod
     def read(file: Path, least: int = LEAST, same: bool = False) -> Trusted:
-        """Return those that a file names, a name and a key a line; the options are those of the class.
+        """Return those that a file names, a name and a key per line; the options are those of the class.
 
         Raises:
             UserError: it cannot be read, a line is something else, or a name or a key comes twice.

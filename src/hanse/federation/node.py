@@ -1,9 +1,8 @@
-"""A participant's side of the port on a network: it holds the data, answers requests, and keeps what is its own.
+"""A participant's side of the port on a network: it holds the data, answers requests, and keeps its private models.
 
-:class:`Node` answers messages; it knows nothing of the network that brings them. :class:`ClientData` is what the
-participant holds, :class:`Assignment` what the server tells it about the run, and :func:`hello` what it tells about
-itself first. What a node keeps (models by content hash, its private rows, receipts) lies in a folder of its own, by
-run, and survives restarts.
+:class:`Node` answers messages and knows nothing about the network. :class:`ClientData` is the participant's data,
+:class:`Assignment` what the server tells it about the run, and :func:`hello` what it first says about itself. A node
+keeps models by content hash, its private rows and receipts in its own folder, by run, so they survive restarts.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ BEST = "own model"
 SECRET, SECRET_BYTES = "secret.key", 32
 ACCOUNT, ACCOUNT_LOCK = "privacy.json", "privacy.lock"  # its privacy account, over all runs
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
-OPERATORS = "operators"  # the folder beside it with the operators' keys that are pinned
+OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
 
@@ -146,7 +145,7 @@ class ClientData:
 
     @staticmethod
     def of(data: FederatedData, client: int) -> ClientData:
-        """Return one client's shares of a federation that is in memory, for trials on one machine.
+        """Return one client's shares of a federation in memory, for trials on one machine.
 
         Raises:
             UserError: the client has nothing to train on, or its test samples are weighted.
@@ -179,7 +178,7 @@ MOST_CLIENTS = 1_000_000  # a node keeps a number for each
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a node must know of a run. It is sent with every message, since each may meet a fresh process.
+    """What a node must know about a run. Every message contains it, since each may reach a fresh process.
 
     Attributes:
         run: the run's name.
@@ -190,7 +189,7 @@ class Assignment:
         train: the experiment's section about local training.
         half: models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
-        metrics: what tests report beside loss and accuracy.
+        metrics: what tests report besides loss and accuracy.
         private: the experiment's ``federation.private``, with its noise; None: it has none.
 
     Examples:
@@ -235,7 +234,7 @@ _ASSIGNMENT = Declared[Assignment](Assignment)
 
 @dataclass(frozen=True)
 class _Own(FederatedData):
-    """A federation's data in which only one client's samples are here.
+    """A federation's data, of which only one client's samples are here.
 
     Attributes:
         client: the number of that client.
@@ -270,12 +269,12 @@ class _Own(FederatedData):
 
 
 def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
-    """Return what a participant says of itself before it has an id: plain values, nothing of its samples.
+    """Return what a participant says about itself before it has an id: plain values, none of its samples.
 
     Args:
         data: what the participant holds.
-        loop: its own training loop. It is reported as "plain", or as "penalty" if it takes pulls and tilts; None
-            without one.
+        loop: its own training loop, reported as "plain", or as "penalty" if it takes pulls and tilts; None: it has
+            none.
     """
     return {
         "name": data.name,
@@ -296,18 +295,19 @@ class Node:
     Args:
         data: what the participant holds.
         job: what the server says about the run.
-        folder: the participant's own; a folder for each run is made in it.
-        policy: what the participant decides for itself; None for :class:`hanse.federation.policy.Loyal`.
-        behaviours: what it does to requests and replies, for experiments.
-        loop: its own training loop; without one it trains by the experiment's, if that has one.
-        own: what import paths in ``job`` may mean (models, losses, metrics, loops), by path; no other is followed.
-        trusted: with whose updates its own may be summed. Its updates then leave it in such sums alone, and questions
-            about models on its samples are not answered. None: they leave it as they are.
-        private: under which privacy the participant answers, whatever ``job`` says; None: as ``job`` says.
+        folder: the participant's folder, with a subfolder for each run.
+        policy: the participant's own decisions; None: :class:`hanse.federation.policy.Loyal`.
+        behaviours: they change requests and replies, for experiments.
+        loop: its own training loop; None: the experiment's, if any.
+        own: the objects (models, losses, metrics, loops) that import paths in ``job`` may name, by path; no other path
+            is followed.
+        trusted: the members with whose updates its own may be summed. Its updates are then sent only in such sums, and
+            it answers no questions about models on its samples. None: updates are sent unmasked.
+        private: the participant's own privacy settings, which override ``job``; None: those of ``job``.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
-        UserError: ``job`` names what cannot be made here.
+        UserError: ``job`` names something that cannot be made here.
 
     Examples:
         >>> import torch
@@ -405,7 +405,7 @@ class Node:
         )
 
     def _masked(self, round: int, request: Request, task: Mask) -> Reply:
-        """Answer a step of masking; beside "sum" there may be questions.
+        """Answer a step of masking; besides "sum" there may be questions.
 
         Raises:
             WireError: this node takes no part in such a sum (:mod:`hanse.federation.masker`).
@@ -414,7 +414,7 @@ class Node:
         if task.name != "sum":
             simple = {"keys": masker.keys, "shares": masker.shares, "open": masker.open}
             if task.name not in simple or others:
-                raise WireError(f"'{task.name}': no step of masking, or one with questions beside it")
+                raise WireError(f"'{task.name}': no step of masking, or one with other questions")
             return Reply(self.job.client, (simple[task.name](round, task),))
         if self.recipe.remembers:
             raise WireError("training that goes by each member's own last training is not the same for all")
@@ -439,11 +439,11 @@ class Node:
 
         Args:
             lines: the receipts as JSON, one on each line.
-            operator: the operator's key (32 bytes), which must have signed their heads.
+            operator: the operator's key (32 bytes); their heads must be signed with it.
 
         Raises:
-            WireError: they are no receipts, another client's, not proved or signed, or contradict those that are kept.
-                The participant reads it in its log, the server in the refusal.
+            WireError: they are no receipts, are another client's, lack a valid proof or signature, or contradict kept
+                ones. The participant sees this in its log, the server in the refusal.
         """
         try:
             told = [Receipt.read(line.encode()) for line in lines.splitlines()]
@@ -475,7 +475,7 @@ class Node:
         write_receipts(folder, told)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
-        """Keep the best of the client's own models so far (iPFL Alg. 1: who quits does so with it)."""
+        """Keep the best of the client's own models so far (iPFL Alg. 1: a client that quits keeps it)."""
         for task, result in zip(request.tasks, reply.results, strict=False):
             if not (
                 isinstance(task, Score) and task.name == BEST and isinstance(result, Scored) and len(task.models) == 1
@@ -509,7 +509,7 @@ class Node:
         return self.folder / f"row-{row}.npz"
 
     def _move_rows(self, round: int, request: Request) -> None:
-        """Move the private rows as the request says that their updates were accepted or not."""
+        """Move the private rows according to whether their updates were accepted."""
         told = None if request.accepted is None else dict(request.accepted)
         for path in self.folder.glob("row-*.npz"):
             number = path.stem.removeprefix("row-")
@@ -521,7 +521,7 @@ class Node:
                 after.write(path)
 
     def _with_own_row(self, task: Task) -> Task:
-        """Return a task on a private row with the row that lies here; the server knows only the first one."""
+        """Return a task on a private row with this node's row; the server knows only the initial one."""
         row = task.row if isinstance(task, Test) or (isinstance(task, Train) and task.private) else None
         if row is None or not self._private_path(row).exists():
             return task
@@ -532,9 +532,9 @@ class Node:
         return dataclasses.replace(task, model=own, beside=None if task.beside is None else own)
 
     def _without_own(self, round: int, request: Request, result: Result) -> Result:
-        """Return what the server may see of a result, and keep what is the client's own.
+        """Return the part of a result that the server may see, and keep the client's own.
 
-        The client's own are the update of a private row and its personal model.
+        The client keeps the update of a private row and its personal model.
         """
         if isinstance(result, Tested):
             self._keep_personal(round, request, result)
@@ -560,9 +560,9 @@ class Node:
 
 
 def _refuse_in_the_clear(request: Request) -> None:
-    """Raise WireError if a request would have an update, or figures from which one can be made, leave in the clear.
+    """Raise WireError if a request would release an unmasked update, or figures that reveal one.
 
-    A bid goes by how models score on its samples, and so does how a mixture is weighed that is tested.
+    Bids and the weights of a tested mixture depend on how models score on the client's samples.
     """
     for task in request.tasks:
         scoring = task.models if isinstance(task, Ask) else task.mixture if isinstance(task, Test) else None
@@ -588,8 +588,8 @@ def _safe(name: str) -> str:
     """Return a run's name as that of a folder.
 
     Raises:
-        WireError: it is empty, begins with a dot, has other characters than letters, digits, "-", "_" and ".", or is
-            what something of the participant's own is called.
+        WireError: it is empty, begins with a dot, has characters other than letters, digits, "-", "_" and ".", or is
+            the name of one of the participant's own files.
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
@@ -599,7 +599,7 @@ def _safe(name: str) -> str:
 
 
 def own_secret(folder: Path) -> bytes:
-    """Return the secret (32 bytes) in ``folder``; it is made there, readable by its user alone, if there is none yet.
+    """Return the secret (32 bytes) in ``folder``; if there is none, it is created, readable only by this user.
 
     Raises:
         UserError: others can read the file, or it holds something else.

@@ -1,8 +1,8 @@
 """A bound on the norm of updates: those far longer than the others of their round are refused.
 
-``[federation] refuse`` turns it on. It is off by default, because it hides what a mechanism itself does to attackers,
-and it refuses honest updates where clients differ much. :class:`Bounded` wraps any engine's federation, so that it acts
-the same in all of them; :class:`NormBound` is the rule that it follows.
+``[federation] refuse`` turns it on. It is off by default, because it hides how a mechanism itself handles attackers,
+and it refuses honest updates if clients differ much. :class:`Bounded` wraps any engine's federation, so it works the
+same in all; :class:`NormBound` is its rule.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hanse.federation.check import refusal
 
 @dataclass(frozen=True)
 class NormBound:
-    """Refuses an update that is longer than a multiple of the median of its exchange.
+    """Refuses an update that is longer than a multiple of the median in its exchange.
 
     Attributes:
         times: the multiple, above 1.
-        least: with fewer sound replies that trained, a median says too little and nothing is refused; at least 5.
+        least: with fewer sound updates, a median means too little, and nothing is refused; at least 5.
     """
 
     times: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 3.0
@@ -93,7 +93,7 @@ class Bounded:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the replies; of those over the bound only the reason is left."""
+        """Return the replies; those over the bound are replaced by the reason."""
         replies = self.inner.exchange(round, requests, deadline_s, closing)
         asked = {r.client: r for r in requests}
         sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r, self.size) is None]

@@ -1,13 +1,12 @@
 """Policies: what a client decides for itself, such as bids, prices, and whether it stays.
 
-``[clients] policy`` names one of :data:`POLICIES`, or gives an import path to a class of the user's own. A policy is a
-frozen dataclass with a method for each question that it answers in a way of its own. The others are answered as
-:class:`Loyal` does, and a question that no policy knows is refused (:func:`answer`). It sees what the server tells it
-and itself, nothing else.
+``[clients] policy`` names one of :data:`POLICIES`, or gives the import path of your own class. A policy is a frozen
+dataclass with a method for each question that it answers differently from :class:`Loyal`, which answers all others.
+Questions that neither knows are refused (:func:`answer`). A policy sees only itself and what the server tells it.
 
-Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its own
-``balance`` (units), what each tier has ``paid`` it so far (net units a seat, or rewards alone; 0 where it never sat),
-and ``scores``: loss and accuracy of each tier's model on its own samples, which only it sees.
+Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its
+``balance`` (units), what each tier has ``paid`` it so far (net units per seat, or only rewards; 0 where it never had a
+seat), and ``scores``: the loss and accuracy of each tier's model on its own samples, which only it sees.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ Told = Mapping[str, Any]
 def fit(loss: float, accuracy: float) -> float:
     """Return how well a model fits, from 0 to 1.
 
-    That is its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression, where nothing is right or wrong; 0 if
-    neither is known.
+    That is its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression, which has no accuracy; 0 if neither is
+    known.
 
     Args:
-        loss: the mean loss; it counts if there is no accuracy.
-        accuracy: NaN if there is none. One that somebody reports as less than 0 or more than 1 counts as 0 or 1.
+        loss: the mean loss; used if there is no accuracy.
+        accuracy: NaN if there is none. Reported values below 0 or above 1 count as 0 or 1.
     """
     if math.isfinite(accuracy):
         return min(1.0, max(0.0, accuracy))
@@ -77,16 +76,16 @@ class BestTier:
     PI-FL Alg. 1 (papers.md P22). How well a tier fits is its importance weight, :func:`fit` of its model.
 
     Attributes:
-        threshold: other tiers are bid for if their weight is above it, from 0 to 1: a part of the best weight, or with
-            ``rule`` "absolute" or "printed" a weight itself.
-        rule: with "relative" and "absolute" the best tier is always bid for. With "printed" only tiers above the
-            threshold are, so that untrained models would get no bids; a random tier is bid for in the first rounds
-            instead.
+        threshold: the client also bids for other tiers whose weight is above this, from 0 to 1: a share of the best
+            weight, or with ``rule`` "absolute" or "printed" a weight.
+        rule: with "relative" and "absolute" the client always bids for the best tier. With "printed" it bids only for
+            tiers above the threshold. Untrained models would get no bids that way, so in the first rounds it bids for a
+            random tier.
         start_rounds: the last of these first rounds.
 
     Examples:
-        A client with 25 units is told of two tiers whose seats cost 10 each. It bids for the one whose model is right
-        more often on its own samples; with a lower threshold for the other one too, as far as its balance goes:
+        A client with 25 units is told of two tiers whose seats cost 10 each. It bids for the one whose model is more
+        accurate on its samples; with a lower threshold also for the other, since it can afford both:
 
         >>> from hanse.core.recipe import Recipe
         >>> me = Me(id=0, num_clients=4, seed=0, recipe=Recipe(), num_parameters=8)
@@ -101,7 +100,7 @@ class BestTier:
     start_rounds: Annotated[int, Field(ge=0)] = 5
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return ``{"tiers": [..]}``, the tiers bid for, the best first, as many as the balance pays for.
+        """Return ``{"tiers": [..]}``, the tiers to bid for, the best first, as many as the balance can pay for.
 
         Args:
             me: the client.
@@ -124,12 +123,11 @@ class BestTier:
 class RewardSeeking:
     """Bids for the tier with the best sum of fit and reward so far.
 
-    PI-FL section 3.1 forms preferences from importance weights and received rewards, and does not say how these are
-    weighed.
+    PI-FL section 3.1 forms preferences from importance weights and received rewards, without saying how to weigh them.
 
     Attributes:
-        weight: the factor of what the tier has paid so far, measured in prices of a seat.
-        fit: the factor of the importance weight; with 0 the client looks at rewards alone.
+        weight: multiplies what the tier has paid so far, in units of the price of a seat.
+        fit: multiplies the importance weight; with 0 only rewards count.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
@@ -141,8 +139,8 @@ class RewardSeeking:
         Args:
             me: the client.
             round: the round's number.
-            told: ``price`` and ``balance`` (units), ``paid`` (units a seat, an entry a tier), and ``scores`` with the
-                lists ``loss`` and ``accuracy``, an entry a tier.
+            told: ``price`` and ``balance`` (units), ``paid`` (units per seat, one entry per tier), and ``scores`` with
+                the lists ``loss`` and ``accuracy``, one entry per tier.
         """
         pairs = zip(_weights(told), told["paid"], strict=True)
         worth = [self.fit * v + self.weight * paid / told["price"] for v, paid in pairs]
@@ -151,7 +149,7 @@ class RewardSeeking:
 
 @dataclass(frozen=True)
 class RandomTiers:
-    """Bids for a random tier each round: PI-FL's ablation, clients that look at nothing."""
+    """Bids for a random tier each round (PI-FL's ablation)."""
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
         """Return ``{"tiers": [tier]}``, or no tier where the balance is less than the price.
@@ -167,13 +165,13 @@ class RandomTiers:
 
 @dataclass(frozen=True)
 class NeverBids:
-    """Some clients never bid; the others bid as :class:`BestTier`.
+    """Some clients never bid; the others bid as :class:`BestTier` does.
 
-    Those who never bid pay nothing, take the models, and earn if they are invited. (The behaviour "free_rider" is
-    another thing: it bids, and sends back the model that it was sent.)
+    Clients that never bid pay nothing, take the models, and earn if they are invited. (The behaviour "free_rider" is
+    different: it bids, and sends back the model that it received.)
 
     Attributes:
-        fraction: the part of the clients that never bids, from 0 to 1.
+        fraction: the share of clients that never bid, from 0 to 1.
     """
 
     fraction: Fraction = 1.0
@@ -184,14 +182,14 @@ class NeverBids:
         Args:
             me: the client.
             round: the round's number.
-            told: of a client that does bid, as for :meth:`BestTier.bid`: ``price`` and ``balance`` (units), ``scores``
-                with the lists ``loss`` and ``accuracy``, an entry a tier.
+            told: as for :meth:`BestTier.bid`: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and
+                ``accuracy``, one entry per tier.
         """
         rides = place(me, "free riders") < self.fraction * me.num_clients
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the clients that never bid, as cheats, and what they gain by it."""
+        """Return the clients that never bid, as cheats, and what they gain."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
         return Conduct("those who never bid", told, found, cheats=True, rank=20)
@@ -199,10 +197,10 @@ class NeverBids:
 
 @dataclass(frozen=True)
 class BudgetLimited:
-    """Bids as :class:`BestTier` as long as a reserve stays in its account.
+    """Bids as :class:`BestTier` does, but keeps a reserve in its account.
 
     Attributes:
-        reserve: tokens that are not spent.
+        reserve: tokens to keep.
         threshold: as in :class:`BestTier`.
     """
 
@@ -210,7 +208,7 @@ class BudgetLimited:
     threshold: Fraction = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return ``{"tiers": [..]}``, the tiers that the balance above the reserve pays for.
+        """Return ``{"tiers": [..]}``, as many tiers as the balance above the reserve can pay for.
 
         Args:
             me: the client.
@@ -231,8 +229,8 @@ class Trader:
     """Declares its profile in a market, and may limit what it pays and how long it waits.
 
     Attributes:
-        most: the most tokens that it pays in a round; None for any bill. An entry ``most`` of its profile replaces it.
-        patience: it stays for this many rounds in which its models were withheld from it; None for ever.
+        most: the most tokens that it pays in a round; None: any bill. An entry ``most`` in its profile overrides it.
+        patience: it leaves after more than this many rounds in which its models were withheld; None: it never leaves.
 
     Examples:
         >>> from hanse.core.recipe import Recipe
@@ -245,7 +243,7 @@ class Trader:
     patience: Annotated[int, Field(ge=0)] | None = None
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``cost`` (tokens for each sharing of its model) and ``eagerness``, by its profile of this round.
+        """Return ``cost`` (tokens each time its model is shared) and ``eagerness``, from its profile in this round.
 
         Args:
             me: the client.
@@ -257,20 +255,19 @@ class Trader:
         return {key: now[key] for key in DECLARED if key in now}
 
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it sells its model at a posted price: if that covers its cost of sharing.
+        """Return whether it sells its model at a posted price: yes, if the price covers its cost of sharing.
 
         Args:
             me: the client.
             round: the round's number.
-            told: the ``price`` in tokens, ``profile``, the client's own, and the ``cost`` of those whose profile has
-                none.
+            told: the ``price`` in tokens, the client's ``profile``, and the ``cost`` to use if the profile has none.
         """
         return {"sell": at_round(told.get("profile", {}), round).get("cost", told["cost"]) <= told["price"]}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the ``sellers`` whose models it takes and the ``weights`` with which it imports them, in samples.
 
-        These are what is best for itself, within its balance and what it agrees to pay
+        These are the best for itself, within its balance and what it agrees to pay
         (:func:`hanse.games.market_posted.best_purchase`).
 
         Args:
@@ -278,7 +275,7 @@ class Trader:
             round: the round's number.
             told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
                 weight of a distance; the client's own ``samples``, ``balance`` (units) and ``profile``; and the
-                ``eagerness`` of those whose profile has none.
+                ``eagerness`` to use if the profile has none.
         """
         now = at_round(told["profile"], round)
         eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]
@@ -298,7 +295,7 @@ class Trader:
         Args:
             me: the client.
             round: the round's number.
-            told: ``profile``, the client's own; its ``most`` (tokens) goes before the option.
+            told: the client's ``profile``; its ``most`` (tokens) overrides the option.
         """
         now = at_round(told.get("profile", {}), round)
         most = now.get("most", self.most)
@@ -317,7 +314,7 @@ class Trader:
 
 @dataclass(frozen=True)
 class Loyal:
-    """Stays whatever it is told, declares its profile, and bids for the tier that fits best."""
+    """Always stays, declares its profile, and bids for the tier that fits best."""
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return ``{"stay": True}``.
@@ -325,7 +322,7 @@ class Loyal:
         Args:
             me: the client.
             round: the round's number.
-            told: anything; nothing of it is read.
+            told: not used.
         """
         return {"stay": True}
 
@@ -373,13 +370,13 @@ class Loyal:
 
 @dataclass(frozen=True)
 class QuitsWhenWorthless:
-    """Leaves once its updates were worth too little on average.
+    """Leaves once the mean value of its updates is too low.
 
-    It is told ``value`` (the last one), ``mean`` and ``times`` (how often it was valued).
+    It is told its last ``value``, the ``mean``, and how many ``times`` it was valued.
 
     Attributes:
         below: it leaves when its mean value is below this, in the unit of the mechanism's values.
-        rounds: it stays at least until it was valued this many times.
+        rounds: it stays at least until it has been valued this many times.
     """
 
     below: Annotated[float, Field(allow_inf_nan=False)] = 0.0
@@ -397,36 +394,35 @@ class QuitsWhenWorthless:
 
 
 class Stay(TypedDict, total=False):
-    """What is allowed as the answer to "stay": whether the client does (it does, if it does not say)."""
+    """The allowed answer to "stay": whether the client stays (default: it does)."""
 
     stay: bool
 
 
 class Bid(TypedDict, total=False):
-    """What is allowed as the answer to "bid".
-
-    ``tiers`` are those that it bids for, its favourite first; a number that no tier has makes the bid void.
+    """The allowed answer to "bid". ``tiers`` are those that it bids for, its favourite first; a number that no tier has
+    makes the bid void.
     """
 
     tiers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
 
 
 class Offer(TypedDict, total=False):
-    """What is allowed as the answer to "declare": its cost (infinity: it does not sell) and its eagerness."""
+    """The allowed answer to "declare": the client's cost (infinity: it does not sell) and eagerness."""
 
     cost: float
     eagerness: float
 
 
 class Sale(TypedDict, total=False):
-    """What is allowed as the answer to "offer": whether it sells at the posted price (it does not, if not said)."""
+    """The allowed answer to "offer": whether the client sells at the posted price (default: it does not)."""
 
     sell: bool
 
 
 class Purchase(TypedDict, total=False):
-    """What is allowed as the answer to "buy": the clients whose models it takes, and with how many samples each of them
-    counts (with all that it has, if no weights are said).
+    """The allowed answer to "buy": the clients whose models it takes, and with how many samples each counts (default:
+    all of its samples).
     """
 
     sellers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
@@ -455,14 +451,14 @@ POLICIES: Mapping[str, Callable[..., Any]] = {
 
 
 def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the policy's answer to a question, else :class:`Loyal`'s.
+    """Return the policy's answer to a question, or :class:`Loyal`'s if the policy has none.
 
     Args:
         policy: any object; its method with the question's name is called.
         question: "stay", "bid", "declare", or another that a mechanism asks.
         me: the client that decides.
         round: the round's number.
-        told: what the server tells it, and scores that only it sees.
+        told: what the server tells it, and scores that stay with it.
 
     Returns:
         Plain values by name; None if neither has a method for the question.

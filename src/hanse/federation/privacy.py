@@ -36,7 +36,7 @@ from hanse.learning.loop import LOOP
 
 Noise = Annotated[float, Field(gt=0, le=1e6)]
 EPSILON, NOISE, WITHIN = "epsilon", "noise", "within"
-"""What an update says beside its numbers: the epsilon that its client has spent so far, the noise on each number, and,
+"""What an update says besides its numbers: the epsilon that its client has spent so far, the noise on each number, and,
 with noise, whether it was within the clip."""
 
 # what becomes of each result under an account; docs/privacy.md shows this table, and a test holds it against the port
@@ -111,7 +111,7 @@ class Privacy:
 
     @property
     def _beside(self) -> list[Release]:
-        """What is given out beside each update."""
+        """What is given out with each update."""
         return [] if self.quantile is None else [Release(self.bits)]
 
     def opened(self) -> Account:
@@ -124,7 +124,7 @@ class Privacy:
         Args:
             samples: how many the client has.
             recipe: says how it trains.
-            work: epochs or steps in the place of the recipe's.
+            work: epochs or steps instead of the recipe's.
         """
         noise = 1.0 if self.noise is None else self.noise
         if self.unit == "client":
@@ -352,7 +352,7 @@ class Private:
         """Return a step ``[P]`` (float64), clipped and with noise.
 
         With a secret the noise follows from all that the answer depends on: the same answer is given with the same
-        noise, and two different ones with independent noise, so that nothing cancels in their difference.
+        noise, and two different ones with independent noise, so nothing cancels in their difference.
         """
         assert self.rule.noise is not None
         short, scale = clipped(step, clip), torch.tensor([clip, self.rule.noise], dtype=torch.float64)
@@ -369,7 +369,7 @@ def _saying(result: port.Result, spent: float) -> port.Result:
 
 
 def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
-    """Return the hash of all that leaves, numbers beside the tensors too: equal for equal answers in one round."""
+    """Return the hash of all numbers and tensors that leave: equal for equal answers in one round."""
     said = pack(port.Reply(client, tuple(results))).header
     return hashlib.blake2b(f"{round} {said}".encode(), digest_size=16).hexdigest()
 

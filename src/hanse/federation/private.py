@@ -1,8 +1,8 @@
 """Private rows on a network: an update that their owner trained counts once the server says that it was accepted.
 
-The owner keeps a :class:`PrivateRow` in a file of its own. The server says with every request which update of each row
-was the last that it accepted (:class:`TellsOwners`), and :meth:`PrivateRow.told` moves the row accordingly. So the
-owner's row and the server's record agree even after a crash on either side, or when the server is set back.
+The owner keeps a :class:`PrivateRow` in its own file. Every request says which update of each row the server last
+accepted (:class:`TellsOwners`), and :meth:`PrivateRow.told` moves the row accordingly. So the owner's row and the
+server's record agree even after a crash on either side, or if the server returns to an earlier state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PrivateRow:
         row: ``[P]``, the row as it counts.
         before: ``[P]``, the row that it was before the last accepted update.
         round: the round of that update; NEVER for a row that was never trained.
-        pending: ``[P]``, what the owner trained last, neither accepted nor refused as far as it knows; or None.
+        pending: ``[P]``, the owner's last update, if it does not know yet whether it was accepted; or None.
         pending_round: the round in which that was trained.
 
     Examples:
@@ -68,7 +68,7 @@ class PrivateRow:
         return replace(self, pending=update, pending_round=round)
 
     def told(self, round: int, accepted: int | None) -> PrivateRow:
-        """Return the row after what a server's message says of it.
+        """Return the row after a server's message about it.
 
         The pending update becomes the row if it is the accepted one. It is dropped if it is of another round than the
         message. A row that moved in a later round than the accepted one goes back: the server was set back, or has
@@ -148,6 +148,6 @@ class TellsOwners:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send the requests with what became of the clients' private rows, and return the replies."""
+        """Send the requests with the state of the clients' private rows, and return the replies."""
         told = [replace(r, accepted=self.told.get(r.client, ())) for r in requests]
         return self.inner.exchange(round, told, deadline_s, closing)

@@ -1,8 +1,8 @@
 """Profiles of clients: the role in the market, the cost of sharing, the eagerness for data.
 
-``[clients] profiles`` names one of :data:`PROFILES`, gives one as a table with ``name`` and its options, or an import
-path to a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile is a mapping of plain values.
-:func:`build_profiles` makes them at the start of a run, and policies read them round by round with :func:`at_round`.
+``[clients] profiles`` is the name of one of :data:`PROFILES`, a table with ``name`` and its options, or the import path
+of a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile is a mapping of plain values.
+:func:`build_profiles` makes them at the start of a run, and policies read each round's with :func:`at_round`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TABLE_5 = (
 
 
 def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed: int) -> Sequence[Profile]:
-    """Return one profile for each client; empty ones if nothing is given.
+    """Return one profile per client; empty ones if nothing is given.
 
     Args:
         given: what ``[clients] profiles`` says.
@@ -54,7 +54,7 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 def at_round(profile: Profile, round: int) -> Profile:
     """Return a profile as it is in a round.
 
-    Entries of its ``later``, a list of changes with their ``round``, replace what was before once that round has come.
+    ``later`` is a list of changes; each replaces entries from its ``round`` on.
     """
     now = {key: value for key, value in profile.items() if key != "later"}
     later = profile.get("later", ())
@@ -74,7 +74,7 @@ def amount(value: object, *, infinite: bool = False) -> float | None:
     """Return a value as a float if it is a number from 0 to ``MOST``, else None.
 
     Args:
-        value: anything; true and false are no numbers here.
+        value: anything; true and false do not count as numbers.
         infinite: whether infinity is allowed too.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -104,11 +104,11 @@ Range = Annotated[Sequence[Amount], Field(min_length=2, max_length=2)]  # the le
 
 
 def uniform(num_clients: int, rng: np.random.Generator, cost: Cost = 1.0, eagerness: Amount = 5e5) -> Sequence[Profile]:
-    """Return everyone as a trader with the same cost (tokens) and eagerness (iPFL section E.2: c = 1, K = 5e5).
+    """Return a trader with the same cost (tokens) and eagerness for each client (iPFL section E.2: c = 1, K = 5e5).
 
     Args:
         num_clients: how many clients there are, N.
-        rng: not used: nothing is drawn.
+        rng: not used.
         cost: the cost of sharing a model, in tokens.
         eagerness: how much a client gains from more data.
     """
@@ -129,8 +129,8 @@ def roles(
         rng: draws each client's eagerness and cost.
         roles: the role of each client, in order of id; repeated if there are more clients.
         eagerness: the range from which it is drawn; sellers and attackers have none.
-        cost: the range in tokens from which a trader's cost is drawn. A buyer's is infinite (it does not sell), that of
-            the others 0.
+        cost: the range in tokens from which a trader's cost is drawn. A buyer's cost is infinite (it does not sell),
+            others' is 0.
 
     Raises:
         UserError: an unknown role.
@@ -145,7 +145,7 @@ def roles(
     found = []
     for i in range(num_clients):
         role = roles[i % len(roles)]
-        # one pair of draws for each client whatever its role, so that changing one role leaves the others as they are
+        # one pair of draws for each client whatever its role, so changing one role leaves the others as they are
         K, c = rng.uniform(eagerness[0], eagerness[1]), rng.uniform(cost[0], cost[1])
         buys = role in ("trader", "buyer")
         price = math.inf if role == "buyer" else c if role == "trader" else 0.0
@@ -161,18 +161,18 @@ def listed(
     role: Sequence[str] = (),
     later: Sequence[Mapping[str, Any]] = (),
 ) -> Sequence[Profile]:
-    """Return profiles as they are given.
+    """Return profiles from lists with one entry per client.
 
     Args:
         num_clients: how many clients there are, N.
-        rng: not used; every law of profiles takes it.
+        rng: not used.
         cost: the cost of each client in tokens, or empty.
         eagerness: the eagerness of each client, or empty.
         role: the role of each client, or empty.
         later: changes, each with ``client``, ``round`` and what changes from that round on.
 
     Raises:
-        UserError: a list of another length, or a change without a client and a round.
+        UserError: a list of the wrong length, or a change without a client and a round.
     """
     found: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     for name, values in (("cost", cost), ("eagerness", eagerness), ("role", role)):

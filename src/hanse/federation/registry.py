@@ -1,4 +1,4 @@
-"""Every behaviour by the name that a table ``[behaviour.NAME]`` of an experiment gives it."""
+"""All behaviours by their names in ``[behaviour.NAME]`` of an experiment."""
 
 from __future__ import annotations
 

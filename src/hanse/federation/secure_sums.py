@@ -46,7 +46,7 @@ class SecureSums:
 
     Attributes:
         group: the least members of a group, from 3: in a pair each would know the other's update.
-        regroup: whether groups are drawn anew every round. Values of members need that, and over some ten rounds such
+        regroup: whether groups are drawn anew every round. Values of members need that, and over about ten rounds such
             sums tell each member's mean update. If not, the same clients are always in the same groups. An experiment
             that does not say it draws anew if its values are ``group_path``.
     """
@@ -58,7 +58,7 @@ class SecureSums:
         """Return how many of a group's members must answer for its sum to be opened.
 
         It is n^2 / (2n - g + 1), rounded down, plus 1, and at least g, for a group of n that was asked. Then it is more
-        than half of n, so that no two sums of one group can be opened. And even a server that tells each member
+        than half of n, so no two sums of one group can be opened. And even a server that tells each member
         something else of who has answered can open no sum of fewer than g: if it opens that of m members, each of the
         others was left out at ``least`` members, which all were told at least ``least`` names. So n ``least`` <=
         m n + (n - m)(n - ``least``), or m >= n (2 ``least`` - n) / ``least`` > g - 1.
@@ -131,7 +131,7 @@ class Secured:
         return [out.get(r.client, r) for r in replies]
 
     def _summed(self, group: Mapping[int, Summand], size: int) -> dict[int, Reply]:
-        """Return the replies of a group's members with the mean of all their updates in the place of each."""
+        """Return the replies of a group's members with the mean of all their updates instead of each."""
         wrong, members = None, list(group.values())
         if len(members) < self.rule.least(size):
             wrong = too_few(len(members), size, self.rule.least(size))
@@ -174,7 +174,7 @@ class Summand:
     trained: Trained
 
     def showing(self, mean: Trained) -> Reply:
-        """Return the reply with a mean in the place of its update."""
+        """Return the reply with a mean instead of its update."""
         shown = replace(mean, seat=self.trained.seat, num_samples=self.trained.num_samples)
         results = (*self.reply.results[: self.place], shown, *self.reply.results[self.place + 1 :])
         return replace(self.reply, results=results)
@@ -200,7 +200,7 @@ def summand(request: Request, reply: Reply, size: int, deadline_s: float | None)
     ]
     place, task, result = pairs[0]
     if len(pairs) > 1 or task.private or result.extras:
-        return "it sends more than one update, a private one or extras: sums are of one update a client"
+        return "it sends more than one update, a private one or extras: sums are of one update per client"
     if result.num_samples > MOST_SAMPLES:
         return f"{result.num_samples} samples; a sum takes at most {MOST_SAMPLES} of a member"
     if (most := float((result.row - task.start).abs().max())) > MOST_CHANGE:

@@ -36,7 +36,7 @@ class AuditFaultError(Exception):
 
 
 def tag_key(secret: bytes, run: str | int, client: int) -> bytes:
-    """Return the key of a member's tags, 32 bytes: another one for each run, so that nobody can link its samples.
+    """Return the key of a member's tags, 32 bytes: another one for each run, so nobody can link its samples.
 
     Args:
         secret: the member's own; empty in a simulation.

@@ -31,7 +31,7 @@ def as_models(params: Any, name: str = "params") -> Tensor:
     """
     rows = params.detach() if isinstance(params, Tensor) else torch.as_tensor(np.asarray(params, dtype=np.float64))
     if rows.ndim != 2 or rows.shape[0] < 1:
-        raise ValueError(f"{name} has shape {tuple(rows.shape)}; allowed: (k, P), a model a row, at least one")
+        raise ValueError(f"{name} has shape {tuple(rows.shape)}; allowed: (k, P), one model per row, at least one")
     return rows
 
 

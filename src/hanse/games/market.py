@@ -2,8 +2,8 @@
 
 *Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al. 2024), under the readings
 of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. :func:`learn_graph` makes the graph, :func:`payments` prices
-it, :func:`utilities` and :func:`social_welfare` say what it brings. Each checks its input; who calls several makes a
-:class:`Market` once and uses :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the price
+it, :func:`utilities` and :func:`social_welfare` say what it brings. Each checks its input; to call several, make a
+:class:`Market` once and use :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the price
 are :func:`hanse.games.market_prices.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
 ``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among the three.
 
@@ -121,9 +121,9 @@ class Market:
         return np.where(np.isnan(found), 0.0, found)
 
     def price(self, rows: slice) -> Floats:
-        """Return the least that j's model must bring to i, for some buyers i: ``[rows, m]``.
+        """Return the least that j's model must gain i, for some buyers i: ``[rows, m]``.
 
-        It is ``r_ij = c_j + lambda n_j/n_i d_ij``, what sharing costs and what the difference of the models takes away.
+        It is ``r_ij = c_j + lambda n_j/n_i d_ij``, the cost of sharing plus the loss by the models' difference.
         """
         return self.costs[None, :] + self.similarity(rows)
 
@@ -177,7 +177,7 @@ def best_imports(market: Market, stop: Stop = "skip", buyers: slice | None = Non
     Args:
         market: the market.
         stop: what happens at a seller that does not pay.
-        buyers: the rows that are wanted, without a step; None: all.
+        buyers: the rows that are wanted, a slice without a step; None: all.
     """
     if buyers is not None:
         return _imports(market, buyers, stop)

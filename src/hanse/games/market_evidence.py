@@ -1,10 +1,11 @@
-"""How many samples the others' losses say are behind a model: evidence against sizes that copies with noise have made.
+"""Estimates from others' losses how many samples a model was trained on: evidence against sizes that were inflated by
+noisy copies.
 
-Copies of own samples with a little noise pass every count (:mod:`hanse.data.commitment`), but a model that was trained
-on them does no more for others. Each member scores the others' models of their first round, which were trained alone,
-and a robust line through the claimed sizes says which size goes with which loss. The line is fitted anew for each
-member without itself, so nobody's claim counts as evidence for it. What size goes with a loss is known only as well as
-losses follow sizes; how well that is comes out of the same fit, and the cap leaves room for it.
+Slightly noisy copies of a member's samples pass every count (:mod:`hanse.data.commitment`), but a model that was
+trained on them is no better for others. Each member scores the others' models of their first round, which were trained
+alone, and a robust line through the claimed sizes relates loss to size. For each member the line is fitted to all
+others, so nobody's claim is evidence for itself. The fit also shows how closely sizes follow losses, and the cap allows
+for that error.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ ALIKE = 0.1  # where the others' log-sizes deviate by less, their losses cannot 
 
 
 def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
-    """Return how many samples the losses say each member has, ``[m]``, and the error of its logarithm, ``[m]``.
+    """Return how many samples each member has by the losses, ``[m]``, and the error of its logarithm, ``[m]``.
 
-    Losses are compared within each judge, whose samples may be hard or easy: a model's is the median over judges of the
-    logarithm, less the judge's own median. The line of log-sizes over these is Theil's and Sen's (1968), which stands
-    if fewer than 29 % of the others lie, and never rises; its error is the median absolute residual.
+    Losses are compared within each judge, whose samples may be hard or easy: a model's score is the median over judges
+    of its log-loss minus the judge's own median. The line of log-sizes over these scores is Theil and Sen's (1968),
+    which is right if fewer than 29 % of the others lie, and never rises; its error is the median absolute residual.
 
     Args:
         losses: ``[judges, m]``, the loss of each member's model on a judge's samples, above 0; NaN where it is not
-            known. A model whose loss is infinite to most shows no samples at all.
-        sizes: ``[m]``, what members claim; 0 and less: nothing.
+            known. A model whose loss is infinite for most judges counts as having no samples.
+        sizes: ``[m]``, what members claim; 0 or less: nothing.
 
     Returns:
-        Estimates, and standard deviations of their logarithms; NaN of members whose loss is not known, of whom fewer
-        than four others are, or whose others are all of about one size.
+        Estimates, and standard deviations of their logarithms; NaN for members whose loss is not known, that have fewer
+            than four others to compare with, or whose others all have about the same size.
 
     Examples:
         >>> sizes = np.array([100.0, 200.0, 400.0, 800.0, 1600.0, 300.0, 100.0])
@@ -68,7 +69,8 @@ def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def size_caps(losses: ArrayLike, sizes: ArrayLike, z: float) -> Floats:
-    """Return the most samples that count of each member, ``[m]``: evidence times ``e^(z sigma)``; infinite without any.
+    """Return the most samples of each member that count, ``[m]``: the evidence times ``e^(z sigma)``; infinite without
+    evidence.
 
     Args:
         losses: as for :func:`evidence`.

@@ -16,7 +16,7 @@ _NEWTON = 8  # steps: quadratic from a start that is never below the root; 5 rea
 
 
 def marginal(before: ArrayLike, added: ArrayLike, eagerness: ArrayLike) -> Floats:
-    """Return what ``added`` samples bring to a client that has ``before`` of them.
+    """Return the gain from ``added`` samples for a client that has ``before``.
 
     That is ``sqrt(K / before) - sqrt(K / (before + added))``, computed without the cancellation of the difference. It
     is 0 where K or ``added`` is 0, even where ``before`` is 0 too. Arrays are broadcast.
@@ -81,7 +81,7 @@ def threshold_total(n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) 
     Args:
         n_other: n_j, the samples behind the offered model.
         eagerness: K of the buyer.
-        price: r, what the model must bring. Arrays are broadcast.
+        price: r, what the model must gain. Arrays are broadcast.
     """
     n, K, r = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (n_other, eagerness, price)))
     never = ~((K > 0) & (n > 0)) | (r == np.inf)

@@ -1,4 +1,4 @@
-"""``hanse attack``: searches, by playing them, for the deviation that pays a client best.
+"""``hanse attack``: searches for the deviation that pays a client best, by playing many.
 
 The experiment is played honestly and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`: with the
 same data, models and draws, so the difference in the outcome is the deviation's gain. The possible deviations follow
@@ -51,9 +51,9 @@ class Knob:
     """One way in which a client can deviate.
 
     Attributes:
-        key: its name among :class:`Deviant`'s options, such as "sends" or "times.samples".
+        key: the option of :class:`Deviant`, such as "sends" or "times.samples".
         values: the values to try, first one by one.
-        factor: whether it is a factor, for which values in between are allowed.
+        factor: whether values in between are allowed.
     """
 
     key: str
@@ -67,9 +67,10 @@ class Try:
 
     Attributes:
         deviation: the deviation.
-        gains: by seed, the deviants' outcome less that of the same clients when honest, in tokens: each, or, for a
-            client with a second key, together.
-        ahead: by seed, the deviants' outcome less the mean of the others in the same run; empty if there are no others.
+        gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens; with a second key,
+            the sum of both.
+        ahead: by seed, the deviants' outcome minus the mean of the others in the same run; empty if there are no
+            others.
         uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
         failed: why it could not be played; None: it was played.
     """
@@ -87,7 +88,7 @@ class Try:
 
     @property
     def contributes(self) -> bool:
-        """Whether the client still sends what somebody trained: it, or whom it copies."""
+        """Whether the client still sends something trained, by itself or by a client that it copies."""
         return self.deviation.get("sends", "trained") in ("trained", "copied") and not self.deviation.get("silent")
 
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
@@ -105,7 +106,7 @@ class Attacked:
         measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
-        idle: the best of those that send nothing that anybody trained, likewise; None: none was tried.
+        idle: likewise the best of those that send nothing trained; None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
         ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
@@ -170,17 +171,17 @@ def with_deviation(sections: Mapping[str, Any], deviation: Deviation, clients: S
 
 @dataclass
 class _Listening:
-    """A federation that notes what clients were asked and what they answered."""
+    """A federation that records what clients were asked and answered."""
 
     inner: Any
     heard: list[tuple[Any, Any]] = field(default_factory=list)
 
     def present(self, round: int) -> Any:
-        """Return who is there."""
+        """Return the present clients."""
         return self.inner.present(round)
 
     def exchange(self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any) -> Any:
-        """Ask as always, and note the answers."""
+        """Ask as usual, and record the answers."""
         replies: Sequence[Reply] = self.inner.exchange(round, requests, deadline_s, closing)
         tasks = {request.client: request.tasks for request in requests}
         for reply in replies:
@@ -209,7 +210,7 @@ def space_of(experiment: Experiment) -> list[Knob]:
 
 
 def _knobs_of(task: Any, result: Any) -> list[Knob]:
-    """Return what can be told otherwise in one result."""
+    """Return the ways to falsify one result."""
     if isinstance(result, Trained):
         knobs = [
             Knob("sends", ("nothing", "copied", *KINDS)),
@@ -233,7 +234,7 @@ def _knobs_of(task: Any, result: Any) -> list[Knob]:
 
 
 def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Knob]:
-    """Return what one field of an answer can be instead."""
+    """Return the other values that a field of an answer may take."""
     key = f"{task.name}.{name}"
     if kind is bool:
         return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
@@ -271,8 +272,8 @@ def search(
         seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds; the fresh ones come after these.
         minutes: the search ends after this time, not counting the confirmation. None: no limit.
-        second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings,
-            less its grant, count as the first one's, and it sends only what the first one produces.
+        second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings
+            minus its grant count as the first one's, and it sends only what the first one produces.
         workers: how many processes play.
         told: called after every run with the number played, the largest possible number, and the best so far.
         work: plays one job; None: a run of hanse.
@@ -323,12 +324,12 @@ def replay(
     told: Told = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> Attacked:
-    """Measure a deviation again, compared with honest play, with the same fresh seeds as :func:`search`.
+    """Measure a deviation again, against honest play, with the fresh seeds of :func:`search`.
 
     Args:
         sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
-        folder: of finished runs, is made if it is missing.
-        seeds: with how many seeds.
+        folder: for finished runs; created if it is missing.
+        seeds: how many.
         seed: the first of the search's seeds, which are left out.
         second_key: as for :func:`search`.
         workers: how many processes play.
@@ -412,8 +413,8 @@ def _tried(
 
 
 def _raced(game: _Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
-    """Return the tries, the best of them (and of those that send nothing trained) played with all of the search's
-    seeds.
+    """Return the tries; the best of them, and of those that send nothing trained, have been played with all of the
+    search's seeds.
     """
     chosen = _leading(found, searched[:1])
     game.honest(searched[1:])
@@ -429,7 +430,7 @@ def _leading(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
 
 
 def _simplest(game: _Game, best: Try, seeds: Sequence[int]) -> Try:
-    """Return a try without the knobs that earn nothing, one after the other left out."""
+    """Return a try without the knobs that earn nothing, leaving them out one after another."""
     for key in sorted(best.deviation):
         less = {k: v for k, v in best.deviation.items() if k != key}
         if not less or (best.contributes != Try(less).contributes):
@@ -441,7 +442,7 @@ def _simplest(game: _Game, best: Try, seeds: Sequence[int]) -> Try:
 
 
 def _ranked(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
-    """Return the tries that could be played, those that paid most first; of equals the simpler one."""
+    """Return the tries that could be played, the best-paying first; ties go to the simpler one."""
     sound = [one for one in found if one.failed is None]
     return sorted(sound, key=lambda one: (-sum(one.gains[s] for s in seeds), len(one.deviation)))
 
@@ -488,10 +489,10 @@ class _Game:
 
     Attributes:
         second_key: whether the second of the clients is another key of the first.
-        granted: by seed, what a client gets from the mint by honesty, in tokens; 0 where utility is measured.
-        outcomes: by seed, what each client ends with by honesty, ``[N]`` in tokens.
+        granted: by seed, what an honest client gets from the mint, in tokens; 0 if utility is measured.
+        outcomes: by seed, what each client ends with if all are honest, ``[N]`` in tokens.
         measure: "utility" or "balance".
-        figure: what is told beside the number of runs.
+        figure: what is shown with the number of runs.
     """
 
     sections: Mapping[str, Any]
@@ -509,14 +510,13 @@ class _Game:
     _most: int | None = None
 
     def counted(self, told: Told, most: int | None) -> None:
-        """Tell after every run how many were played, of about how many (None: the time decides)."""
+        """Report after every run how many were played, of about how many (None: the time decides)."""
         self._told, self._most = told, most
 
     @property
     def scale(self) -> float:
-        """What a gain is compared with, in tokens, by honesty and over all seeds: the mean absolute utility of those
-        who deviate; of balances, how far a client's is from its grant, as a mean over all clients: what the mechanism
-        moves. What everybody is given is no yardstick.
+        """The yardstick for gains, in tokens, from honest runs with all seeds: the deviants' mean absolute utility; for
+        balances, the mean distance of all clients' balances from their grant, that is, what the mechanism moves.
         """
         if self.measure == "balance":
             return float(np.mean([np.abs(all_ - self.granted[s]).mean() for s, all_ in self.outcomes.items()]))
@@ -524,7 +524,7 @@ class _Game:
 
     @property
     def people(self) -> list[int]:
-        """Those who deviate, each once: a second key is none of its own."""
+        """The deviants, each once: a second key is not counted."""
         return list(self.clients)[: 1 if self.second_key else None]
 
     def honest(self, seeds: Sequence[int]) -> None:
@@ -544,7 +544,7 @@ class _Game:
                 )
 
     def played_all(self, batch: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
-        """Return tries with what they earned with these seeds, besides what they had."""
+        """Return the tries with what they earned with these seeds added."""
         jobs = [[self._job(one.deviation, s) for s in seeds] for one in batch]
         done = self._all([job for of in jobs for job in of])
         found = []
@@ -564,14 +564,15 @@ class _Game:
         return found
 
     def _gain(self, seed: int, outcome: np.ndarray) -> float:
-        """Return what the deviants have more than by honesty: each, or of two keys together without the second's
+        """Return how much more the deviants have than if honest: each, or of two keys together without the second's
         grant.
         """
         apart = (outcome - self.outcomes[seed])[list(self.clients)]
         return float(apart.sum()) - self.granted[seed] if self.second_key else float(apart.mean())
 
     def sections_of(self, deviation: Deviation) -> dict[str, Any]:
-        """Return the experiment in which the clients deviate so, or are honest. A second key never joins then."""
+        """Return the experiment in which the clients deviate like this, or are honest; then a second key never
+        joins."""
         if self.second_key and not deviation:
             return with_deviation(self.sections, {"leaves": 0}, self.clients[1:])
         base = {"second": "copied"} if self.second_key else {}
@@ -598,7 +599,7 @@ class _Kept:
         self.inner, self.clients = Store(folder), clients
 
     def read(self, job: Job) -> dict[str, Any] | None:
-        """Return a finished result; None if it must be played, as one that has no outcomes must."""
+        """Return a finished result with outcomes; None if it must be played."""
         found = self.inner.read(job)
         outcome = (found or {}).get("outcome")
         sound = (
@@ -639,13 +640,13 @@ def play_with_outcome(job: Job, step: Step, second_key: int | None = None) -> di
 
 
 class _Watched:
-    """An observer that keeps the parts' states after the last round, and what a market brought by what is true.
+    """An observer that keeps the parts' states after the last round, and a market's gains by the true numbers.
 
     Attributes:
-        states: of the parts, by slot.
-        traded: iPFL's eq. (1) less lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. The
-            model of a second key has nothing in it that its owner has not: it counts as one of no samples, and what
-            it imports is worth nothing beside what its owner does.
+        states: the parts' states, by slot.
+        traded: iPFL's eq. (1) minus lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. A second
+            key's model contains nothing new: it counts as having no samples, and its imports add nothing to its
+            owner's.
     """
 
     def __init__(self, clients: int, second_key: int | None = None) -> None:

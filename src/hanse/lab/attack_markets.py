@@ -1,9 +1,9 @@
-"""Do lies pay on markets of models in general? Every single lie of a grid, on many random markets, without training.
+"""Do lies pay in markets of models in general? Tries every lie of a grid on many random markets, without training.
 
-:mod:`hanse.lab.attack` plays whole runs, a few of them. A market's trades and prices follow from its numbers alone, so
-that thousands of markets can be searched (:func:`search_markets`) for all that one client could say otherwise of its
-size, its cost and its eagerness, and for what splitting itself into several sellers would bring it. What a client has
-is iPFL's eq. (1) by what is true, less what eq. (8) says that far models take away.
+:mod:`hanse.lab.attack` plays a few whole runs. A market's trades and prices follow from its numbers alone, so thousands
+of markets can be searched (:func:`search_markets`) for any false size, cost or eagerness of one client, and for the
+gain from splitting itself into several sellers. A client's outcome is iPFL's eq. (1) by the true numbers, minus the
+loss by distant models of eq. (8).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def random_market(kind: Kind, draw: np.random.Generator) -> Market:
     Args:
         kind: "paper" has sizes of 2,500 to 5,500, as in iPFL's own setting; in "wide" they are log-uniform from 200 to
             7,000, a factor of 35. Costs, eagerness and lambda are those of the paper, distances uniform.
-        draw: where it is drawn from.
+        draw: the random generator.
     """
     distance = np.triu(draw.uniform(0, 1, (CLIENTS, CLIENTS)), 1)
     sizes = (
@@ -80,7 +80,7 @@ class _Lie(TypedDict):
 
 
 class _Counterexample(TypedDict):
-    """What a file of a counterexample holds."""
+    """The contents of a counterexample's file."""
 
     market: _Told
     rule: _Rule
@@ -98,10 +98,10 @@ class Rule:
     Attributes:
         pricing: "marginal" (iPFL eq. 10), "critical" or "posted", as in :class:`hanse.mechanisms.ipfl.IPFL`.
         tariff: the posted prices.
-        leaves: an audit opens so many samples of a claim, which passes with the chance x^-leaves for x times the true
-            number (:mod:`hanse.data.commitment`); 0: sizes are not audited.
-        bond: tokens that are lost if it does not, spread over 50 rounds. Its owner is taken to trade on as if honest,
-            which is kind to liars: a run takes its size for 0 from then on.
+        leaves: how many samples an audit opens; a claim of x times the true number passes with probability x^-leaves
+            (:mod:`hanse.data.commitment`). 0: sizes are not audited.
+        bond: tokens that are lost if it fails, spread over 50 rounds. The owner is assumed to trade on as if honest,
+            which favours liars: in a run its size would count as 0 from then on.
 
     Examples:
         >>> market = Market.of([[0, 0.1], [0.1, 0]], [100, 300], [0.5, 0.5], [1e4, 0], lam=1.0)
@@ -115,10 +115,10 @@ class Rule:
     bond: float = 10.0
 
     def trade(self, said: Market, truth: Market, liar: int | None) -> tuple[NDArray[Any], Floats]:
-        """Return who imports whose model and what is paid, ``[m, m]`` each, where one client says what is not true.
+        """Return who imports whose model and what is paid, ``[m, m]`` each, when one client lies.
 
-        At posted prices a buyer chooses for itself, so the liar buys by what is true, and a model is imported with a
-        share of its size.
+        At posted prices a buyer chooses for itself, so the liar buys by the true numbers, and a model is imported with
+        a share of its size.
         """
         if self.pricing == "posted":
             graph = posted_imports(said, self.tariff)
@@ -135,7 +135,7 @@ class Rule:
 
 
 def rule_of(experiment: Experiment) -> Rule:
-    """Return how the market of an experiment trades. Raises UserError if it has none of iPFL's."""
+    """Return how the market of an experiment trades. Raises UserError if the experiment has no market like iPFL's."""
     part = experiment.mechanism.built.settle
     if not isinstance(part, IPFL):
         name = experiment.mechanism.name
@@ -145,19 +145,19 @@ def rule_of(experiment: Experiment) -> Rule:
 
 
 def net_utilities(graph: NDArray[Any], paid: Floats, truth: Market) -> Floats:
-    """Return eq. (1) by what is true, less lambda n_j/n_i d_ij of all imports (eq. 8), ``[m]`` in tokens."""
+    """Return eq. (1) by the true numbers, minus lambda n_j/n_i d_ij of all imports (eq. 8), ``[m]`` in tokens."""
     far = np.where(graph != 0, graph * truth.similarity(slice(0, truth.size)), 0.0).sum(axis=1)
     return np.asarray(utilities_of(graph, paid, truth.sizes, truth.costs, truth.eagerness) - far)
 
 
 @dataclass(frozen=True)
 class Lie:
-    """What one client says that is not true, or into how many sellers it splits.
+    """One client's false claim, or the number of sellers into which it splits.
 
     Attributes:
         what: one of ``LIES``.
         who: the client.
-        factor: of what is true; of a split, the number of parts.
+        factor: multiplies the true number; for a split, the number of parts.
     """
 
     what: str
@@ -165,14 +165,14 @@ class Lie:
     factor: float
 
     def told(self, truth: Market) -> Market:
-        """Return the market as it is told, of any lie but a split."""
+        """Return the market as the liar describes it; not for splits."""
         name = "sizes" if self.what.startswith("size") else {"cost": "costs"}.get(self.what, self.what)
         values = getattr(truth, name).copy()
         values[self.who] *= self.factor
         return replace(truth, **{name: values})
 
     def gain(self, rule: Rule, truth: Market, honest: float) -> float:
-        """Return what it gains in one round, in tokens, beside what it has by honesty."""
+        """Return the lie's gain over honesty in one round, in tokens."""
         if self.what == "split":
             return _split_worth(rule, truth, self.who, int(self.factor)) - honest
         gained = float(rule.worth(self.told(truth), truth, self.who)[self.who]) - honest
@@ -183,10 +183,10 @@ class Lie:
 
 
 def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
-    """Yield the lies of a client that could pay: where trade does not depend on what is said, there is nothing to say.
+    """Yield the lies of a client that could pay, that is, on which trade depends.
 
-    At posted prices a claim is left out that fails its audit too often to be paid for by any sale, or that leaves no
-    more than the cost of a sale; and so is a cost that leaves the client's answer as it is.
+    At posted prices, size claims are left out whose failed audits cost more than any sale earns, or whose sales earn no
+    more than they cost. Costs that do not change the client's answer are left out, too.
     """
     posted, cost = rule.pricing == "posted", float(truth.costs[who])
 
@@ -209,7 +209,8 @@ def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
 
 
 def _split_worth(rule: Rule, truth: Market, who: int, parts: int) -> float:
-    """Return what a client has that offers its samples as so many sellers; the first of them buys for it, as itself."""
+    """Return the outcome of a client that offers its samples as several sellers; the first of them buys for it, as
+    itself."""
     place = [who] * (parts - 1)
     far = np.pad(truth.distance, (0, parts - 1))
     far[truth.size :, : truth.size], far[: truth.size, truth.size :] = truth.distance[place], truth.distance[:, place]
@@ -239,13 +240,13 @@ class Found:
     Attributes:
         kind: the kind of markets.
         markets: how many.
-        pays: for how many of all clients a lie gains more than 1 % of what honesty brings, by lie.
-        touched: in how many markets there is such a client, by lie.
-        gained: what these gain, in tokens, by lie: the median.
-        honest: what these have by honesty, in tokens, by lie: the median.
-        others: what the others then gain or lose together, in tokens, by lie: the mean; not computed of splits.
-        losers: how many clients have less than nothing by honesty.
-        welfare: the sum of net utilities by honesty, as a part of that under eq. (10).
+        pays: by lie, for how many of all clients it gains more than 1 % of what honesty brings.
+        touched: by lie, in how many markets there is such a client.
+        gained: by lie, these clients' median gain in tokens.
+        honest: by lie, the median in tokens of what these clients have if honest.
+        others: by lie, the mean in tokens of what the others then gain or lose together; not computed for splits.
+        losers: how many honest clients end below zero.
+        welfare: the sum of net utilities if all are honest, as a share of that under eq. (10).
         worst: the lie that gains most, with its market and gain; None: none gains anything.
     """
 
@@ -261,7 +262,7 @@ class Found:
     worst: tuple[Lie, Market, float] | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values, without the worst lie's market."""
+        """Return the result as plain values, without the worst lie's market."""
         worst = None if self.worst is None else {**asdict(self.worst[0]), "gain": self.worst[2]}
         bounds = {lie: self.at_most(lie) for lie in LIES}
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"worst": worst, "at_most": bounds}
@@ -330,7 +331,7 @@ def search_these(
 
 
 def _paying(rule: Rule, truth: Market, honest: Floats) -> Iterator[tuple[Lie, float]]:
-    """Yield for each client and each thing to lie about the lie that pays most, with its gain, if any pays."""
+    """Yield, for each client and each number to lie about, the lie that pays most, with its gain, if any pays."""
     for who in range(truth.size):
         best: dict[str, tuple[Lie, float]] = {}
         for lie in lies(rule, truth, who):
@@ -355,10 +356,10 @@ def write_counterexample(file: Path, rule: Rule, found: tuple[Lie, Market, float
 
 
 def replay_counterexample(file: Path) -> tuple[Lie, float, float]:
-    """Return a counterexample's lie, what the client has by honesty, and what the lie gains it, computed anew.
+    """Return a counterexample's lie, what the honest client has, and the lie's gain, recomputed.
 
     Raises:
-        UserError: the file is none, or the gain is not the one in it.
+        UserError: the file is no counterexample, or its gain is not the recomputed one.
     """
     kept = _kept(file)
     rule = Rule(kept["rule"]["pricing"], Tariff(kept["rule"]["flat"], kept["rule"]["per_thousand"]),

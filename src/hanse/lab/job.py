@@ -145,7 +145,7 @@ class _Rounds:
         self._step = step
 
     def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
-        """Count the rounds that an earlier start of the same run has played, so that a bar ends at the full length."""
+        """Count the rounds that an earlier start of the same run has played, so a bar ends at the full length."""
         if first_round:
             self._step(first_round)
 
@@ -247,7 +247,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         Always ``key``, ``label``, ``given`` (the job's sections) and ``status``: "done", "failed" (with ``error``, one
         line, and ``traceback``) or "interrupted"; and ``made``, what played it: hanse's ``commit`` (None if it is not a
         checkout; with "+" if that was changed), the versions of ``hanse`` and ``torch``, the ``processor`` and the
-        ``instructions`` that PyTorch uses on it. A finished run has besides:
+        ``instructions`` that PyTorch uses on it. A finished run also has:
 
         * ``experiment``: all settings as requested. "auto" stays "auto", since its meaning on this machine is no reason
           to run the job again on another.

@@ -85,7 +85,7 @@ def play_all(
         work: plays one job. It must be a function of a module (or a ``functools.partial`` of one) unless ``workers`` is
             1, since it is sent to other processes.
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
-        label: stands in front of the progress bar.
+        label: the text before the progress bar.
         ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: none.
         gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
         console: where the progress bar is drawn, if there is anything to play; None draws none.
@@ -141,7 +141,7 @@ def _doing(
 def _check_sources(jobs: Sequence[Job]) -> None:
     """Load each named data source of the jobs once, before any process starts.
 
-    This downloads what is missing, so that workers do not all download the same file. Inside a block of
+    This downloads what is missing, so workers do not all download the same file. Inside a block of
     :func:`hanse.data.keeping.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
     ones find them. Sources given by import path are left to the jobs.
 
@@ -261,7 +261,7 @@ def in_processes(
 def _heard(
     crew: list[_Worker], waiting: list[Job], step: Callable[[Job, int], None], work: Work
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Hear what the workers say, give them the ``waiting`` jobs (last one first), and yield each job that ended."""
+    """Receive the workers' messages, give them the ``waiting`` jobs (last one first), and yield each job that ended."""
     try:
         while crew:
             for pipe in wait([worker.pipe for worker in crew]):
@@ -334,16 +334,16 @@ class _Worker:
 
     @classmethod
     def start(cls, work: Work, crew: Sequence[_Worker], forked: bool) -> _Worker:
-        """Start a process beside those of the ``crew``: a fork of this one, or a new interpreter."""
+        """Start a process in addition to those of the ``crew``: a fork of this one, or a new interpreter."""
         here, there = multiprocessing.Pipe()
         context: Any = multiprocessing.get_context("fork" if forked else "spawn")
         # A fork inherits our ends of all pipes. A worker learns that we are gone when the other end of its pipe is
         # closed everywhere, so no worker may hold one of these ends open.
         ours = [here, *(worker.pipe for worker in crew)] if forked else []
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
-        # numerical libraries read these when they are loaded, so that the new process itself would be too late
+        # numerical libraries read these when they are loaded, so the new process itself would be too late
         with environment(dict.fromkeys(_ONE_THREAD, "1")), warnings.catch_warnings():
-            # from Python 3.12 on, forking beside any thread warns; the threads of OpenBLAS that it means are asleep
+            # from Python 3.12 on, forking with other threads warns; it means threads of OpenBLAS, which are asleep
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()

@@ -459,7 +459,7 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
 
 
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows as a CSV file, whole or not at all, so that a reader never sees half a table.
+    """Write the rows as a CSV file, whole or not at all, so a reader never sees half a table.
 
     Args:
         path: the file.

@@ -71,7 +71,7 @@ def pifl_points(
         points: how many values of tau^2.
         repetitions: how many simulations for each of them, at least 2.
         seed: keys the simulations.
-        told: is called before each value with how many are done, and of how many.
+        told: called before each value with the number done and the total.
 
     Returns:
         The ``points`` points, from tau^2 = 0 upwards.

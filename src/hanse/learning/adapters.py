@@ -81,7 +81,7 @@ def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Float
     before = reference.reshape(-1, rows.shape[1])
     whole = product_gram(layout, torch.cat([rows, before]))
     since = np.arange(k) + k if len(before) == k and reference.ndim == 2 else np.full(k, k)
-    # row i of ``steps`` is +1 at row i and -1 at its reference, so that steps G steps^T compares the differences
+    # row i of ``steps`` is +1 at row i and -1 at its reference, so steps G steps^T compares the differences
     steps = np.zeros((k, len(whole)))
     steps[np.arange(k), np.arange(k)] = 1.0
     steps[np.arange(k), since] = -1.0

@@ -137,7 +137,7 @@ class Plain:
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
         seed, round, client, start = job.key
-        # the engines' own stream, so that dropout drops the same units
+        # the engines' own stream, so dropout drops the same units
         torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))
         for batch in batch_plan(len(job.index), recipe, job.key).tolist():
             positions = torch.tensor([p for p in batch if p >= 0])
@@ -220,7 +220,7 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
     )
     each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
     if places == [1]:
-        each += f" (labels of shape [{n}, 1] are texts of one position; one label a sample has shape [{n}])"
+        each += f" (labels of shape [{n}, 1] are texts of one position; one label per sample has shape [{n}])"
     return f"gives outputs of shape {got} for {n} samples; {each}"
 
 
@@ -229,7 +229,7 @@ def _wrong_one(output: object, n: int) -> str | None:
     if isinstance(output, Tensor) and list(output.shape) in ([n], [n, 1]):
         return None
     got = f"outputs of shape {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-    return f"gives {got} for {n} samples; this loss takes one output a sample, [{n}, 1]: the logit of class 1"
+    return f"gives {got} for {n} samples; this loss takes one output per sample, [{n}, 1]: the logit of class 1"
 
 
 _SAMPLES = 16  # the most that are compared: two seats' batches

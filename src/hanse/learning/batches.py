@@ -43,7 +43,7 @@ class FlatPool:
         return self._kept[1], self._kept[2]
 
     def clear(self) -> None:
-        """Forget the pool, so that its memory can be freed."""
+        """Forget the pool, so its memory can be freed."""
         self._kept = None
 
 

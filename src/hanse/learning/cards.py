@@ -46,5 +46,5 @@ class Resident:
         return there
 
     def clear(self) -> None:
-        """Forget the samples, so that their memory can be freed."""
+        """Forget the samples, so their memory can be freed."""
         self._kept = []

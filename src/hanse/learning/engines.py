@@ -46,7 +46,7 @@ _IN_WORDS: dict[Kind, str] = {
     "other": "a model or training that only the module itself can do",
 }
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
-_PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
+_PAYLOAD = "it cannot add the loss of the payload that the mechanism sends with its training tasks"
 _OWN_LOOP = "the training loop of train.loop runs the module itself"
 _SGD_ONLY = "its steps are SGD's, and train.optimizer asks for others"
 

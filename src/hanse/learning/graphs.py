@@ -18,7 +18,7 @@ from torch import Tensor
 from hanse.learning.batches import Segment
 from hanse.learning.program import ActiveProgram
 
-_MOST = 16  # graphs of one program, so that rounds of ever new shapes do not fill the card's memory
+_MOST = 16  # graphs of one program, so rounds of ever new shapes do not fill the card's memory
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]

@@ -460,5 +460,5 @@ def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
 
 
 def has_buffers(problem: Problem) -> bool:
-    """Say whether the model keeps float buffers (batch-norm statistics) beside its parameters."""
+    """Say whether the model keeps float buffers (batch-norm statistics) besides its parameters."""
     return problem.layout.size > problem.layout.num_parameters

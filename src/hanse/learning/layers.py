@@ -309,7 +309,7 @@ class AnyLoss:
     Autograd computes its gradient at the outputs, where the stack's own backward pass continues.
 
     Args:
-        objective: the loss, one number a sample.
+        objective: the loss, one number per sample.
         out: buffer ``[S, k, B]`` of the gradient, which :meth:`gradient` fills and returns.
         total: ``[S, 1, 1]``, to which :meth:`gradient` adds each seat's losses, weighted by its ``tally``.
     """

@@ -164,7 +164,7 @@ WHERE = "train.loss"
 
 def _tensor(weights: Weights) -> Tensor:
     """Return the weights of classes as a float64 tensor."""
-    assert not isinstance(weights, str)  # ``balanced`` has put numbers in the place of "balanced"
+    assert not isinstance(weights, str)  # ``balanced`` has put numbers instead of "balanced"
     return torch.tensor(list(weights), dtype=torch.float64)
 
 
@@ -301,5 +301,5 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
         raise UserError(f"{WHERE}: '{name}': fails on outputs [4, {width}] ({first_line(error)}){hint}") from None
     shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     raise UserError(
-        f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss a sample is needed, [4] (reduction = 'none')"
+        f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss per sample is needed, [4] (reduction = 'none')"
     )

@@ -391,7 +391,7 @@ def _auc_of_models(y: NDArray[np.int64], p: Floats) -> Floats:
 
 WHERE = "eval.metrics"
 _KEY = re.compile(r"[A-Za-z_]\w*")
-# what a function of the user's must not be called: figures of these names stand beside it in records
+# what a function of the user's must not be called: figures of these names stand next to it in records
 _TAKEN = {*METRICS, "samples", "loss_error", "perplexity", "fit", "gap", "reason", "refused", "main"}
 
 

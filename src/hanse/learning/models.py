@@ -371,7 +371,7 @@ def structure(module: nn.Module) -> str:
 def _overlapping(module: nn.Module) -> tuple[str, str] | None:
     """Return the names of two parameters that share memory without being one object, or None.
 
-    Copies would part such parameters, so that they would no longer move together.
+    Copies would part such parameters, so they would no longer move together.
     """
     places: dict[int, list[tuple[str, Tensor]]] = {}
     for name, parameter in module.named_parameters():

@@ -213,7 +213,7 @@ class Scorer:
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
         stacks = self.specs is not None and self.dense is None
-        # a lone model is multiplied in another order than several, so that a second one is scored beside it
+        # a lone model is multiplied in another order than several, so a second one is scored with it
         if stacks and len(some) == 1 < len(rows):
             some = np.append(some, (some + 1) % len(rows))
         part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)

@@ -26,7 +26,7 @@ from hanse.core.book import Tally
 from hanse.core.entry import CLOSE, Transaction, client, escrow
 from hanse.ledger.record import Record
 
-METRICS, SEATS = "metrics.jsonl", "clients.jsonl"  # in a run directory: a line a round, and a line a seat
+METRICS, SEATS = "metrics.jsonl", "clients.jsonl"  # in a run directory: a line per round, and a line a seat
 SPENT = "fit/epsilon"  # of a seat: what its client says that it has spent of its privacy budget
 CLOCK = ("time/", "memory/", "bytes/")  # metrics that differ from run to run, or where an answer was lost on its way
 RECEIPT = 2000  # bytes that a receipt may have

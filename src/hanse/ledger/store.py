@@ -1,17 +1,16 @@
-"""The account book on disk: an append-only log of transactions, and the heads that say what it holds.
+"""The account book on disk: an append-only log of transactions, and its heads.
 
-Come here to post payments or to read balances and history. :class:`Ledger` is the whole interface. It takes
-:class:`hanse.core.entry.Transaction` objects and gives back :class:`Record` objects, which add a transaction's place in
+Use it to post payments or to read balances and history. :class:`Ledger` is the whole interface. It takes
+:class:`hanse.core.entry.Transaction` objects and returns :class:`Record` objects, which add a transaction's place in
 the book.
 
 A book is two files. The log, ``transactions.jsonl``, has a line for each transaction; the lines are the leaves of a
 Merkle tree (RFC 9162). The heads, ``transactions.heads``, have a note after each posting, with the number of
-transactions and the root of the tree. Lines behind the last head are not part of the book: a posting that was
-interrupted counts for nothing. What is read is held against the heads and against the rules of
-:mod:`hanse.core.book`, by every reader.
+transactions and the root of the tree. Lines after the last head are not part of the book: an interrupted posting does
+not count. Every reader checks what it reads against the heads and the rules of :mod:`hanse.core.book`.
 
-The transactions of one call are written together or not at all, they are on disk when the call returns, and a
-transaction that is sent twice is written once.
+The transactions of one call are written all or none, and are on disk when the call returns. A transaction that is sent
+twice is written once.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Ledger:
     A ledger is a context manager. Several processes may write to the same book at once: they take turns.
 
     Attributes:
-        file: the log. The heads are beside it, in the file with the suffix ``.heads``.
+        file: the log. The heads are in the file next to it with the suffix ``.heads``.
         book: the book's name.
         floor: the lowest balance, in units, that any account except the mint may have.
         read_only: whether :meth:`post` is refused.
@@ -99,16 +98,15 @@ class Ledger:
 
         Args:
             file: the log.
-            book: the book's name, which stands in its heads.
+            book: the book's name, which its heads contain.
             floor: the lowest balance, in units, that any account except the mint may have.
-            read_only: open the book for reading only; that there is one is seen when it is read. A reader never waits
-                for a writer.
+            read_only: open the book for reading only; whether it exists is checked when it is read. A reader never
+                waits for a writer.
             key: the operator's Ed25519 key, which signs the heads that are written here (:mod:`hanse.ledger.note`).
-            public: whose signature heads must have, 32 bytes; default: the public half of ``key``.
+            public: the key whose signature heads must have, 32 bytes; default: the public half of ``key``.
 
         Raises:
-            UserError: ``book`` is not a line of 1 to 100 characters; or a key cannot be called so (it has a space or a
-                plus).
+            UserError: ``book`` is not a line of 1 to 100 characters, or, with a key, contains a space or a plus.
             OSError: it cannot be created.
 
         Examples:
@@ -130,7 +128,7 @@ class Ledger:
         return Ledger(file, book, floor, read_only, key, public_of(key) if public is None and key else public)
 
     def close(self) -> None:
-        """Forget what was read. A ledger holds no file open between calls."""
+        """Forget what was read. No file stays open between calls."""
         self._walk = None
 
     def __enter__(self) -> Ledger:
@@ -147,18 +145,19 @@ class Ledger:
         """Write transactions of one round, all of them or none, and return their records in the order given.
 
         A transaction's key is (round, step). If the book already has a transaction with this key and the same content,
-        it is not written again, and its existing record is returned. So it is safe to send a round again after a crash.
+        it is not written again, and its existing record is returned. So you can safely send a round again after a
+        crash.
 
         Args:
-            round: the round, at least 0. It must not lie before the round of the book's last transaction, unless all of
+            round: the round, at least 0. It must not precede the round of the book's last transaction, unless all of
                 ``new`` is in the book already.
-            new: the transactions, in the order in which they are to stand in the book.
+            new: the transactions, in the order of the book.
 
         Raises:
-            LedgerError: a transaction is malformed, its key exists with other content, the round lies in the past, or
-                the ledger is read-only. Nothing is written.
+            LedgerError: a transaction is malformed, its key exists with other content, the round is in the past, or the
+                ledger is read-only. Nothing is written.
             OverdraftError: a payer would end below its floor. Nothing is written.
-            DamagedError: the book that is there does not hold.
+            DamagedError: the existing book is damaged.
             OSError: it cannot be written; it stays as it was.
         """
         if self.read_only:
@@ -213,7 +212,7 @@ class Ledger:
         return known
 
     def post_rounds(self, new: Iterable[tuple[int, Transaction]]) -> None:
-        """Write transactions of several rounds, each round by a :meth:`post` of its own.
+        """Write transactions of several rounds, one :meth:`post` per round.
 
         If one of them fails, the rounds before it stay written.
 
@@ -228,7 +227,7 @@ class Ledger:
 
         Args:
             round: the round, the book's last one or a later one in which nothing was posted.
-            facts: what its record says; default: it has none.
+            facts: what its record says; default: there is no record.
 
         Raises:
             LedgerError: as :meth:`post`.
@@ -251,13 +250,13 @@ class Ledger:
         """Move units from one account to another, as a transaction with two postings; see :meth:`post`.
 
         Args:
-            source: the account that pays. It must exist, which means that something was posted to it before.
+            source: the account that pays. It must exist, that is, have been posted to.
             target: the account that receives. It must exist, too. The mint always does.
             units: how many units (millionths of a token) to move, at least 1.
             round: the round of the transaction.
             step: its name, unique within the round.
             kind: what reports group it by.
-            memo: a note for people.
+            memo: a note for readers.
 
         Raises:
             LedgerError: ``units`` is not a positive integer, an account does not exist, or :meth:`post` refuses it.
@@ -297,7 +296,7 @@ class Ledger:
         return self._at_end().tally.count
 
     def has(self, account: str) -> bool:
-        """Say whether the account exists, which means that something was posted to it."""
+        """Say whether the account exists, that is, whether anything was posted to it."""
         return account in self._at_end().tally.balances
 
     def balance(self, account: str) -> int:
@@ -322,7 +321,7 @@ class Ledger:
         return dict(self._at_end().tally.balances)
 
     def as_book(self) -> Book:
-        """Return the book's present state as a value in memory, with which further postings can be tried out."""
+        """Return the book's present state as a value in memory, for trying out further postings."""
         return self._at_end().tally.book()
 
     def _at_end(self) -> Walk:
@@ -337,8 +336,9 @@ class Ledger:
     ) -> Generator[Record, None, None]:
         """Yield the book's transactions in order, all of them or those that meet the given conditions.
 
-        The reading sees the book as it was at its first record, whatever others write meanwhile. A posting is yielded
-        once all of it agrees with its head. One that goes on where an earlier reading ended does not begin anew.
+        You see the book as it was at the first record, whatever others write meanwhile. A posting is yielded only once
+        all of it agrees with its head. With ``after``, a call continues where an earlier one ended instead of starting
+        over.
 
         Args:
             account: only transactions with a posting to this account.
@@ -346,7 +346,7 @@ class Ledger:
             after: only transactions with a higher number than this.
 
         Raises:
-            DamagedError: the book does not hold. What was yielded before does.
+            DamagedError: the book is damaged. What was yielded before is sound.
         """
         walk, self._walk = self._walk, None
         if walk is None or walk.count > after:
@@ -363,10 +363,10 @@ class Ledger:
         self._walk = walk
 
     def verify(self, receipts: Iterable[Receipt] = ()) -> Verdict:
-        """Recompute the whole book and say whether it holds; see :func:`hanse.ledger.verify.verify`.
+        """Recompute the whole book and say whether it is sound; see :func:`hanse.ledger.verify.verify`.
 
         Args:
-            receipts: what participants kept of the book. The book must agree with each of them.
+            receipts: receipts that participants kept. The book must agree with each of them.
 
         Examples:
             >>> from hanse.core.entry import MINT, Transaction

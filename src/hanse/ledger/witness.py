@@ -317,7 +317,7 @@ class Prover:
     """The operator's side: the heads of a log that grows, and the proofs that later ones go on from earlier ones.
 
     Args:
-        ledger: the log. Every line is read once, and its hash is kept (about 200 bytes a line).
+        ledger: the log. Every line is read once, and its hash is kept (about 200 bytes per line).
     """
 
     def __init__(self, ledger: Ledger) -> None:

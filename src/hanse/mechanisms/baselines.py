@@ -1,4 +1,4 @@
-"""The systems that others are compared with: FedAvg, FedProx, selection rules, local and centralised training.
+"""Baselines for comparison: FedAvg, FedProx, selection rules, local and centralised training.
 
 Each function returns a :class:`hanse.core.part.Mechanism` made of parts that other modules define. To vary one, replace
 a part: ``dataclasses.replace(fedavg(20), weigh=Median())`` is FedAvg with another rule for the average.
@@ -41,7 +41,7 @@ def fedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
 
 
 def ucb(clients_per_round: Positive = 10, beta: Weight = 0.01) -> Mechanism:
-    """UCB selection (Pandey et al. 2023): GreedyFed with a bonus ``beta sqrt(ln t / N_k)`` for clients that sat rarely.
+    """UCB selection (Pandey et al. 2023): GreedyFed with a bonus ``beta sqrt(ln t / N_k)`` for rarely chosen clients.
 
     Args:
         clients_per_round: how many clients train in a round.
@@ -70,7 +70,7 @@ def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Fi
 
     Args:
         clients_per_round: how many clients train in a round.
-        decay: the number of clients asked shrinks by this factor a round, down to ``clients_per_round``.
+        decay: the number of clients asked shrinks by this factor per round, down to ``clients_per_round``.
     """
     return replace(fedavg(), name="power_of_choice", select=PowerOfChoice(clients_per_round, decay))
 
@@ -85,7 +85,7 @@ def oort(clients_per_round: Positive = 10) -> Mechanism:
 
 
 def set_aware(clients_per_round: Positive = 10) -> Mechanism:
-    """Hanse's own selection: GreedyFed with clients chosen for what their data add up to (see ``set_aware.py``).
+    """hanse's own selection: like GreedyFed, but with clients whose data complement each other (``set_aware.py``).
 
     Args:
         clients_per_round: how many clients train in a round.
@@ -94,7 +94,7 @@ def set_aware(clients_per_round: Positive = 10) -> Mechanism:
 
 
 def local() -> Mechanism:
-    """Local training: every client trains a model of its own in every round, and nothing is mixed."""
+    """Local training: every client trains its own model in every round, and nothing is mixed."""
     return Mechanism("local", Everyone(), OwnModels(), BySamples(), deploy=ServerModel())
 
 

@@ -1,10 +1,10 @@
-"""Payment by value: those who train pay one another by how far their updates' worth is from the mean.
+"""Payment by value: clients that train pay one another, by how far their updates' values are from the mean.
 
-No published system's. The rule is linear in the values, so what one member gains by an update it loses by the opposite
-one: two keys that send d + z and -z have together what d alone brings, unless a stake limits the round: then they may
-have up to what d would bring without the limit. Who sends nothing pays the mean. Nobody gets anything before it has
-delivered. The stake limits gains as it limits losses: where only losses were limited, updates thirty times as large as
-what was learnt, good in one round and harmful in the next, gained up to the others' stakes together and lost one.
+This rule is hanse's own. It is linear in the values, so a member loses by an update what it gains by the opposite one:
+two keys that send d + z and -z together get what d alone brings, or, where a stake limits the round, at most what d
+would bring without that limit. A member that sends nothing pays the mean, and nobody is paid before it has delivered.
+The stake limits gains as well as losses. If it limited only losses, updates thirty times too large, good in one round
+and harmful in the next, could gain all others' stakes and lose only one.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 @dataclass(frozen=True)
 class Staked:
-    """Hands on who put up a stake this round, ``[n]``."""
+    """Tells later parts who put up a stake this round, ``[n]``."""
 
     clients: Ints
 
 
 @dataclass(frozen=True)
 class ByValue(SettlePart):
-    """Pays by values, which the mechanism's value part makes: best where the server judges, as with "path".
+    """Pays by the values of the mechanism's value part; best where the server judges, as with "path".
 
-    At the start of a round each present client that can puts ``stake`` tokens into escrow. Once the updates are valued,
-    the stakes go back, and of those who were asked to train each gets ``rate`` tokens for each unit of utility by which
-    its updates were worth more than the mean of them, or pays so much. If anybody would gain or lose more than a stake,
-    all amounts of the round shrink alike. An update that did not come, or was refused, was worth 0. Who has no stake in
-    escrow trains unpaid.
+    At the start of a round each present client that can afford it puts ``stake`` tokens into escrow. Once the updates
+    are valued, the stakes are returned. Each client that was asked to train gets ``rate`` tokens for each unit of
+    utility by which its updates were worth more than the mean, or pays that for each unit below. If anybody would gain
+    or lose more than a stake, all amounts of the round shrink alike. An update that was refused or did not arrive is
+    worth 0. A client without a stake in escrow trains unpaid.
 
     Attributes:
-        rate: tokens for a unit of utility, such as a fall of the validation loss by 1.
+        rate: tokens per unit of utility, such as a fall of the validation loss by 1.
         stake: the most tokens that anybody can gain or lose in a round.
-        pays_when: "always"; or "sure": only what the 95 % interval of a member's worth above the mean supports, over
-            all rounds so far. The rest is carried over, and what never gets sure stays unpaid. Values whose draw of
-            samples is not recorded are never sure.
+        pays_when: "always"; or "sure": only what the 95 % interval of a member's value above the mean supports, over
+            all rounds so far. The rest is carried over, and stays unpaid if it never becomes sure. Values whose error
+            from the draw of samples is not recorded are never sure.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -145,7 +145,7 @@ class ByValue(SettlePart):
                 f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
                 "at most as many a round as it can lose.",
             ),
-            ("How much its updates will be worth beside the others'.",),
+            ("How much its updates will be worth compared with others'.",),
             most,
             self.units,
         )

@@ -1,8 +1,8 @@
-"""Payment by value of what is sure, and of no more: the rest is carried over until it is, or stays unpaid.
+"""Pays by value only what is statistically sure; the rest is carried over.
 
-A value has an error: which validation samples were drawn, and which coalitions were tried. What a member is worth above
-the mean of its rounds adds up, and so do these errors; those of the draw by block of the samples, since they are the
-same samples in every round. Paid is the end of the 95 % interval that is nearer to zero.
+A value has an error, from the draw of validation samples and from the coalitions that were tried. A member's values
+above the mean add up over rounds, and so do these errors. Errors of the draw add up by block of samples, because every
+round uses the same samples. What is paid is the end of the 95 % interval that is nearer to zero.
 """
 
 from __future__ import annotations

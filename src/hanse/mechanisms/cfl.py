@@ -1,9 +1,9 @@
 """CFL, clustered federated learning (Sattler, Mueller, Samek 2020): clusters of clients that split as needed.
 
-All clients start in one cluster, which trains one model. When the members' updates are long but point in different
-directions, so that their mean is short, one model cannot serve all of them, and the cluster is split in two.
-:class:`CFL` is the weigh part that moves and splits the rows, :func:`bipartition` decides who goes where, and
-:func:`cfl` is the whole mechanism.
+All clients start in one cluster, which trains one model. When the members' updates are long but their mean is short,
+they point in different directions: one model cannot serve all members, and the cluster is split in two. :class:`CFL` is
+the weigh part that moves and splits the rows, :func:`bipartition` decides who goes where, and :func:`cfl` is the whole
+mechanism.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ def moved_by(group: Group, members: Ints) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class CFL(WeighPart):
-    """CFL: clusters move by the mean update of their members; one whose members pull apart is split in two.
+    """CFL: clusters move by their members' mean update, and split in two when their members disagree.
 
     A cluster of more than two seats splits when its mean update is shorter than ``eps1`` although its longest update is
-    longer than ``eps2`` (CFL Alg. 1). Members are parted by the cosines of their updates. The larger part keeps the
-    row, and with it the members that did not train in this round; the other part gets a new row, which becomes the home
-    row of its clients.
+    longer than ``eps2`` (CFL Alg. 1). Members are divided by the cosines of their updates. The larger part keeps the
+    row and the members that did not train in this round; the other part gets a new row, which becomes the home row of
+    its clients.
 
     Attributes:
-        eps1: a cluster may split if its mean update is shorter than this (Euclidean length over the parameters).
-        eps2: and if its longest update is longer than this.
-        linkage: how members are parted; see :func:`bipartition`.
-        first_round: no cluster splits before this round.
+        eps1: a cluster splits only if its mean update is shorter than this (Euclidean length over the parameters),
+        eps2: and its longest update longer than this.
+        linkage: how members are divided; see :func:`bipartition`.
+        first_round: the first round in which a cluster may split.
     """
 
     needs = frozenset({"clients", "groups"})

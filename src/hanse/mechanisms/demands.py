@@ -1,10 +1,10 @@
-"""What the parts of a mechanism ask of clients beside plain training.
+"""What the parts of a mechanism ask of clients besides plain training.
 
 A Flower app has a train and an evaluate function. Some mechanisms need more than that: scores of several models, bids,
 gradients, a training loss with a pull. :func:`demands_of` finds this out before round 0, so that
 :func:`hanse.flower.strategy` can refuse what no plain app can do, and ask for one line in the client app
 (:func:`hanse.flower.speaks`) where the app's evaluate function is enough. The tables below list the built-in parts; a
-part of one's own that asks questions counts as one that can be answered.
+user's own part that asks questions counts as one that can be answered.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ NOISED = (FirstOrderAtClients,)
 
 
 def refuse_private(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that asks clients for what a privacy account does not let out.
+    """Return a line for each part that asks clients for something that a privacy account does not release.
 
-    A part of one's own that asks such questions is found when it asks: clients refuse to answer.
+    A user's own part that does so is found only when it asks: clients refuse to answer.
     """
     lines = []
     for slot, outer in mechanism.parts().items():
@@ -90,7 +90,7 @@ def refuse_private(mechanism: Mechanism) -> list[str]:
 
 
 def demands_of(mechanism: Mechanism) -> list[Demand]:
-    """Return what a mechanism asks of clients beside plain training, each demand once."""
+    """Return what a mechanism asks of clients besides plain training, each demand once."""
     found = list(_of_training(mechanism))
     for slot, part in mechanism.slots().items():
         for one in _and_of(part):

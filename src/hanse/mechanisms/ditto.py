@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021, Alg. 1): a shared model by FedAvg, and beside it a private model for each client.
+"""Ditto (Li et al. 2021, Alg. 1): a shared model by FedAvg, and a private model for each client.
 
 The private model is trained on the client's data alone, but pulled towards the shared model, and it never leaves the
 client. :class:`Ditto` is the train part with both kinds of seats, and :func:`ditto` the whole mechanism.
@@ -25,11 +25,11 @@ class Ditto(TrainPart):
     """Two seats for each client: one trains the shared model "server", the other the client's private model "own".
 
     The private model minimises ``F_i + lam/2 |theta - w|^2``, where w is the shared model as it was sent this round. A
-    client's home row says which shared row is its own, so that a weigh part may split the shared model into clusters.
-    Both seats do the full local work of the training recipe.
+    client's home row is the shared row that it trains, so a weigh part may split the shared model into clusters. Both
+    seats do the full local work of the training recipe.
 
     Attributes:
-        lam: strength of the pull; with 0 the private models are trained as if alone.
+        lam: strength of the pull; with 0 the private models are trained without the others.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse

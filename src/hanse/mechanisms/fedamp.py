@@ -1,4 +1,4 @@
-"""FedAMP and HeurFedAMP (Huang et al. 2021): own models, each pulled towards a mix of the models that are like it.
+"""FedAMP and HeurFedAMP (Huang et al. 2021): own models, each pulled towards a mix of similar models.
 
 By eqs (3) to (6), client i trains its own model, the row "model", which is pulled by ``mu/2 |theta - u_i|^2`` towards
 its centre u_i, the row "centre". The centres mix all models by a matrix ``xi [m, m]`` that says how much each model
@@ -28,9 +28,9 @@ from hanse.mechanisms.weigh import mixed_centres, way_cosines
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
     """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021), ``alpha exp(-d_ij^2 / sigma) / sigma`` for others.
 
-    These are the weights xi_ij of j other than i. Each model gives itself what is left to 1. The paper asks for an
-    alpha that is small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so
-    that a centre always lies between the models.
+    These are the weights xi_ij for j other than i; a model's own weight is the rest to 1. The paper asks for an alpha
+    small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so a centre always
+    lies between the models.
 
     Args:
         distance: Euclidean distances between models, ``[m, m]``.
@@ -55,12 +55,12 @@ def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
 def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Floats:
     """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed one for itself, softmax for others.
 
-    A model that is alone has weight 1.
+    A single model has weight 1.
 
     Args:
         cosine: cosines between models, ``[m, m]``; the diagonal is not read.
         self_weight: each model's weight for itself, from 0 to 1.
-        scale: factor of the cosines in the softmax; the larger, the more the most similar model counts.
+        scale: multiplies the cosines in the softmax; the larger, the more the most similar model counts.
     """
     m = len(cosine)
     if m == 1:
@@ -81,8 +81,8 @@ class TowardsCentres(TrainPart):
 
     Attributes:
         mu: strength of the pull.
-        pull_from: the first round with the pull. Since the centres are the initial model in round 0, a pull there holds
-            the clients back; iPFL's comparison runs without it (``pull_from = 1``).
+        pull_from: the first round with the pull. In round 0 the centres are the initial model, and a pull towards it
+            holds the clients back; iPFL's comparison has ``pull_from = 1``.
     """
 
     needs = frozenset({"clients", "penalty"})
@@ -108,9 +108,9 @@ class FedAMP(WeighPart):
     """FedAMP (Huang et al. 2021): the closer two models are, the more they count for each other's centre.
 
     Attributes:
-        step: the paper's alpha. By default ``sigma / m`` for m models, so that the others' weights never
+        step: the paper's alpha. By default ``sigma / m`` for m models, so the others' weights never
             add up to more than 1.
-        sigma: the scale of squared distances. By default their mean over the pairs of the round, which is recorded.
+        sigma: the scale of squared distances. Default: their mean over the round's pairs, which is recorded.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -139,13 +139,13 @@ class FedAMP(WeighPart):
 
 @dataclass(frozen=True)
 class HeurFedAMP(WeighPart):
-    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the models' ways from the initial one.
+    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the models' changes from the initial one.
 
-    The defaults are those with which the published comparisons of pFedGraph and iPFL run it.
+    The defaults are those of the published comparisons of pFedGraph and iPFL.
 
     Attributes:
         self_weight: each model's weight in its own centre.
-        sharpness: factor of the cosines in the softmax over the other models.
+        sharpness: multiplies the cosines in the softmax over the other models.
     """
 
     needs = frozenset({"clients"})
@@ -177,8 +177,8 @@ def fedamp(
     Args:
         clients_per_round: how many clients train in a round, at random; None: everyone.
         lam: the paper's lambda. The strength of the pull is ``lam / step``, or ``lam`` if ``step`` is None.
-        step: the paper's alpha; None: chosen anew in each round (see :class:`FedAMP`).
-        sigma: the scale of squared distances; None: chosen anew in each round.
+        step: the paper's alpha; None: chosen in each round (see :class:`FedAMP`).
+        sigma: the scale of squared distances; None: chosen in each round.
     """
     mu = lam if step is None else lam / step
     weigh = FedAMP(step, sigma)

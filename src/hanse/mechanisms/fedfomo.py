@@ -1,4 +1,4 @@
-"""FedFomo (Zhang et al. 2021): each client mixes the models of others by how much they gain on its own data.
+"""FedFomo (Zhang et al. 2021): each client mixes others' models by how much they improve on its own data.
 
 In each round a client trains its own model, receives some of the other updates, measures the loss of each on its own
 validation data, and moves towards those that lower its loss. :class:`FedFomo` does all this as one part for two slots;
@@ -69,29 +69,28 @@ def received_weights(gain: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedFomo(TrainPart, WeighPart):
-    """FedFomo, in the slots train and weigh: each client's row "model", which the server sees, mixes in others.
+    """FedFomo, in the slots train and weigh: each client's row "model", which the server sees, mixes in others' models.
 
-    After training, a client is sent up to ``models`` of the other clients' updates. It measures what each of them, and
-    its own update, gains over the model that it started from, and mixes those that gain. This takes one question for
-    each client. Its traffic counts the old model, the own update and the received ones, although a client has the first
-    two already.
+    After training, a client receives up to ``models`` of the other clients' updates. It measures how much each of them,
+    and its own update, improves on the model that it started from, and mixes those that do. This takes one question per
+    client. Its traffic includes the old model and the client's own update, although the client already has both.
 
-    Which updates a client is sent follows from the gains that it reported before: those with the largest sums. Each
-    place goes to a random client instead with probability ``exploration - decay t`` in round t (at least 0).
+    A client receives the updates of the clients with the largest sums of gains that it reported before. In round t,
+    each place goes to a random client instead with probability ``exploration - decay t`` (at least 0).
 
-    iPFL's comparison runs another form, in its public code. Each of its differences is an option here: ``sent``,
-    ``share`` and ``entry``.
+    The public code of iPFL's comparison differs; its differences are the options ``sent``, ``share`` and ``entry``.
 
     Attributes:
-        models: how many updates a client is sent at most.
+        models: how many updates a client receives at most.
         exploration: the probability in round 0 that a place goes to a random client.
         decay: by how much that probability falls with each round.
         score_samples: on how many samples losses are measured at most; None: on all.
-        sent: "best" as above. "drawn": ``models`` of all updates, perhaps the own one among them, are drawn without
+        sent: "best" as above. "drawn": ``models`` of all updates, perhaps its own among them, are drawn without
             replacement in proportion to 1 plus the weights that the client gave before, and it mixes only these.
-        share: whose loss counts, that on the client's "validation" share or on the samples that it "train"s with.
-        entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this much added to every
-            entry of the difference, so that its own update has a finite (and large) weight. None: distances from the
+        share: the samples on which losses are measured: the client's "validation" share, or those that it "train"s
+            with.
+        entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this added to every
+            entry of the difference, which gives its own update a finite (and large) weight. None: distances from the
             old model.
 
     Examples:
@@ -199,7 +198,7 @@ class FedFomo(TrainPart, WeighPart):
         draw = view.draw("fedfomo", client=int(client[s]))
         chance = max(0.0, self.exploration - self.decay * view.round)
         explored = int((draw.random(self.models) < chance).sum())
-        # shuffle before the stable sort, so that equal affinities (at first, all of them) come in random order
+        # shuffle before the stable sort, so equal affinities (at first, all of them) come in random order
         order = draw.permutation(others)
         order = order[np.argsort(-state["affinity"][client[s], client[order]], kind="stable")]
         best, rest = order[: self.models - explored], order[self.models - explored :]

@@ -1,9 +1,9 @@
-"""FedGen (Zhu, Hong, Zhou 2021): FedAvg with clients that also learn from a generator, which the server trains.
+"""FedGen (Zhu, Hong, Zhou 2021): FedAvg whose clients also learn from a generator that the server trains.
 
-The generator makes *latents*, inputs of a classifier's last layer (its head), for given labels. The server trains it so
-that the heads that came back classify its latents right. It travels to the clients as a payload beside the training
-tasks and adds two terms to their loss. :class:`FedGen` is the server's half; the generator, its training and the
-clients' half are in :mod:`hanse.learning.generator`, which also says where the paper and its published code differ.
+The generator makes *latents*, inputs of a classifier's last layer (its head), for given labels. The server trains it
+until the returned heads classify its latents correctly. It travels to the clients as a payload with the training tasks
+and adds two terms to their loss. :class:`FedGen` is the server's half; the generator, its training and the clients'
+half are in :mod:`hanse.learning.generator`, which also says where the paper and its published code differ.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class FedGen(TrainPart):
     """FedAvg whose clients also learn from a generator of latents, trained by the server on the heads of their models.
 
     The server trains the generator after each round, on the heads of the accepted updates and on the counts of labels
-    that the clients trained on. Clients get no extra terms before it was trained for the first time. The defaults are
-    the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
+    that the clients trained on. Clients get no extra terms before it has been trained for the first time. The defaults
+    are the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
 
     Attributes:
         generative_alpha: weight of the clients' first term, the cross-entropy of their heads on generated latents; it
             is multiplied by ``generative_decay ** round``.
         generative_beta: weight of their second term, which pulls their outputs towards those for generated latents of
-            the same labels; it fades likewise.
+            the same labels; it decays likewise.
         generative_decay: factor per round of both weights and of the generator's learning rate.
         diversity: weight eta of the diversity loss in the generator's training.
         generator_lr: the learning rate of Adam.
         generator_steps: how many steps the generator is trained in a round.
         generator_batch: latents per step.
         generator_weight_decay: Adam's weight decay.
-        generator_noise: number of noise inputs of the generator, beside the label.
+        generator_noise: number of noise inputs of the generator, besides the label.
         generator_hidden: width of its hidden layer.
         latents: how many latents a client draws in each of its training steps.
         labels: how labels are drawn for latents: by their share of all "counts" so far (as in the paper), or "uniform"

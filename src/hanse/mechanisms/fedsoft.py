@@ -1,4 +1,4 @@
-"""FedSoft (Ruan, Joe-Wong 2022): each client has its own model, pulled towards all cluster centres by their importance.
+"""FedSoft (Ruan, Joe-Wong 2022): each client has its own model, pulled towards all cluster centres by importance.
 
 A client's data may be a mixture of several distributions, so it belongs to each cluster to some degree. These degrees,
 its *importances*, are estimated from how many of its samples each centre fits best. :class:`FedSoft` does everything in
@@ -56,17 +56,17 @@ class FedSoft(TrainPart, WeighPart):
     The importance ``u_ik`` is the share of client i's samples on which centre k has the lowest loss. Every client that
     is present is asked for it every ``interval`` rounds.
 
-    The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this is a single
-    pull towards ``sum_k u_ik c_k``, up to a constant, and that is how a seat has it. For the new centres the paper
-    draws clients by importance times samples and averages them plainly. Here each centre becomes the mean of all
-    updates with these weights, which is the mean of that draw.
+    The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this equals a
+    single pull towards ``sum_k u_ik c_k``, up to a constant; seats use that pull. For the new centres the paper draws
+    clients by importance times samples and averages them equally. Here each centre becomes the mean of all updates with
+    these weights, which is the expected value of that draw.
 
     Attributes:
         clusters: the number of centres, at least 2. They start from different initial models.
         lam: strength of the pull.
-        smoothing: the paper's sigma: no importance is below this before they are normalised.
-        interval: importances are estimated anew every so many rounds.
-        score_samples: on how many samples they are estimated at most; None: on all.
+        smoothing: the paper's sigma, the least importance before normalisation.
+        interval: importances are estimated every so many rounds. score_samples: how many samples are used for that at
+            most; None: all.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -154,7 +154,6 @@ def fedsoft(
         clients_per_round: how many clients train in a round, at random; None: everyone.
         clusters: the number of centres.
         lam: strength of the pull.
-        interval: importances are estimated anew every so many rounds.
-    """
+        interval: importances are estimated every so many rounds."""
     part = FedSoft(clusters, lam, interval=interval)
     return Mechanism("fedsoft", who(clients_per_round), part, part, deploy=ServerModel())

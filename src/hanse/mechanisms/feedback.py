@@ -1,6 +1,6 @@
 """Clients are told what their updates were worth, and may leave because of it (GreedyFed sec. VI leaves this open).
 
-:class:`Feedback` is a part that runs beside those of any mechanism with values. A market that tells its clients more
+:class:`Feedback` is a part that runs alongside those of any mechanism with values. A market that tells its clients more
 (:mod:`hanse.mechanisms.ipfl`) uses the functions here for the same purpose: :func:`no_news` makes the state,
 :func:`news` the questions, and :func:`gone` and :func:`with_worth` keep the state up to date.
 """

@@ -2,7 +2,7 @@
 
 Alg. 1 first lets every client train once, in random order. From then on it takes the M clients with the largest
 cumulative Shapley values and averages their models by numbers of samples. Alg. 2 estimates the Shapley values of each
-round by GTG-Shapley on the server's validation loss. Every piece is a part that other mechanisms use as well.
+round by GTG-Shapley on the server's validation loss. Other mechanisms use the same parts.
 """
 
 from __future__ import annotations

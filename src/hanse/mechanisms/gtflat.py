@@ -1,16 +1,15 @@
 """GTFLAT (Mahini, Mousavi, Daneshtalab): averaging weights from a population game between the clients.
 
-Each client is a population whose individuals choose among the other clients' models, and the nearest model pays best.
-After a number of generations, a model's weight is the share of all individuals that chose it
-(:mod:`hanse.games.replicator`).
+Each client is a population whose individuals choose among the other clients' models; the nearest model pays best. After
+some generations, a model's weight is the share of all individuals that choose it (:mod:`hanse.games.replicator`).
 
 GTFLAT is an add-on: it replaces the weights of any mechanism that averages, as in ``dataclasses.replace(mechanism,
 weigh=GTFLAT())``. The published combinations are at the end of the module (:func:`gtfedavg`, :func:`gtfedprox`) and in
 ``fedgen.py``. :class:`ValidationGTFLAT` measures its payoffs, and :class:`GTFLATSelect` selects clients by the game.
 
-The weights depend on the unit of the distances. With models far apart the nearest neighbours get all the weight, with
-close ones all weights are nearly equal (papers.md T10). ``scale = "mean"`` divides the distances by their mean. The
-mean distance is recorded in either case.
+The weights depend on the unit of the distances. If models are far apart, the nearest neighbours get all the weight; if
+they are close, all weights are nearly equal (papers.md T10). ``scale = "mean"`` divides the distances by their mean.
+The mean distance is always recorded.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Scale = Literal["paper", "mean"]
 
 @dataclass(frozen=True)
 class GTFLAT(AggregatePart):
-    """GTFLAT: a model's weight is the share of all populations' individuals that choose it for being near.
+    """GTFLAT: a model's weight is the share of all individuals that choose it because it is near.
 
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.
@@ -49,8 +48,8 @@ class GTFLAT(AggregatePart):
         payoff: "distance" over all parameters, eq. (10); "cosine" of the changes that clients made; "layers": distances
             within each tensor, summed (with ``scale = "mean"`` every tensor counts the same).
         time: "discrete" generations, or "continuous" for the flow that they approximate.
-        start: what individuals choose at first: all models equally often ("equal"), or a random one each ("random",
-            which needs a ``population``; so in the published code).
+        start: what individuals choose at first: all models equally often ("equal"), or a random one each ("random", as
+            in the published code; needs a ``population``).
         eps: added to every entry of the differences between models before their length is taken; 1e-6 in the published
             code. Only with ``payoff = "distance"``.
     """
@@ -137,26 +136,27 @@ class ValidationGTFLAT(AggregatePart):
 
 @dataclass(frozen=True)
 class GTFLATSelect(SelectPart):
-    """Selects clients by GTFLAT's game, among all clients: those whose changes many others are near to sit often.
+    """Selects clients by GTFLAT's game among all clients: those whose changes are near many others' train often.
 
     This is our reading of the paper's future work (section 6). The server remembers how each client changed the model
-    when it last sat. Every client's population chooses among the others' changes, of which the nearest pays most (eq.
-    10), and a client's chance is the share of all that chose it (eq. 11). Clients are drawn by these chances without
-    replacement, after everyone has sat once in random order. A client that is far from all others hardly ever sits.
+    when it last trained. Every client's population chooses among the others' changes, of which the nearest pays most
+    (eq. 10), and a client's chance is the share of all individuals that choose it (eq. 11). After everyone has trained
+    once in random order, clients are drawn by these chances without replacement. A client that is far from all others
+    hardly ever trains.
 
     A long change is kept as a *sketch*: each of its numbers is added, with a random sign, to a random place of a short
-    vector (Charikar et al. 2002). Distances between sketches are right on average, and to about ``sketch ** -0.5`` of
-    themselves. The state has ``N x sketch`` numbers.
+    vector (Charikar et al. 2002). Distances between sketches are right on average, with a relative error of about
+    ``sketch ** -0.5``. The state has ``N x sketch`` numbers.
 
-    Payoffs are divided by the number of players (eq. 12). So among N clients it takes N/k times as many generations as
-    among k seats to get as far; with too few of them the chances are nearly uniform.
+    Payoffs are divided by the number of players (eq. 12), so N clients need N/k times as many generations as k seats;
+    with too few generations the chances are nearly uniform.
 
     Attributes:
         clients_per_round: how many clients train in a round.
         strength: the paper's w, how strongly a generation follows the payoffs.
         generations: how many generations are played.
         scale: "paper" takes distances as they are, "mean" divides them by their mean.
-        sketch: the length of a sketch; changes that are not longer are kept whole.
+        sketch: the length of a sketch; shorter changes are kept whole.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -185,8 +185,9 @@ class GTFLATSelect(SelectPart):
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the next clients that never sat, or, once all have, clients drawn by the chances of the game.
 
-        A client whose change is not known, because its updates were refused, is drawn only if that is so for all who
-        are present. ``select/effective_clients`` records to how many equal chances the chances amount.
+        A client whose change is not known, because its updates were refused, is drawn only if no present client's
+        change is known. ``select/effective_clients`` records the effective number of clients among which these chances
+        choose.
 
         Args:
             view: the round; ``present`` and ``draw`` are read.

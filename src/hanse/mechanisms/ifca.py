@@ -1,7 +1,7 @@
-"""IFCA (Ghosh et al. 2020, Alg. 1, option II): several shared models, of which each client trains the one that fits it.
+"""IFCA (Ghosh et al. 2020, Alg. 1, option II): several shared models; each client trains the one that fits it best.
 
-Clients choose their cluster anew in every round, by the losses of all cluster models on their own training data.
-At first the clusters differ only by the initial values of their models.
+In every round clients choose their cluster by the losses of all cluster models on their own training data. At first the
+clusters differ only in the initial values of their models.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Clusters = Annotated[int, Field(ge=2)]
 class IFCA(TrainPart, DeployPart):
     """IFCA, in the slots train and deploy: each client trains and holds the cluster model that fits it best.
 
-    Every present client is asked for the losses before selection. So each of them downloads all K models in every
-    round, whether it is then chosen or not.
+    Every present client is asked for the losses before selection, so it downloads all K models in every round even if
+    it is not chosen.
 
     Attributes:
         clusters: the number of models, at least 2.
-        score_samples: on how many training samples a client measures the losses at most; None: on all.
+        score_samples: how many training samples a client uses to measure the losses at most; None: all.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse

@@ -9,8 +9,8 @@ The table has a row "model" and a row "centre" for each client, the client's pri
 far, and the row "initial".
 
 :class:`IPFL` is the whole system as one part for four slots, and :func:`ipfl` the mechanism. :class:`Utilities`
-accounts for what other mechanisms would bring their clients at such a market without payments. The graph, the prices
-and the utilities themselves are game theory: :mod:`hanse.games.market`.
+computes what other mechanisms would bring their clients in such a market without payments. The graph, the prices and
+the utilities themselves are game theory: :mod:`hanse.games.market`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, t
 
 @dataclass(frozen=True)
 class Traits:
-    """The traits of clients that decide about trade: what they declare, or what is true of them.
+    """What decides who trades with whom: declared by the clients, or true of them.
 
     Attributes:
         sizes: numbers of samples, ``[m]``.
@@ -126,16 +126,16 @@ class Traits:
 
 @dataclass(frozen=True)
 class Trade:
-    """Hands on one round's market.
+    """Tells later parts about one round's market.
 
     Attributes:
         clients: who was at the market, ``[m]``.
         market: what they declared, and the distances between their models.
-        graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``; at posted prices the share of its
-            size with which it does.
+        graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``; at posted prices the share of j's
+            size with which i imports it.
         truth: the clients' true traits.
         claimed: the sizes before they were capped by evidence, ``[m]``.
-        caps: the most samples that count of each, ``[m]``; infinite without evidence.
+        caps: the most samples of each client that count, ``[m]``; infinite without evidence.
     """
 
     clients: Ints
@@ -148,10 +148,10 @@ class Trade:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Hands on the evidence of sizes where a round brought any: it caps sizes from the next market on.
+    """Tells later parts a round's evidence of sizes, if any: it caps sizes from the next market on.
 
     Attributes:
-        losses: ``[N, N]``, of each column's first model at each row's client; NaN where nothing is known.
+        losses: ``[N, N]``, of each column's first model on the data of each row's client; NaN: not known.
         sizes: ``[N]``, what clients claim.
     """
 
@@ -161,12 +161,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Offers:
-    """Hands on what was on offer, from the question to the buyers to their purchases.
+    """Keeps the offers from the question to the buyers until their purchases.
 
     Attributes:
         market: what clients declared or offer, and the distances between their models.
-        gram: the cosines and lengths that the centres need; None: they need none.
-        out: by place who was left out, with the reason.
+        gram: the cosines and lengths that the centres need; None: not needed.
+        out: by position, why a client was left out.
     """
 
     market: Market
@@ -176,7 +176,7 @@ class Offers:
 
 @dataclass(frozen=True)
 class Bills:
-    """Hands on what became of the bills of one round's market.
+    """Tells later parts what became of one round's bills.
 
     Attributes:
         clients: who was at the market, ``[m]``.
@@ -197,25 +197,24 @@ class Bills:
 class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     """iPFL, in the slots select, train, weigh and settle: a market of models with prices.
 
-    SELECT: everyone who is present and has not quit. After each market, a client is told how it went: its utility in
+    SELECT: everyone who is present and has not left. After each market, a client is told how it went: its utility in
     the last round (``value``), the ``mean`` so far and the number of ``times``; its ``bill``, what it had
-    ``authorised``, and its ``balance``, in units; and in how many rounds its centre was withheld (``unpaid``). It says
-    whether it stays. Who leaves is gone for good.
+    ``authorised``, and its ``balance``, in units; and in how many rounds its centre was withheld (``unpaid``). It
+    answers whether it stays. Clients that leave cannot return.
 
     TRAIN: each client trains its own model, pulled towards its centre, eq. (7). A client that has not paid trains
-    without the pull. So does one that imports nothing: eq. (5) has no such term then, and the sellers in Table 5 train
-    as if alone (papers.md I19).
+    without the pull. So does a client that imports nothing: eq. (5) then has no such term, and the sellers in Table 5
+    train as if alone (papers.md I19).
 
     WEIGH: the graph of imports and the centres, from what clients declare and how far apart their models are. A client
-    is left out of a round's market, and neither buys nor sells, if it declares what no market can have (a cost or an
-    eagerness that is not a number from 0 to 1e15; a cost may be infinite), reports more than 2^53 samples, or sends a
-    model longer than 1e9. The record says why.
+    is left out of a round's market, and neither buys nor sells, if it declares a cost or an eagerness that is not a
+    number from 0 to 1e15 (a cost may be infinite), reports more than 2^53 samples, or sends a model longer than 1e9.
+    The record says why.
 
     SETTLE: each client pays for its imports, in one transaction. The price of each import is rounded down to the unit,
-    but a price above 0 is at least one unit. A buyer pays nothing, and its centre is withheld, if its bill is larger
-    than what it authorised with its training reply, if its account cannot bear the bill, or if its centre would keep
-    its old model anyway. Its sellers share nothing with it, and all other payments stay as they are. Amounts are Python
-    integers from the price to the posting.
+    but a price above 0 is at least one unit. A buyer pays nothing, and its centre is withheld, if its bill exceeds what
+    it authorised with its training reply, if its account cannot pay the bill, or if its centre would not change anyway.
+    Its sellers share nothing with it, and all other payments stay unchanged. Amounts are Python integers throughout.
 
     Attributes:
         lam: lambda, the weight of the distances between models in eqs (8) and (10).
@@ -224,30 +223,28 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         eagerness: for clients that declare none.
         distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
             Centres take the gradient of the same distance.
-        of: what distances are taken of: how models have come from the initial one ("travel"), the "models" themselves,
-            the round's "updates", or how far each client's "own" gradients took it, without what the pull to its centre
-            added, nor any further way towards it: buying from somebody then does not bring one closer. Centres go by
-            "travel"
-            where distances are of "own".
-        related: clients whose ways have less in common than chance would give do not trade: those with a cosine up to
-            ``related / sqrt(P)``, for P parameters (two random ways have one of about ``1 / sqrt(P)``). The market
-            takes their distance as 1e9. None: all may trade. It needs distances by "cosine".
+        of: what is compared: the models' changes from the initial one ("travel"), the "models" themselves, the round's
+            "updates", or only the changes by each client's "own" gradients, without the pull to its centre, so that
+            buying from somebody does not bring a client closer to it. With "own", centres use "travel".
+        related: clients whose changes are no more alike than random ones do not trade: those with a cosine up to
+            ``related / sqrt(P)``, for P parameters (random directions have about ``1 / sqrt(P)``). The market takes
+            their distance as 1e9. None: all may trade. It needs distances by "cosine".
         bounded: centres stay within reach of the imported models (:func:`hanse.games.market_models.within_reach`).
             Otherwise the step of eq. (6) is taken as printed.
         pricing: "marginal" is iPFL's eq. (10). "critical" is the highest cost at which the seller would still have been
-            imported, which leaves no motive to misreport the cost. "posted": the prices of a tariff
+            imported, which leaves no reason to misreport the cost. "posted": the prices of a tariff
             (:mod:`hanse.games.market_posted`). Clients then declare neither cost nor eagerness: each is told the price
-            of its model and offers it or not, and each buyer is shown the offers and says which it takes.
+            of its model and decides whether to offer it, and each buyer chooses from the offers.
         keep_best: whether a private row keeps each client's best model so far, for when it quits.
-        adapters: for LoRA adapters: distances between their "factors", as between any parameters, or between the
-            "products" B A, which do not depend on how a change is factored (:mod:`hanse.learning.adapters`). Centres
-            mix factors in either case, because that is what a row of the table holds.
+        adapters: for LoRA adapters: distances between their "factors", as for any parameters, or between the "products"
+            B A, which do not depend on how a change is factored (:mod:`hanse.learning.adapters`). Centres always mix
+            factors, because a row of the table holds factors.
         mu: strength of the pull of eq. (7); None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
-        per_thousand: tokens for each thousand samples that a model was trained on, at posted prices.
-        evidence: sizes count at most as evidence says, times e to the power of so many standard errors
-            (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
-            score its model on their validation shares; what that says holds from the next market on. None: no evidence.
+        per_thousand: tokens per thousand samples that a model was trained on, at posted prices.
+        evidence: a size counts at most as much as the evidence supports, times e to the power of this many standard
+            errors (:mod:`hanse.games.market_evidence`). In a client's first round, in which it trains alone, all others
+            score its model on their validation shares; the result holds from the next market on. None: no evidence.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -295,7 +292,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Tariff(self.flat, self.per_thousand) if self.pricing == "posted" else None
 
     def init(self, context: Context) -> State:
-        """Return the state in which everyone is there and nothing has been traded.
+        """Return the state in which everyone is present and nothing has been traded.
 
         Raises UserError for distances between adapters' products if the model is no adapter, and for distances of
         "own" gradients if the optimiser is not SGD.
@@ -546,7 +543,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             apart = np.where(apart < 1 - self.related / math.sqrt(measured.shape[1]), apart, APART)
             np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
-            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
+            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so eta sum A n_j/n_i <= 1 keeps the centre between
         return Offers(Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam), gram, out)
 
     def _went(self, view: View, state: State) -> Tensor:
@@ -585,7 +582,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if isinstance(result, Scored) and result.num_samples > 0:
                 value = float(result.accuracy[0])
                 value = -float(result.loss[0]) if math.isnan(value) else value
-            # without a score: just above the best so far, so that the latest model becomes the best one
+            # without a score: just above the best so far, so the latest model becomes the best one
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
@@ -656,7 +653,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
             if self.bounded:
                 inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
-        # with squared L2 the weights sum to 1, so that a reference which all share cancels
+        # with squared L2 the weights sum to 1, so a reference which all share cancels
         if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
         # the weights act on theta - reference, so the centre is theta_i + (W - I) (theta - reference)
@@ -747,7 +744,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return max(0, rounds - 1)
 
     def terms(self, joining: Joining) -> Terms:
-        """Return what imports may cost and bring a client that thinks of joining, and what its own model may earn."""
+        """Return what imports may cost and gain a client that considers joining, and what its own model may earn."""
         weigh, profile = joining.parts.get("weigh"), joining.profile
         markets = self._markets(joining.rounds)
         eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
@@ -825,10 +822,10 @@ def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
 
 
 def pull_share(recipe: Recipe, round: int, mu: float, steps: int) -> float:
-    """Return the share of the way to its centre that the pull alone takes a model in a round of SGD.
+    """Return the share of the distance to its centre that a model moves by the pull alone in a round of SGD.
 
     A step with the gradient g of the client's own loss is ``theta -= lr (g + mu (theta - centre))``. It is linear in
-    the place, so what a round brings is the sum of what the gradients and what the pull bring; the latter is the same
+    theta, so the movement of a round is the sum of that by the gradients and that by the pull; the latter is the same
     recursion without gradients.
 
     Examples:
@@ -846,7 +843,7 @@ def pull_share(recipe: Recipe, round: int, mu: float, steps: int) -> float:
 
 
 def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
-    """Return what a client is told of the last market beside its utility, in units."""
+    """Return what a client is told of the last market besides its utility, in units."""
     told = {name: int(state[name][client]) for name in ("bill", "authorised", "unpaid")}
     return {**told, "balance": view.book.balance(account(client))}
 
@@ -1026,7 +1023,7 @@ def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64
 
 @dataclass(frozen=True)
 class Utilities(SettlePart):
-    """Nobody pays; each client's utility is accounted as iPFL accounts for its baselines, eq. (1) with p = 0.
+    """Nobody pays; each client's utility is computed as iPFL does for its baselines, eq. (1) with p = 0.
 
     Client i imports the model of j if j's update is in any row that i trained from, was pulled to, or starts from next.
 
@@ -1184,7 +1181,7 @@ def ipfl(
         pricing: "marginal" or "critical"; posted prices are :func:`ipfl_posted`'s.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how much two ways must have in common for their clients to trade; "none", as published: nothing.
+        related: how alike two clients' changes must be for them to trade; "none", as published: all may.
     """
     part = IPFL(
         lam,
@@ -1217,27 +1214,27 @@ def ipfl_posted(
     related: Weight | None = 3.0,
     evidence: Weight | None = None,
 ) -> Mechanism:
-    """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
+    """iPFL's market at posted prices: nobody gains by misstating its cost or eagerness.
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
-    chooses from the offers by itself (:mod:`hanse.games.market_posted`). Who sends a model that has nothing in common
-    with others' does not trade with them, and trade brings nobody closer: distances are of what each client's own
-    gradients brought. All else is as in :func:`ipfl`.
+    chooses from the offers itself (:mod:`hanse.games.market_posted`). Clients whose models have nothing in common do
+    not trade. Trading brings nobody closer, because distances compare only what each client's own gradients changed.
+    Everything else is as in :func:`ipfl`.
 
     Args:
-        flat: tokens for any model; best the least that sharing a model costs anybody.
-        per_thousand: tokens for each thousand samples of the model's owner.
+        flat: tokens for any model; ideally the lowest cost of sharing a model.
+        per_thousand: tokens per thousand samples of the model's owner.
         lam: see :class:`IPFL`, as for all further options.
         eta: the step with which centres are made.
-        cost: in tokens, what is true of clients whose profile has none.
-        eagerness: what is true of clients whose profile has none.
+        cost: the true cost, in tokens, of clients whose profile has none.
+        eagerness: the true eagerness of clients whose profile has none.
         distance: "cosine" or "squared_l2".
         of: "travel", "models", "updates" or "own".
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how much two ways must have in common for their clients to trade; "none": nothing.
-        evidence: how many standard errors above what others' losses say a size may count; "none": losses say nothing.
+        related: how alike two clients' changes must be for them to trade; "none": all may.
+        evidence: by how many standard errors a size may exceed what others' losses support; "none": no limit.
     """
     part = IPFL(
         lam,

@@ -3,7 +3,7 @@
 In each round client i starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss, and what it
 has trained becomes its row "own", which it holds. The server then makes the next centres from the collaboration graph.
 Row i of the graph minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the probability simplex, where ``d_ij`` is minus
-the cosine between the ways that models i and j have come from the initial one, and p are the sample shares.
+the cosine between the changes of models i and j from the initial one, and p are the sample shares.
 
 :class:`FromCentres` is the train part, :class:`PFedGraph` the weigh part, and :func:`collaboration` the graph.
 """
@@ -66,10 +66,9 @@ def collaboration(shares: Floats, difference: Floats, alpha: float) -> Floats:
 class FromCentres(TrainPart):
     """pFedGraph (Ye et al. 2023): clients start from their centres, with ``-lam cos(theta, a_i)`` in the loss.
 
-    A seat cannot have a cosine in its loss, but a pull that agrees with it to second order. Near a_i the cosine is
-    ``1 - |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term acts as
-    the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``. What differs is that the pull also opposes a change
-    of length alone.
+    A seat's loss cannot have a cosine, but a pull that agrees with it to second order. Near a_i the cosine is ``1 -
+    |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term acts as the
+    pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, except that the pull also opposes changes of length.
 
     Attributes:
         cosine: the paper's lam, the weight of the term.
@@ -115,11 +114,11 @@ class FromCentres(TrainPart):
 
 @dataclass(frozen=True)
 class PFedGraph(WeighPart):
-    """pFedGraph (Ye et al. 2023): centres by a graph made from sample shares and cosines of models' ways.
+    """pFedGraph (Ye et al. 2023): centres by a graph made from sample shares and cosines of the models' changes.
 
     Attributes:
         alpha: how strongly the weights are held at the sample shares.
-        snap: cosines above this count as 1 (0.9 in the authors' code); None: no cosine does.
+        snap: cosines above this count as 1 (0.9 in the authors' code); None: cosines are used as they are.
     """
 
     needs = frozenset({"clients"})
@@ -154,7 +153,7 @@ def pfedgraph(
     sign: Sign = "attract",
     term_from: Count = 0,
 ) -> Mechanism:
-    """pFedGraph (Ye et al. 2023): start models by a graph of who helps whom; each client holds what it has trained.
+    """pFedGraph (Ye et al. 2023): start models by a graph of who helps whom; each client holds the model it trained.
 
     Args:
         clients_per_round: how many clients train in a round, at random; None: everyone.

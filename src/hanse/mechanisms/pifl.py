@@ -3,14 +3,14 @@
 A round of PI-FL: every client bids for tiers by its importance weights (Alg. 1, eq. 3). The round before is settled
 (eqs 6-14). Each tier trains the bidders that were worth most to it and a few clients at random (Alg. 3), and its model
 is averaged by samples. Contributions are first-order Shapley values on the clients' own data (Alg. 2). Each client then
-mixes the tiers' models for itself. How the paper was read: docs/papers.md, P1-P27.
+mixes the tiers' models for itself. Our readings of the paper: docs/papers.md, P1-P27.
 
 TIFF (Han et al. 2022), which PI-FL extends, has the same tokens on a single model.
 
 The parts, in the order of a round, are :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler,
-or :class:`PretrainedTiers`), :class:`TierModels` and :class:`OneShot`. The auction hands on :class:`Bids`, which the
-others read, and the settlement of the round before is a :class:`SettledRound`. They are separate parts because TIFF,
-and any other mechanism with values, can take the tokens without the tiers.
+or :class:`PretrainedTiers`), :class:`TierModels` and :class:`OneShot`. The auction hands on :class:`Bids`, and the
+settlement of the previous round a :class:`SettledRound`. They are separate parts because TIFF, and any other mechanism
+with values, can use the tokens without the tiers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ QUESTION = "tier accuracy"
 
 @dataclass(frozen=True)
 class Bids:
-    """Hands on the bids of this round's auction.
+    """Tells later parts the bids of this round's auction.
 
     Attributes:
         escrowed: the bids whose tokens are in escrow, ``[N, K]``, by client and row of the table.
@@ -77,12 +77,12 @@ class Bids:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """Hands on how the round before was settled.
+    """Tells later parts how the previous round was settled.
 
     Attributes:
-        accuracies: the accuracy of each of its tiers, by row.
+        accuracies: the accuracy of each tier in that round, by row.
         paid: what each tier paid each client, net of the client's own payments, ``[N, K]`` in units.
-        rewards: the rewards of eqs (12)-(14) in it, ``[N, K]`` in units.
+        rewards: that round's rewards by eqs (12)-(14), ``[N, K]`` in units.
     """
 
     accuracies: Mapping[int, float]
@@ -109,12 +109,12 @@ def _widened(array: Floats, columns: int) -> Floats:
 class TierModels(TrainPart):
     """PI-FL's models: a shared model for each tier, as the rows "tier".
 
-    All start from one initial model. Personal models need that, since an average of models from different initial ones
-    fits nothing.
+    All start from one initial model. Personal models need that, because averages of models with different initial
+    values are useless.
 
     Attributes:
         tiers: the number of tiers, K.
-        initial: "same", or "different" for an initial model of its own for each tier.
+        initial: "same", or "different" for a different initial model in each tier.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -137,7 +137,7 @@ class TierModels(TrainPart):
         """Return a line if there are more tiers than clients."""
         if self.tiers <= size.clients:
             return ()
-        return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients that there are"]
+        return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients"]
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return a random tier's row for each client, ``[N]``; all tiers get equally many, as far as possible."""
@@ -159,7 +159,8 @@ class TierModels(TrainPart):
 
 @dataclass(frozen=True)
 class Tiers(SelectPart):
-    """PI-FL's scheduler (Alg. 3): each tier trains the bidders that were worth most to it, and some at random.
+    """PI-FL's scheduler (Alg. 3): each tier is trained by the bidders that were worth most to it, and some random
+    clients.
 
     Clients that are drawn without a bid are invited and pay nothing (papers.md P7-P9). If a tier has at most as many
     bidders as seats, all of them train, which is recorded. A tier that nobody bids for keeps its model. In round 0 the
@@ -168,8 +169,8 @@ class Tiers(SelectPart):
     Attributes:
         by_contribution: how many bidders of a tier are chosen to train for their past contribution, N_p.
         at_random: how many of all other present clients train it, N_r.
-        contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all. It is 0 before
-            the first (the values of PI-FL eq. 2 sum to 0).
+        contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all; 0 before the
+            first (the values of PI-FL eq. 2 sum to 0).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -352,12 +353,12 @@ _STEPS = {
 class TokenManager(SettlePart):
     """The auction and the settlement of PI-FL and TIFF, which differ in where a tier's accuracy comes from.
 
-    A bid puts ``price`` tokens into escrow. Bidders that are selected pay them into their tier's pool. Up to the share
-    ``eta`` of the pool goes back to them, the less the better the tier became (nothing from a relative improvement of
-    ``gamma`` on). The rest is shared by those who trained, by their ranks in contribution and participation. All other
-    bids go back.
+    A bid puts ``price`` tokens into escrow. Selected bidders pay them into their tier's pool. They get back up to the
+    share ``eta`` of the pool; the more the tier improved, the less (nothing from a relative improvement of ``gamma``
+    on). The rest is shared by the clients that trained, by their ranks in contribution and participation. All other
+    bids are returned.
 
-    Bidders are told what each tier has paid them so far for each seat; see ``tell``.
+    Bidders are told what each tier has paid them per seat so far; see ``tell``.
 
     The state holds the seats of the last round, which is still to be settled: ``client``, ``tier``, ``bidder`` (it bid
     and paid), ``worked`` (its update was mixed) and ``worth``, each ``[S]``. Over all rounds it holds how often each
@@ -366,16 +367,16 @@ class TokenManager(SettlePart):
 
     Attributes:
         price: of a seat, in tokens, from 1e-6 to 1e9.
-        eta: the most that goes back, as a share of the pool; eq. (9).
-        gamma: the relative improvement from which nothing goes back; eq. (9).
+        eta: the most that is returned, as a share of the pool; eq. (9).
+        gamma: the relative improvement from which nothing is returned; eq. (9).
         score_samples: on how many samples clients score models for bids and for eq. (8), at most; None: on all.
-        first: the round of the first auction. Before it the models know nothing, and those who train are invited.
-        score_on: which share of their data clients score models on.
-        tell: "net": what a client got less the prices it paid. A tier that only ever invited a client, which therefore
-            never paid there, then looks better than it is. "rewards": those of eqs (12)-(14) alone (PI-FL sec. 3.1
-            speaks of "received rewards").
-        invited: whether clients that train without a bid share in what the bidders paid: "earn" as published, where
-            never bidding then pays best, or "unpaid".
+        first: the round of the first auction. Earlier models are untrained, and the clients that train are invited.
+        score_on: the share of their data on which clients score models.
+        tell: "net": what a client got minus the prices that it paid. A tier that only invited a client, which never
+            paid there, then looks better than it is. "rewards": only those of eqs (12)-(14) (PI-FL sec. 3.1 speaks of
+            "received rewards").
+        invited: whether clients that train without a bid share in what the bidders paid: "earn", as published, which
+            makes never bidding the best strategy, or "unpaid".
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -587,7 +588,7 @@ class TokenManager(SettlePart):
         )  # fmt: skip
 
     def terms(self, joining: Joining) -> Terms:
-        """Return what bids cost a client that thinks of joining, and what seats may bring it."""
+        """Return what bids cost a client that considers joining, and what seats may earn it."""
         auctions = max(0, joining.rounds - self.first)
         train, select = joining.parts.get("train"), joining.parts.get("select")
         # parts of the user's own need not have these options: then the sentences about them are left out
@@ -632,7 +633,7 @@ class Tokens(TokenManager):
     """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for the seats of each tier, in every round.
 
     A tier's accuracy (eq. 8) is that of its model on the data of the clients that trained it. They report it with their
-    next bids, so a round is settled then, and the last round by a closing exchange.
+    next bids, so a round is settled in the next one, and the last round after a final exchange.
     """
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
@@ -793,13 +794,13 @@ def _pairs(seats: Seats) -> list[tuple[int, int]]:
 class OneShot(DeployPart):
     """PI-FL's personal models: each client mixes the tiers' models by its own importance weights, once (eqs 3, 4).
 
-    The weights are made at the client and never sent. Beside the mix, a client holds the tier that it bids for first.
+    The client computes the weights and never sends them. Besides the mix, it holds the tier that it bids for first.
 
     Attributes:
-        share: on which share of its data a client weighs the tiers. "validation" is drawn from what it will be tested
-            on. With "train", a client with other goals than its training data mixes in the wrong tier (papers.md P23).
-            "test" is what the authors' code does, so that the personal model is fitted to its test data. A client
-            without a validation share uses its train share.
+        share: the share of its data on which a client weighs the tiers. "validation" is drawn like its test data. With
+            "train", a client whose test data differ from its training data mixes in the wrong tier (papers.md P23).
+            "test" is what the authors' code uses, which fits the personal model to its test data. A client without a
+            validation share uses its train share.
         normalised: whether weights are scaled to sum to 1; otherwise they are as printed (papers.md P4).
     """
 
@@ -810,7 +811,7 @@ class OneShot(DeployPart):
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return for each client the row of the tier that it bids for first, or its home row if its bid names no tier.
 
-        With the rows goes the order to mix the tiers' models at the client.
+        It also tells the client to mix the tiers' models.
 
         Args:
             view: the round; ``table``, ``mixed`` and ``get(Bids)`` are read.
@@ -839,20 +840,20 @@ def pifl(
 ) -> Mechanism:
     """PI-FL: tiers with a scheduler, first-order values, tokens, and personal models.
 
-    Who judges contributions is an option of the value part. As in the paper, clients judge their own:
-    ``value = { judges = "all" }``. By default nobody does: the server's validation samples judge, or without any
-    ``judges = "others"`` (:class:`hanse.mechanisms.value.FirstOrderAtClients`). And only those who paid for their seats
-    are paid, or else it would pay never to bid.
+    The option ``judges`` of the value part says who judges contributions. With "all", as in the paper, clients judge
+    their own. By default the server's validation samples judge or, if there are none, "others"
+    (:class:`hanse.mechanisms.value.FirstOrderAtClients`). Only clients that paid for their seats are paid, because
+    otherwise it would pay never to bid.
 
     Args:
         tiers: the number of tiers, K.
         by_contribution: how many clients train a tier by their contribution, N_p.
         at_random: how many train it at random, N_r.
         price: of a bid, in tokens.
-        eta: the most that goes back to those who paid, as a share; eq. (9).
-        gamma: the relative improvement from which nothing goes back; eq. (9).
+        eta: the largest share returned to those who paid; eq. (9).
+        gamma: the relative improvement from which nothing is returned; eq. (9).
         score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
-        personal_from: on which share of its data a client weighs the tiers for its personal model.
+        personal_from: the share of its data on which a client weighs the tiers for its personal model.
         pretraining: rounds of pre-training before the first tiers.
         invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid".
     """
@@ -882,8 +883,8 @@ def tiff(
         by_contribution: how many clients are chosen to train for their past contribution.
         at_random: how many train at random.
         price: of a bid, in tokens.
-        eta: the most that goes back to those who paid, as a share.
-        gamma: the relative improvement from which nothing goes back.
+        eta: the largest share returned to those who paid.
+        gamma: the relative improvement from which nothing is returned.
         score_samples: on how many samples clients score models for their bids, at most; None: on all.
     """
     return Mechanism(

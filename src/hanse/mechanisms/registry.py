@@ -1,9 +1,9 @@
 """Finds mechanisms and parts by name or import path, and checks that they fit together.
 
 :func:`build_mechanism` turns the ``[mechanism]`` table of an experiment into a :class:`hanse.core.part.Mechanism`.
-:func:`unmet_needs` and :func:`refuse_late` then say, before round 0, what cannot work and why. A new part or mechanism
-becomes known by a line in ``PARTS`` or ``PUBLISHED``; one of your own needs no line, since an import path
-(``"package.module:Name"``) is as good as a name.
+:func:`unmet_needs` and :func:`refuse_late` then say, before round 0, what cannot work and why. Register a new part or
+mechanism by a line in ``PARTS`` or ``PUBLISHED``. Your own needs no line: an import path (``"package.module:Name"``)
+works like a name.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     own part in this slot. ``"none"`` leaves the slot value or settle empty.
 
     Options of the mechanism that a replaced part also has, such as ``clients_per_round``, carry over to it. A part that
-    is named in two slots is one part, and its options may be given under either; the same holds for a part of the
-    mechanism's own that fills several slots.
+    is named in two slots is one part, and its options may be given under either; so is a mechanism's part that fills
+    several slots.
 
     Raises:
         UserError: with a line for each key that is wrong.
@@ -230,7 +230,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
-    # Go on after a wrong key, so that the user hears of all of them at once.
+    # Go on after a wrong key, so the user hears of all of them at once.
     wanted: dict[Any, _NamedPart | None] = {}
     for slot in SLOTS:
         if slot in table:
@@ -280,7 +280,7 @@ def _want(
 ) -> None:
     """Add what the table says of a slot to ``wanted``. Raises UserError.
 
-    The key in ``wanted`` is what makes the part, so that a part named in two slots is one entry; for a slot that is to
+    The key in ``wanted`` is what makes the part, so a part named in two slots is one entry; for a slot that is to
     be empty it is the slot. The mechanism's own part keeps the other slots that it fills, except for those that the
     table names.
     """
@@ -348,7 +348,7 @@ def is_rule(option: Any) -> bool:
 
 
 def rules(part: Any) -> Iterator[Any]:
-    """Yield a weigh part, and the rules that it is made of, from the outermost inwards."""
+    """Yield a weigh part and the rules that it wraps, from the outside in."""
     while part is not None:
         yield part
         part = of if is_rule(of := getattr(part, "of", None)) else None
@@ -409,12 +409,12 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Unmet:
-    """Something that the part in a slot needs and does not get.
+    """Something that a part needs and does not get.
 
     Attributes:
         slot: the slot.
         part: the name of the part's class.
-        reason: what it needs, in words that end a line "... needs".
+        reason: what it needs, in words that follow "... needs".
     """
 
     slot: str
@@ -428,7 +428,7 @@ class Unmet:
 
 
 def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
-    """Return what parts of a mechanism need and do not get, before anything is run.
+    """Return what the parts of a mechanism need and do not get.
 
     That is: needs that neither the experiment nor another part gives; rows that a part reads or fills and that the
     train part does not lay out; rows that the train part reads and nobody fills; and a value part that cannot judge the
@@ -485,9 +485,9 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
 def refuse_late(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that cannot take updates of earlier rounds.
 
-    These are parts that pay for updates, systems that make rows of their own from what they sent in the same round, and
-    weights by the probabilities of this round's draw, in which late clients have none. A part that ``gives`` "late" is
-    not refused.
+    These are parts that pay for updates, systems that compute rows from what they sent in the same round, and weights
+    by the probabilities of this round's draw, which late clients do not have. A part that ``gives`` "late" is not
+    refused.
     """
     found = []
     for slot, part in mechanism.parts().items():
@@ -505,7 +505,7 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
 def refuse_sums(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that needs single updates, where the server sees only sums of groups of them.
 
-    A part that can do without ``gives`` "sums".
+    A part that does not need them ``gives`` "sums".
     """
     found = []
     for slot, part in mechanism.parts().items():
@@ -520,7 +520,7 @@ def refuse_sums(mechanism: Mechanism) -> list[str]:
 
 
 def unfit(mechanism: Mechanism, size: Size) -> list[str]:
-    """Return what the parts of a mechanism, and the rules that they are made of, say against a run of this size."""
+    """Return the objections of a mechanism's parts, and of the rules that they wrap, to a run of this size."""
     found = list[str]()
     for slot, part in mechanism.parts().items():
         for one in rules(part):

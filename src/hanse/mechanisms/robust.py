@@ -1,12 +1,12 @@
-"""WEIGH, rules that withstand bad updates: what a group's row becomes if some clients send anything at all.
+"""WEIGH, robust rules: they limit the harm that clients can do by sending arbitrary updates.
 
 To use one, name it in the slot weigh (``weigh = "median"``), or replace the part in Python:
 ``dataclasses.replace(fedavg(), weigh=Krum(f=2))``. :class:`Clipped` shortens updates before another rule averages them.
 
-All are of the kind "again": they are applied anew to the updates of each coalition whose value is estimated. So the
-docstrings say what a rule does with few members. All updates count alike, since the number of samples is only what a
-client reports (:class:`GeometricMedian` may go by it). Distances are taken over the parameters. What a rule does to
-columns, it does to buffers too.
+All are of the kind "again": they are applied again to the updates of each coalition whose value is estimated. Therefore
+the docstrings say what a rule does with few members. All updates count equally, because numbers of samples are only
+reported (:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work column by column
+also change buffers.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def by_column(group: Group, middle: Callable[[Tensor], Tensor]) -> Tensor:
 def sorted_columns(rows: Tensor) -> Tensor:
     """Return ``rows [m, n]`` with every column in ascending order.
 
-    Up to 64 rows are sorted by odd-even transposition: neighbouring rows are compared m times over, for all columns at
-    once. That is many times faster than sorting columns that are so short.
+    Up to 64 rows are sorted by odd-even transposition: neighbouring rows are compared m times, for all columns at once.
+    For such short columns this is much faster than sorting each.
 
     Examples:
         >>> sorted_columns(torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 0.0]])).tolist()
@@ -74,7 +74,7 @@ def sorted_columns(rows: Tensor) -> Tensor:
 class Median(AggregatePart):
     """The coordinate-wise median (Yin et al. 2018): each number is the middle one of the group's updates.
 
-    Of an even number of updates it is the mean of the two in the middle, and of a single one that update itself.
+    With an even number of updates, it is the mean of the middle two; with a single update, that update.
     """
 
     kind = "again"
@@ -90,7 +90,7 @@ class Median(AggregatePart):
 class TrimmedMean(AggregatePart):
     """The coordinate-wise trimmed mean (Yin et al. 2018): each number is a mean without the extreme updates.
 
-    Of fewer than ``1 / share`` members nothing is cut off, and it is the plain mean.
+    With fewer than ``1 / share`` members nothing is cut off, and the result is the plain mean.
 
     Attributes:
         share: the share of the group that is cut off at each end, rounded down; at least 0 and below 0.5.
@@ -111,12 +111,12 @@ class TrimmedMean(AggregatePart):
 class GeometricMedian(AggregatePart):
     """The geometric median (RFA, Pillutla et al. 2022): the model with the least sum of distances to the updates.
 
-    It is a mean with weights ``~ q_k / |z - U_k|``, found by Weiszfeld's steps. All steps work on the ``m x m``
-    distances between updates, so their number hardly matters. For two members that count alike it is their mean, for
-    one its update.
+    It is a mean with weights ``~ q_k / |z - U_k|``, found by Weiszfeld's algorithm. All steps work on the ``m x m``
+    distances between updates, so their number hardly affects the time. For two members with equal weights it is their
+    mean, for one its update.
 
     Attributes:
-        by: "uniform": all updates count alike. "samples": each counts as often as the samples that it reports.
+        by: "uniform": all updates count equally. "samples": each counts in proportion to its reported samples.
         steps: the most steps to take.
     """
 
@@ -164,8 +164,8 @@ def krum_scores(squared: Floats, attackers: int) -> Floats:
 def tolerated(members: int, f: int | None) -> int:
     """Return how many bad updates Krum is asked to withstand among ``members``.
 
-    It is ``f``, or as many as possible if ``f`` is None. Withstanding f takes 2f + 3 members; with fewer the number is
-    smaller.
+    It is ``f``, or as many as possible if ``f`` is None. To withstand f takes 2f + 3 members; with fewer members, the
+    number is smaller.
     """
     most = max(0, (members - 3) // 2)
     return most if f is None else min(f, most)
@@ -173,10 +173,11 @@ def tolerated(members: int, f: int | None) -> int:
 
 @dataclass(frozen=True)
 class Krum(AggregatePart):
-    """Krum (Blanchard et al. 2017): the single update whose nearest others are nearest; of equals, the first.
+    """Krum (Blanchard et al. 2017): the single update that is nearest to its neighbours; if several are, the first.
 
-    The nearest others are ``m - f - 2`` of m. A group needs ``2f + 3`` members to withstand ``f`` bad ones. With fewer
-    members, as in a coalition, the rule withstands as many as they allow; with two or one it is the plain mean.
+    Its neighbours are the nearest ``m - f - 2`` of m updates. A group needs ``2f + 3`` members to withstand ``f`` bad
+    ones. With fewer members, as in a coalition, the rule withstands as many as they allow; with two or one it is the
+    plain mean.
 
     Attributes:
         f: how many bad updates to withstand; None: as many as the members allow.
@@ -244,10 +245,10 @@ def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
 
 
 def borrowed(part: AggregatePart, of: AggregatePart) -> None:
-    """Let ``part``, which is made ``of`` another rule, have that rule's needs as well as its own.
+    """Add the needs of the rule ``of`` to those of ``part``, which wraps it.
 
     Raises:
-        UserError: ``of`` makes no aggregate, or it has a memory or rows of its own, which nobody would keep for it.
+        UserError: ``of`` makes no aggregate, or has state or rows of its own, which nothing would keep.
     """
     name = type(of).__name__
     if not callable(getattr(of, "aggregate", None)):
@@ -263,11 +264,11 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
 class Clipped(AggregatePart):
     """Applies another rule to updates that are clipped (Sun et al. 2019): none goes farther than ``norm``.
 
-    Lengths are measured over the parameters; clipping shortens the change in all columns.
+    Lengths are measured over the parameters; clipping shortens the change in all columns, buffers included.
 
     Attributes:
         of: the rule that averages the clipped updates.
-        norm: how far an update may go; None: the median of the group, so that a coalition has its own.
+        norm: the longest allowed change; None: the median of the group, which a coalition computes for itself.
     """
 
     kind = "again"
@@ -286,8 +287,8 @@ class Clipped(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the other rule's decision on the clipped updates.
 
-        Its weights are restated for the updates as they came: a clipped update is partly the old row, which gets the
-        rest. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
+        Its weights are converted to the unclipped updates: a clipped update is partly the old row, which gets the rest
+        of the weight. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
@@ -320,12 +321,12 @@ def lengths(group: Group, along: Tensor | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class FLTrust(AggregatePart):
-    """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go the same way.
+    """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go in the same direction.
 
-    The server trains the old row on its root set (``data.root``). Its trust in an update is ``TS_k = max(0, cos)``, by
-    the cosine between the update's change and its own. Every change is made as long as the server's: ``w' = w + sum_k
-    TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If nobody is trusted, the row stays. A single member's change is
-    followed, at the server's length, if it is trusted.
+    The server trains the old row on its root set (``data.root``). Its trust in an update is ``TS_k = max(0, cos)``,
+    from the cosine between the update's change and its own. Every change is scaled to the length of the server's: ``w'
+    = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If no update is trusted, the row stays. If only one
+    is, the row makes its change, at the server's length.
     """
 
     kind = "again"

@@ -38,12 +38,11 @@ VARIATES = frozenset({"control", "own_control"})
 
 @dataclass(frozen=True)
 class Scaffold(TrainPart, AggregatePart, WeighPart):
-    """SCAFFOLD, in the slots train and weigh: steps corrected by control variates, which it keeps as rows of the table.
+    """SCAFFOLD, in the slots train and weigh: steps corrected by control variates, which are rows of the table.
 
     A client's next variate follows from the update that it sends, so the variate need not be sent as well: P numbers go
     up, x and ``c - c_i`` come down. With momentum, the divisor K counts how much each gradient moved the model
-    (:func:`step_sum`). Another part may stand in the slot weigh and aggregate the model; the variates stay as they are
-    here.
+    (:func:`step_sum`). Another part may take the slot weigh and aggregate the model; the variates work as here.
 
     Attributes:
         global_lr: the server's learning rate, eta_g.
@@ -99,7 +98,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         """Return the weights of ``x + global_lr mean_s (U_s - x)`` (Alg. 1 lines 16, 17).
 
         Args:
-            group: the seats of a row; nothing of it is read.
+            group: the seats of a row; not used.
             state: as :meth:`init` makes it.
         """
         return Aggregate(np.full(len(group), self.global_lr / len(group)), old=1.0 - self.global_lr)

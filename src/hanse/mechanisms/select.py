@@ -1,11 +1,11 @@
-"""SELECT: who sits at a round's training.
+"""SELECT: which clients train in a round.
 
-The module has four groups of selectors: those that know nothing about clients' worth (everyone, uniform, round-robin);
-those by cumulative Shapley value (:class:`Greedy`, :class:`UCB`); one that draws by values (:class:`SFedAvg`); and
-those by clients' losses (:class:`PowerOfChoice` asks for them, :class:`Oort` remembers what was reported).
+Four groups of selectors: those that use no values (everyone, uniform, round-robin); those by cumulative Shapley value
+(:class:`Greedy`, :class:`UCB`); one that draws by values (:class:`SFedAvg`); and those by clients' losses
+(:class:`PowerOfChoice` asks for them, :class:`Oort` remembers reported ones).
 
-To write a selector by value of your own, subclass :class:`ByValue` and say in ``ranked`` who comes first. The functions
-beside the classes are the published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
+To write your own selector by value, subclass :class:`ByValue` and rank the clients in ``ranked``. The functions are the
+published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUMS = frozenset({"sums"})  # selectors that read no update, nor what one client
 def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
     """Return the next block of ``m`` clients: those still waiting, in order, filled up from the start of the order.
 
-    The fill keeps every block at size m (papers.md G1). If there are fewer than m clients, the block is all of them.
+    Filling up keeps every block at size m (papers.md G1). If there are fewer than m clients, the block is all of them.
 
     Args:
         order: client ids ``[n]``.
@@ -60,7 +60,7 @@ def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
 
 
 def too_short(size: Size) -> Sequence[str]:
-    """Return a warning if a run ends before a selector that first meets every client has done so."""
+    """Return a warning if a run ends before a selector's first phase, in which every client trains once."""
     needed = rounds_to_meet_all(size.clients, size.seats)
     if size.rounds > needed:
         return ()
@@ -78,7 +78,7 @@ def run_order(view: View) -> Ints:
 
 
 def count_sat(outcome: View, sat: Ints) -> Ints:
-    """Return how often each client has been seated, ``[N]``, this round included.
+    """Return how often each client has trained, ``[N]``, including this round.
 
     Args:
         outcome: the finished round.
@@ -105,7 +105,7 @@ class Everyone(SelectPart):
 
 @dataclass(frozen=True)
 class TheOne(Everyone):
-    """The only client trains, which holds all data: centralised training."""
+    """Centralised training: the only client, which holds all data, trains."""
 
     needs = frozenset({"pooled"})
 
@@ -126,18 +126,18 @@ class Uniform(SelectPart):
 
 @dataclass(frozen=True)
 class RoundRobin(SelectPart):
-    """Blocks of a random order, over and over, so that all clients sit equally often."""
+    """Repeats blocks of a random order, so all clients train equally often."""
 
     needs = CLIENTS
     gives = SUMS
     clients_per_round: Positive = 10
 
     def init(self, context: Context) -> State:
-        """Return the state in which no client has sat."""
+        """Return the state in which no client has trained."""
         return {"sat": np.zeros(context.num_clients, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next block of those who have sat least often.
+        """Return the next block of the clients that have trained least often.
 
         Args:
             view: the round; ``present`` is read.
@@ -169,14 +169,15 @@ VALUES = CLIENTS | {"values"}
 
 
 def greedy(values: np.ndarray, m: int) -> Ints:
-    """Return the positions ``[m]`` of the largest values, largest first; of equals the lower first (papers.md G8)."""
+    """Return the positions ``[m]`` of the largest values, largest first; ties go to the lower position (papers.md
+    G8)."""
     return np.argsort(-np.asarray(values, np.float64), kind="stable")[:m].astype(np.int64)
 
 
 def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floats:
     """Return UCB's scores ``SV_k + beta sqrt(ln t / N_k)``, ``[n]``; infinite where never valued.
 
-    How the formula was read: papers.md G9.
+    Our reading of the formula: papers.md G9.
 
     Args:
         values: cumulative values, ``[n]``.
@@ -228,16 +229,16 @@ def no_values(context: Context) -> State:
 
 
 def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choice | None:
-    """Return the next block of the first phase, in which every client sits once; None after that phase.
+    """Return the next block of the first phase, in which every client trains once; None after that phase.
 
-    The phase is that of GreedyFed Alg. 1 lines 2 and 3. It goes on as long as a present client has never sat.
+    This is the phase of GreedyFed Alg. 1 lines 2 and 3. It lasts as long as a present client has never trained.
 
     Args:
         view: the round, before selection.
         state: has the key ``sat``.
         m: how many clients a block has.
         order: "random" is the run's random order. "id" is the order of ids, with the last block filled at random, as in
-            the authors' code. "never": there is no such phase.
+            the authors' code. "never" skips the phase.
     """
     if order == "never" or (state["sat"][view.present] > 0).all():
         return None
@@ -258,7 +259,7 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
         outcome: the finished round.
         state: has the keys of :func:`no_values`.
         averaging: "mean", or the weight of the past in an exponential average.
-        start: "first": a client's first value is taken as it is. "zero": it is averaged with zero.
+        start: "first": a client's first value is used unchanged. "zero": it is averaged with zero.
     """
     counts, cumulative = state["counts"], state["cumulative"]
     if outcome.values is not None and len(outcome.trained):
@@ -272,16 +273,17 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
 
 @dataclass(frozen=True)
 class ByValue(SelectPart):
-    """Everyone once in random order, then the ``clients_per_round`` clients that rank first; subclasses say by what.
+    """Every client once in random order, then the ``clients_per_round`` clients that rank first; subclasses define the
+    ranking.
 
     Attributes:
         clients_per_round: how many clients train in a round.
         averaging: how a client's values of several rounds are combined: "mean" (GreedyFed Alg. 1 line 12), or the alpha
             of line 13, the weight of the past, at least 0 and below 1.
-        start: whether an exponential average takes the first value as it is ("first", papers.md G7) or averages it with
+        start: whether an exponential average uses the first value unchanged ("first", papers.md G7) or averages it with
             zero, as printed ("zero").
-        meets: in which order everyone sits once at first (:func:`meet_all`). With "never" there is no such phase, and
-            whoever has never sat ranks as with the value 0 (:class:`Greedy`) or first (:class:`UCB`).
+        meets: in which order every client trains once at first (:func:`meet_all`). With "never" there is no such phase,
+            and clients that have never trained rank as with the value 0 (:class:`Greedy`) or first (:class:`UCB`).
         ties: go to the lower "id" or are broken at "random".
 
     Examples:
@@ -346,7 +348,7 @@ class ByValue(SelectPart):
 class Greedy(ByValue):
     """GreedyFed Alg. 1: the clients with the largest cumulative Shapley values.
 
-    A client that has sat but was never valued, because its updates were refused, ranks last.
+    A client that trained but was never valued, because its updates were refused, ranks last.
     """
 
     def ranked(self, view: View, state: State) -> Ints:
@@ -359,10 +361,11 @@ class Greedy(ByValue):
 
 @dataclass(frozen=True)
 class UCB(ByValue):
-    """Like GreedyFed, with a bonus for clients that sat rarely: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
+    """Like GreedyFed, with a bonus for clients that rarely trained: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al.
+    2023).
 
-    A client that has never sat ranks first, since its bonus is infinite; that matters only where ``meets`` is "never".
-    One that has sat but was never valued ranks last.
+    A client that has never trained ranks first, because its bonus is infinite; that matters only if ``meets`` is
+    "never". One that trained but was never valued ranks last.
 
     Attributes:
         beta: weight of the bonus.
@@ -381,7 +384,7 @@ class UCB(ByValue):
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Tells later parts the probability with which a random selector takes each client first.
+    """Tells later parts the probability with which a random selector draws each client first.
 
     Attributes:
         by_client: ``[N]``; 0 for clients that are not present.
@@ -394,17 +397,17 @@ class Probabilities:
 class SFedAvg(SelectPart):
     """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax over an averaged vector of values.
 
-    After each round ``phi_k <- alpha phi_k + beta SV_k`` for the clients that were valued. The authors of GreedyFed ran
-    it with temperature 0.01 (a factor of 100), start 0.03 and the mean of a client's values for SV_k.
+    After each round ``phi_k <- alpha phi_k + beta SV_k`` for the clients that were valued. The authors of GreedyFed
+    used temperature 0.01 (a factor of 100), start 0.03 and the mean of a client's values as SV_k.
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        alpha: what is kept of the old phi.
+        alpha: weight of the old phi.
         beta: weight of the new value.
         temperature: of the softmax, above 0; the lower, the more the best clients are preferred.
         start: phi before the first value; None: 1/N.
-        averages: what SV_k is, "round": the client's value in the round, or "mean": its mean value so far (GreedyFed
-            section III-A: "of the cumulative Shapley Values").
+        averages: what is used as SV_k: "round", the client's value in the round, or "mean", its mean value so far
+            (GreedyFed section III-A: "of the cumulative Shapley Values").
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -467,7 +470,7 @@ QUESTION = "power-of-choice"
 def next_query_size(size: int, m: int, decay: float) -> int:
     """Return how many clients Power-of-Choice asks next: the last number decayed, but at least m.
 
-    How the rule was read: papers.md G9.
+    Our reading of the rule: papers.md G9.
 
     Examples:
         >>> next_query_size(100, m=10, decay=0.9)
@@ -480,15 +483,15 @@ def next_query_size(size: int, m: int, decay: float) -> int:
 
 @dataclass(frozen=True)
 class PowerOfChoice(SelectPart):
-    """Power-of-Choice (Cho et al. 2022): ask some clients for the model's loss, and seat the largest.
+    """Power-of-Choice (Cho et al. 2022): asks some clients for the model's loss and selects those with the largest.
 
-    Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, beginning with ``d_{-1} = N``. They are drawn in
-    proportion to their reported samples. Ties go to the lower id.
+    Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, starting from ``d_{-1} = N``, drawn in proportion to
+    their reported samples. Ties go to the lower id.
 
     Attributes:
         clients_per_round: M, how many clients train in a round.
-        decay: factor per round of how many are asked.
-        score_samples: on how many training samples a client measures the loss at most; None: on all.
+        decay: factor per round for how many are asked.
+        score_samples: how many training samples a client uses to measure the loss at most; None: all.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -522,7 +525,7 @@ class PowerOfChoice(SelectPart):
         ]
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the candidates with the largest losses. One that did not answer, or has just left, is not seated.
+        """Return the candidates with the largest losses, without those that did not answer or have just left.
 
         Args:
             view: the round, whose ``answers`` have a :class:`hanse.core.port.Scored` by ``(client, QUESTION)`` for each
@@ -553,18 +556,18 @@ class PowerOfChoice(SelectPart):
 
 @dataclass(frozen=True)
 class Oort(SelectPart):
-    """Oort's selection (Lai et al. 2021, sec. 4): clients of high statistical utility, and some new ones.
+    """Oort's selection (Lai et al. 2021, sec. 4): clients with high statistical utility, and some new ones.
 
-    The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last sat. Its first
-    term is clipped at the 95th percentile and scaled to the largest. A share of the seats explores clients that have
-    never sat. The others are drawn by utility from the clients within ``cutoff`` of the last one that would be chosen.
+    The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last trained. Its
+    first term is clipped at the 95th percentile and divided by the largest. A share of the seats goes to clients that
+    have never trained. The others are drawn by utility from the clients within ``cutoff`` of the last one in the top M.
 
-    Two things differ from the paper. The term for system speed is left out, because hanse's clients report no
-    durations. The loss is the mean that the client reported, not a root mean square.
+    Two differences from the paper: there is no term for system speed, because hanse's clients report no durations, and
+    the loss is the reported mean, not a root mean square.
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        exploration: the share of exploring seats in round 0; it decays by 0.98 a round, down to 0.2.
+        exploration: the share of exploring seats in round 0; it is multiplied by 0.98 each round, down to 0.2.
         cutoff: a client is in the pool if its utility is at least this share of that of the last client in the top M.
 
     Examples:
@@ -581,7 +584,7 @@ class Oort(SelectPart):
     cutoff: Annotated[float, Field(gt=0, le=1)] = 0.95
 
     def init(self, context: Context) -> State:
-        """Return the state in which nobody has sat."""
+        """Return the state in which nobody has trained."""
         n = context.num_clients
         return {"utility": np.zeros(n), "last": np.full(n, -1), "sat": np.zeros(n, np.int64)}
 
@@ -622,7 +625,7 @@ class Oort(SelectPart):
         return np.asarray((utility / largest if largest > 0 else utility) + stale)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember what each client reported, and when it sat.
+        """Remember what each client reported, and when it trained.
 
         Args:
             outcome: the finished round; ``round``, ``choice`` and ``trained`` are read.

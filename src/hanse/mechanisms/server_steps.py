@@ -1,9 +1,9 @@
-"""WEIGH, rules in which the server takes a step of its own, from the old row towards what the clients made.
+"""WEIGH, server optimisers: the server takes its own step from the old row towards the clients' result.
 
 :class:`FedNova` and :class:`QFedAvg` are affine: weights on the updates, with the rest on the old row. The others are
-subclasses of :class:`ServerStep`, which is also the place to start for a server optimiser of your own. These are of the
-kind "again". They keep moments for each server row. Every coalition that is valued gets the moments from before the
-round; new moments are kept only in ``learn``, once it is known that the row stands.
+subclasses of :class:`ServerStep`; subclass it for your own server optimiser. They are of the kind "again" and keep
+moments for each server row. Valued coalitions use the moments from before the round; ``learn`` keeps new moments once
+the row is final.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
 from hanse.mechanisms.weigh import GROUPED, sample_shares
 
-Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so that its square is not 0 in float32
+Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so its square is not 0 in float32
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class ServerStep(AggregatePart):
-    """A step of the server along the change that another rule makes; subclasses say which step.
+    """A step of the server along the change that another rule makes; subclasses define the step.
 
-    The step concerns the parameters; buffers are the other rule's. A subclass keeps what it must remember of a row (a
-    velocity, say) in named moments, which ``first`` makes and ``step`` updates. When a row splits, its moments are
+    The step changes the parameters; buffers come from the other rule. A subclass remembers what it needs about a row,
+    such as a velocity, in named moments, which ``first`` makes and ``step`` updates. When a row splits, its moments are
     copied.
 
     Attributes:
-        of: the rule whose change the step follows; it must have no memory of its own.
+        of: the rule whose change the step follows; it must have no state.
 
     Examples:
         A server that moves every parameter by the same small amount, in the direction of the averaged change:
@@ -69,7 +69,7 @@ class ServerStep(AggregatePart):
         )
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return the moments ``[size]`` of a row that has not moved yet, by name; {} if nothing need be remembered."""
+        """Return the moments ``[size]`` of a row that has not moved yet, by name; {} if there are none."""
         raise NotImplementedError
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -84,8 +84,9 @@ class ServerStep(AggregatePart):
     def scale(self, after: Mapping[str, Tensor]) -> Tensor | float:
         """Return by how much the step scales the change, ``[size]`` or one number, given the moments after the step.
 
-        The step must be ``scale * change`` plus something that the change has no part in. It tells path values which
-        part of the step is whose (:class:`hanse.mechanisms.value.Path`). A rule without this method has no such parts.
+        The step must be ``scale * change`` plus something independent of the change. Path values use the scale to
+        attribute the step to updates (:class:`hanse.mechanisms.value.Path`). Without this method, nothing is
+        attributed.
 
         Args:
             after: the moments that :meth:`step` returned.
@@ -122,7 +123,7 @@ class ServerStep(AggregatePart):
         at = np.flatnonzero(state["rows"] == group.row)
         fresh = self.first(width)
         moments = {name: (state[name][at[0]] if len(at) else fresh[name]).to(old.device) for name in fresh}
-        # row is a new tensor, so that its parameters may be written in place
+        # row is a new tensor, so its parameters may be written in place
         step, after = self.step(row[:width] - old, moments)
         row[:width] = old + step
         along = None
@@ -131,7 +132,7 @@ class ServerStep(AggregatePart):
         return Aggregate(row=row, metrics=said.metrics, keeps=after, along=along)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the moments of rows that stand, and give each new row those of the row that it comes from.
+        """Keep the moments of final rows, and give each new row those of the row that it comes from.
 
         Args:
             outcome: the finished round; ``table``, ``mixed``, ``settlement`` and ``get(Aggregated)`` are read.
@@ -169,7 +170,7 @@ def _parent(outcome: View, row: int) -> int:
 class FedAvgM(ServerStep):
     """FedAvgM (Hsu, Qi, Brown 2019): momentum at the server, ``v = momentum v + change``; the row moves by ``lr v``.
 
-    Without momentum and with a learning rate of 1 it is the other rule itself.
+    Without momentum and with a learning rate of 1, it equals the other rule.
 
     Attributes:
         lr: the server's learning rate, above 0.
@@ -189,7 +190,7 @@ class FedAvgM(ServerStep):
         return self.lr * velocity, {"velocity": velocity}
 
     def scale(self, after: Mapping[str, Tensor]) -> float:
-        """Return ``lr``; the velocity from before the round is in no update."""
+        """Return ``lr``; the old velocity belongs to no update."""
         return self.lr
 
 
@@ -198,7 +199,7 @@ class Adaptive(ServerStep):
     """Adaptive server optimisers (Reddi et al. 2021, Alg. 2): the row moves by ``lr m / (sqrt(v) + tau)``.
 
     The first moment is ``m = beta1 m + (1 - beta1) change``. Subclasses say how ``v`` follows the squared change; it
-    starts as ``tau^2``. There is no correction for the start.
+    starts as ``tau^2``. There is no bias correction.
 
     Attributes:
         lr: the server's learning rate, above 0.
@@ -227,7 +228,7 @@ class Adaptive(ServerStep):
     def scale(self, after: Mapping[str, Tensor]) -> Tensor:
         """Return ``lr (1 - beta1) / (sqrt(v) + tau)``, ``[size]``, with the ``v`` that the round led to.
 
-        The first moment from before the round is in no update.
+        The old first moment belongs to no update.
         """
         return self.lr * (1 - self.beta1) / (after["v"].sqrt() + self.tau)
 
@@ -252,7 +253,7 @@ class FedYogi(Adaptive):
     """FedYogi (Reddi et al. 2021): like FedAdam, with ``v = v - (1 - beta2) change^2 sign(v - change^2)``.
 
     Attributes:
-        beta2: 1 less the share of the square by which v changes at most, at least 0 and below 1.
+        beta2: 1 minus the largest share of the square by which v changes, at least 0 and below 1.
     """
 
     beta2: Decay = 0.99
@@ -302,12 +303,12 @@ class QFedAvg(AggregatePart):
     """q-FedAvg (Li et al. 2020, Alg. 2): the updates of clients with larger losses count more.
 
     With ``F_k`` the loss of the start model on client k's data and ``Dw_k = L (w - U_k)`` the new row is ``w' = w -
-    sum_k F_k^q Dw_k / sum_k h_k``, where ``h_k = q F_k^(q-1) |Dw_k|^2 + L F_k^q``. Clients are asked for ``F_k`` beside
-    training. For one that does not answer, or with no finite number, its training loss stands in.
+    sum_k F_k^q Dw_k / sum_k h_k``, where ``h_k = q F_k^(q-1) |Dw_k|^2 + L F_k^q``. Clients are asked for ``F_k`` with
+    their training. If one does not answer with a finite number, its training loss is used.
 
     Attributes:
         q: how much more large losses count; with 0 it is the plain mean.
-        lipschitz: L; None: one over the clients' learning rate.
+        lipschitz: L; None: 1 divided by the clients' learning rate.
     """
 
     needs = GROUPED | {"sgd"}

@@ -1,18 +1,18 @@
-"""A selector of our own that chooses a combination of clients, not the best individuals.
+"""hanse's own selector: it chooses the best combination of clients, not the best individuals.
 
-Where every client holds a single class, no client is valuable by itself, and greedy choice by value fails. Where some
-clients hold everything, choosing by value finds them. This selector estimates what each client's data are like, and
-seats clients whose data *together* are what the model lacks.
+If every client holds a single class, no client is valuable alone, and greedy choice by value fails. If some clients
+hold all classes, choice by value finds them. This selector estimates what data each client has, and chooses clients
+whose data *together* are what the model lacks.
 
 The estimate works as follows (:func:`mixtures`). A client's update is nearly a combination of the directions in which
 the loss of each class falls. The server knows these directions: they are gradients on its validation set, class by
-class. The non-negative combination nearest to the update tells what the client holds. Unlike a gradient, this mixture
-stays true when the model moves on, so a few numbers for each client are all that is kept.
+class. The non-negative combination nearest to the update estimates what the client holds. Unlike a gradient, this
+mixture stays valid when the model changes, so only a few numbers per client are kept.
 
 The part of an update that no class explains is either the detail of the client's own samples, which is short, or noise.
-Noise may be longer than all that anybody learns in a round, and then the best combination of mixtures is worth nothing.
-So noise counts as a distance too (:func:`noise_of`), and an update that goes nowhere, a free rider's, is no mixture of
-anything. :func:`best_set` makes the choice, and :class:`SetAware` is the part.
+Noise may be longer than anything learnt in a round, and then the best combination of mixtures is useless. So noise
+counts as a distance (:func:`noise_of`), and an update that does not move, a free rider's, counts as no mixture.
+:func:`best_set` makes the choice, and :class:`SetAware` is the part.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _PASSES = 10  # at most this many passes over the seats, in each of which every 
 def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
     """Return what clients hold, estimated from their updates.
 
-    ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``. A client's mixture is ``p`` over its sum, and
-    that sum is how far the client went. A move that descends for no class is taken for an even mixture that went
+    ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``. A client's mixture is ``p`` divided by its
+    sum, and that sum is how far the client went. A move that descends for no class counts as an even mixture that went
     nowhere.
 
     Args:
-        moves: how each update moved the model, ``[S, P]``.
+        moves: the change of the model by each update, ``[S, P]``.
         gradients: the loss gradient of each class, ``[G, P]``.
 
     Returns:
-        the mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of what
-        no class explains of its move ``[S]``.
+        the mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of the
+            part of its move that no class explains ``[S]``.
 
     Examples:
         Two classes with orthogonal gradients. The first client descends for both, the second does nothing:
@@ -84,9 +84,10 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
 
 
 def noise_of(unexplained: Floats, went: Floats) -> Floats:
-    """Return the squared length of the noise in clients' updates, ``[n]``, in squares of the median client's way.
+    """Return the squared length of the noise in clients' updates, ``[n]``, in units of the median client's squared
+    distance.
 
-    An honest client's own detail stays below one such square, so only what exceeds it counts as noise.
+    An honest client's own detail stays below one such unit, so only the excess counts as noise.
 
     Args:
         unexplained: squared length of what no class explains, ``[n]``.
@@ -99,15 +100,14 @@ def noise_of(unexplained: Floats, went: Floats) -> Floats:
 def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m: int, noise: Floats) -> Ints:
     """Return ``m`` rows of ``mixture [n, G]`` whose weighted mean is nearest to a target.
 
-    They minimise ``|mean - target|^2 + sum w^2 noise`` less the mean of their bonus, where w are their weights in the
-    mean. Seats are filled one by one and then given to other clients one by one while that helps. Ties go to the lower
-    position.
+    They minimise ``|mean - target|^2 + sum w^2 noise`` minus the mean of their bonus, where w are their weights in the
+    mean. Clients are added one by one, and then replaced one by one while that helps. Ties go to the lower position.
 
     Args:
         mixture: what each client holds, ``[n, G]``.
         samples: the clients' weights in a mean, ``[n]``, above 0.
         target: the wanted mixture, ``[G]``.
-        bonus: in favour of single clients, ``[n]``.
+        bonus: favours single clients, ``[n]``.
         m: how many to choose; all, if there are fewer.
         noise: squared length of the noise in each client's update, ``[n]``.
 
@@ -145,25 +145,25 @@ def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m:
 
 @dataclass(frozen=True)
 class SetAware(SelectPart):
-    """Everyone once, then the clients whose data together are nearest to what the model needs.
+    """Every client once, then the clients whose data together are nearest to what the model needs.
 
-    What the model needs are classes in proportion to its validation losses on them, to the power ``emphasis``. What
-    classes do not explain of a client's update counts as noise where it is longer than the way of the median client:
-    its square, in squares of that way, is what the client alone would add to the squared distance, times ``caution``. A
-    client that goes less than a hundredth of that way is not seated again.
+    The model needs classes in proportion to its validation losses on them, to the power ``emphasis``. The part of a
+    client's update that classes do not explain counts as noise if it is longer than the distance that the median client
+    moved: ``caution`` times its square, in squares of that distance, is what the client alone would add to the squared
+    distance from the target. A client that moves less than a hundredth of that distance is not chosen again.
 
     Two bonuses decide between sets that are about equally near. They are in units of the squared distance, in which 0
-    is a perfect match and 2 the worst. In regression, tenths of the samples by target take the place of classes.
+    is a perfect match and 2 the worst. In regression, deciles of the target replace classes.
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        emphasis: 0 asks for all classes alike; the larger, the more the classes with large losses count.
-        rest: the bonus of a client that has not sat for N / M rounds; less for one that sat later.
-        worth: the bonus of a client with a large cumulative Shapley value, and as much against one with a small value,
-            so that clients that send noise are left out.
-        memory: the share of the old estimate that a client keeps when it sits again, below 1.
+        emphasis: with 0 all classes count equally; the larger, the more the classes with large losses count.
+        rest: the bonus of a client that has not trained for N / M rounds; less for one that trained later.
+        worth: the bonus for a large cumulative Shapley value, and the penalty for a small one, which excludes clients
+            that send noise.
+        memory: the weight of the old estimate when a client trains again, below 1.
         caution: weight of the noise; 0: noise does not count.
-        class_samples: how many validation samples of a class its direction is computed from at most.
+        class_samples: how many validation samples of a class are used to compute its direction at most.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -243,7 +243,7 @@ class SetAware(SelectPart):
     def _bonus(self, view: View, state: State, known: Ints) -> Floats:
         """Return the bonuses ``[n]`` of known clients, for having rested and for their cumulative value."""
         away = (view.round - state["last"][known]) * self.clients_per_round / len(known)
-        # percentiles, so that a single extreme value does not set the scale
+        # percentiles, so a single extreme value does not set the scale
         low, middle, high = np.percentile(state["cumulative"][known], [5, 50, 95])
         value = np.clip((state["cumulative"][known] - middle) / max(high - low, 1e-12), -1, 1)
         return np.asarray(self.rest * np.minimum(away, 1.0) + self.worth * value)

@@ -1,7 +1,7 @@
 """WEIGH by staleness: updates that arrive rounds late count less, as in FedBuff and FedAsync.
 
-In both papers the server goes on while clients are still training. A run does that if its rounds do not wait for all
-clients (``[federation] enough`` and ``late = "next"``). The part here only decides how much a late update counts.
+In both papers the server continues while clients are still training. So does a run whose rounds do not wait for all
+clients (``[federation] enough`` and ``late = "next"``). This part decides only how much a late update counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hanse.mechanisms.weigh import GROUPED
 
 @dataclass(frozen=True)
 class ByStaleness(AggregatePart):
-    """The row moves by ``rate`` times the mean change, each change shrunk by how late its update is.
+    """The row moves by ``rate`` times the mean change; each change shrinks the later its update is.
 
     With m updates of staleness tau (in rounds) the new row is ``M' = M + rate / m sum_s s(tau_s) (U_s - M)``. Late
     updates are rebased: their change is applied to the present row.
 
-    FedAsync's Algorithm 1 mixes in every update as it arrives, ``x_t = (1 - alpha s) x_(t-1) + alpha s x_new``. Of
+    FedAsync's Algorithm 1 mixes in every update as it arrives, ``x_t = (1 - alpha s) x_(t-1) + alpha s x_new``. With
     several updates in one round, this part takes the mean of these steps.
 
     Attributes:

@@ -1,8 +1,8 @@
-"""TRAIN: how the model table is laid out, and what each seat minimises.
+"""TRAIN: the rows of the model table, and what each seat minimises.
 
-Here are the train parts for one shared model (:class:`SharedModel`, :class:`Proximal`) and for one private model per
-client (:class:`OwnModels`). Systems with other rows have train parts in modules of their own. :func:`chosen_seats` and
-:func:`units` are what a new train part usually needs: seats as they were chosen, and the rows that they are pulled to.
+Train parts for one shared model (:class:`SharedModel`, :class:`Proximal`) and for one private model per client
+(:class:`OwnModels`). Systems with other rows have their train part in their own module. A new train part usually needs
+:func:`chosen_seats`, the seats as chosen, and :func:`units`, the rows that they are pulled to.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """VALUE: what each update was worth to the row that it trained.
 
 Each group of seats with one target row plays its own cooperative game, whose players are the seats. A coalition's worth
-is the server's validation utility of the model that its members make: the round's mix restricted to them, with their
-weights scaled to the sum of all, while the old row keeps its weight. The empty coalition's model is the old row. If the
-rule in the slot weigh is of the kind "again", it is applied to the members' updates instead, with its state from before
-the round.
+is the server's validation utility of its members' model: the round's mix restricted to them, with their weights scaled
+up to the sum of all weights; the old row keeps its weight. The empty coalition's model is the old row. A weigh rule of
+the kind "again" is instead applied to the members' updates, with its state from before the round.
 
 :class:`GameValue` sets up these games. Its subclasses solve them: :class:`GTG`, :class:`Mixture` and
-:class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute their
-values exactly. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they follow a gradient, at the server
-or at the clients. :class:`Path` follows the gradient along the whole step that the row made,
-:class:`GroupPath` where only sums of groups of updates are seen.
+:class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
+values. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they use a gradient, at the server or at the
+clients. :class:`Path` follows the gradient along the whole step of the row; :class:`GroupPath` does so if the server
+sees only sums of updates.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Solved:
         values: ``[m]``.
         without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
         errors: standard errors ``[m]``; None for exact values.
-        exact: exact values ``[m]`` beside the estimate, if they were computed.
+        exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
         interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
         beside: by smaller budget, the values and errors ``[2, m]`` that it would have given.
@@ -137,12 +136,12 @@ GROUP_PATH = Measure(
 
 @dataclass(frozen=True)
 class GameValue(ValuePart):
-    """Sets up each group's game in units of ``utility``; subclasses say in ``solve`` how a game is solved.
+    """Sets up each group's game in units of ``utility``; subclasses solve it in ``solve``.
 
     Attributes:
         utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
-        game: a coalition's model is the "average" of its members' updates, or, in the "increment" game, the old row
-            plus its members' weighted steps while the others' are missing.
+        game: a coalition's model: the "average" of its members' updates, or, in the "increment" game, the old row plus
+            only its members' weighted steps.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -183,9 +182,9 @@ class GameValue(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``; metrics are summed over the groups.
 
-        ``value/worse_than_guessing`` counts the evaluated models whose loss is above ln C, with C classes, where the
-        utility is the cross-entropy. ``value/not_averages`` counts the groups whose new row is not made of their
-        weights alone, so that the game, which averages their updates, is not quite about it.
+        If the utility is the cross-entropy, ``value/worse_than_guessing`` counts the evaluated models whose loss is
+        above ln C, with C classes. ``value/not_averages`` counts the groups whose new row is not just a weighted
+        average, so the game, which averages their updates, is only an approximation.
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
@@ -273,7 +272,7 @@ def _new_row(view: View, row: int) -> Tensor:
 
 
 def _only_these(mixed: Mix, row: int, group: Ints, seats: int, game: mixture.Game) -> bool:
-    """Whether a new row is made of the group's updates and the old row alone, so that the group's game is about it.
+    """Whether a new row is made of the group's updates and the old row alone, so the group's game is about it.
 
     A game of averages takes no weight below 0 either.
     """
@@ -308,11 +307,12 @@ class GTG(GameValue):
 
     Attributes:
         eps: the truncation threshold in units of the utility. If a round changes the utility by less, all values are 0
-            without sampling. A permutation ends once its coalition's utility is nearer than this to that of all seats.
+            and nothing is sampled. A permutation ends once its coalition's utility is closer than this to that of all
+            seats.
         max_permutations: None: 50 for each seat (papers.md G4).
-        check: compute the exact values beside the estimate, for groups of at most 8 seats.
-        stop: sampling ends when "every" seat's estimate has settled, or their "mean", as in the authors' code (after
-            about 20 permutations).
+        check: also compute the exact values, for groups of at most 8 seats.
+        stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
+            (after about 20 permutations).
     """
 
     eps: Weight = 1e-4
@@ -364,10 +364,10 @@ _SURE = 40  # models for each seat at most, where the ranking is to be sure and 
 
 @dataclass(frozen=True)
 class Mixture(GameValue):
-    """Semivalues from a surrogate of the utility in the mixture of the updates (:mod:`hanse.games.mixture`).
+    """Semivalues from a surrogate of the utility as a function of the mixture of updates (:mod:`hanse.games.mixture`).
 
     A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. Seats whose own
-    model has no finite loss leave the game first, and each is worth what such a model is to the whole.
+    model has no finite loss leave the game first; each gets the value of such a model to the whole group.
 
     Attributes:
         budget: how many models of a group are evaluated at most; None: 10 for each seat, 40 with ``sure``. If all
@@ -376,15 +376,15 @@ class Mixture(GameValue):
         semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
         alpha: of the beta-Shapley value; None: 4.
         beta: of the beta-Shapley value; None: 1.
-        stop: "budget" uses all models. "top" stops early, when the intervals part the ``top`` best seats from the
+        stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
         top: how many best seats for "top"; None: 1.
         precision: for "payout"; None: 0.01.
-        sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: go by
-            ``stop``. Seats that differ by less than a hundredth of the sum of the positive values need no ranking.
+        sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: as ``stop``
+            says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
         interactions: record which seats complement each other and which duplicate each other.
-        also: smaller budgets. The values that they would have given are recorded as well, and cost no further model.
-        check: compute the exact values beside the estimate, for groups of at most 8 seats.
+        also: smaller budgets; the values that they would have given are recorded, too, without evaluating more models.
+        check: also compute the exact values, for groups of at most 8 seats.
     """
 
     gives = GIVES  # the surrogate is one of mixtures
@@ -504,7 +504,7 @@ class MonteCarlo(GameValue):
     """Shapley values as mean marginal utilities over random permutations.
 
     Attributes:
-        permutations: how many to draw; each takes at most as many models as there are seats.
+        permutations: how many to draw; each evaluates at most as many models as there are seats.
     """
 
     permutations: Positive = 100
@@ -539,7 +539,7 @@ class Exact(GameValue):
 
 @dataclass(frozen=True)
 class LeaveOneOut(GameValue):
-    """The leave-one-out value: what the whole group loses without the seat. It takes m + 1 models."""
+    """The leave-one-out value: what the group loses without the seat. It evaluates m + 1 models."""
 
     def measure(self) -> Measure:
         """Return what a leave-one-out value is."""
@@ -559,7 +559,7 @@ class LeaveOneOut(GameValue):
 
 @dataclass(frozen=True)
 class Banzhaf(GameValue):
-    """The exact Banzhaf value: the mean marginal utility over all coalitions of the others, by 2^m models."""
+    """The exact Banzhaf value: the mean marginal utility over all coalitions of the others, from 2^m models."""
 
     def measure(self) -> Measure:
         """Return what a Banzhaf value is."""
@@ -579,9 +579,9 @@ class Banzhaf(GameValue):
 
 @dataclass(frozen=True)
 class FirstOrder(ValuePart):
-    """PI-FL's first-order Shapley value: the validation gradient at the mixed model times what each update moved it.
+    """PI-FL's first-order Shapley value: the validation gradient at the mixed model times each update's change.
 
-    It takes one gradient instead of 2^m models.
+    It needs one gradient instead of 2^m models.
 
     Attributes:
         normalised: True for eq. (2), whose values sum to zero and rank well. False for eq. (1), whose values depend on
@@ -599,7 +599,7 @@ class FirstOrder(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
 
-        They are 0 in a group whose mixed model is so far off that it has no finite gradient.
+        They are 0 in a group whose mixed model has no finite gradient.
 
         Args:
             view: the round; ``judge``, ``trained`` and ``mixed`` are read.
@@ -633,15 +633,15 @@ class FirstOrderAtClients(ValuePart):
 
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
-        share: on which share of their data clients compute the gradient.
+        share: the share of their data on which clients compute the gradient.
         samples: on how many samples at most; None: on all.
-        judges: whose gradients a client's value goes by. "all" is the paper's: those of all clients of its group, its
-            own included. What a client sends there is believed, so a false gradient makes it worth the most. "others":
-            the clients of a group are dealt into two halves in each round, by lot, and each half is judged by the
-            other. A value is then a place (:func:`hanse.games.impartial.impartial_places`), and nothing that a client
-            sends about the others moves its own. No gradient counts as longer than the median of its half. "auto" is
-            "others", unless the mechanism brings this part itself and the server has a validation set: then
-            "first_order" takes its place before the run, and the choice is written into ``config.toml``.
+        judges: whose gradients determine a client's value. "all", as in the paper: those of all clients in its group,
+            including its own. Clients are believed, so one that sends a false gradient can get the highest value.
+            "others": the clients of a group are divided at random into two halves in each round, and each half is
+            judged by the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing
+            that a client sends about others changes its own. No gradient counts as longer than the median of its half.
+            "auto" is "others", unless this part is the mechanism's own and the server has a validation set: then
+            "first_order" replaces it before the run, and ``config.toml`` records that.
     """
 
     needs = frozenset({"groups"})
@@ -678,8 +678,7 @@ class FirstOrderAtClients(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values or places, ``[S]``.
 
-        Without a gradient of those who judge, values are 0, and places are drawn by lot; ``value/unjudged`` counts such
-        seats.
+        If no judge sends a gradient, values are 0 and ranks are drawn at random; ``value/unjudged`` counts such seats.
 
         Args:
             view: the round; ``answers``, ``trained``, ``mixed`` and ``draw`` are read.
@@ -760,7 +759,7 @@ def _by_halves(
 
 
 def _bounded(gradients: Gradients) -> Gradients:
-    """Return the gradients, none of them longer than their (lower) median, so that no client judges alone."""
+    """Return the gradients, none of them longer than their (lower) median, so no client judges alone."""
     lengths = {c: float(gradient.norm()) for c, (gradient, _) in gradients.items()}
     most = float(np.quantile(list(lengths.values()), 0.5, method="lower"))
     return {c: (g * (most / lengths[c]) if lengths[c] > most else g, n) for c, (g, n) in gradients.items()}
@@ -807,29 +806,28 @@ def _noise_of(updates: Updates) -> Floats:
 
 @dataclass(frozen=True)
 class Path(ValuePart):
-    """Path values: the fall of the validation loss along the step that each row made, shared out among the updates.
+    """Path values: the fall of the validation loss along each row's step, divided among the updates.
 
     The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
     loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w_i)``, where w_i
-    is the row that it started from: w, but in pFedGraph. It takes ``points`` gradients for any number of updates. Along
-    the step of a server optimiser, an update's part is its weighted step as the optimiser scales it, with the scales
-    that the round led to.
+    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients for any number of updates.
+    With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
 
-    What else moves the loss is nobody's, and is recorded as ``value/residual``: the round's gain, ``value/gain``, minus
-    the sum of the values, ``value/sum``, all over ``value/rows`` rows. Of this ``value/carried`` is what came along the
-    part of the step that is in no update (momentum, rows that are mixed in besides) or, with ``novel``, is not new; the
-    rest is the error of the integral, and what buffers moved that have no gradient (all but the statistics of PyTorch's
-    batch norms).
+    Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``: the round's gain,
+    ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this, ``value/carried``
+    comes from the part of the step that is in no update (momentum, other rows mixed in) or, with ``novel``, is not new.
+    The rest is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
+    PyTorch's batch norms).
 
-    A value is linear in the update, so that noise which a client says it has added (``[federation] private``) gives the
-    value a known standard deviation: the weight times the noise times the length of the mean gradient. It is the
-    value's standard error: how far the value may be from that of the update without noise on the same path.
+    A value is linear in the update. So declared noise (``[federation] private``) gives the value a known standard
+    error: the weight times the noise times the length of the mean gradient. It measures how far the value may be from
+    that of the update without noise on the same path.
 
     Attributes:
-        points: Gauss-Legendre points on the path, 1 to 24; they are doubled while the integral is further than 1 % from
-            the gain.
-        novel: value only what is orthogonal to the steps of the round before, so that sending them again, or a copy of
-            another's, earns nothing. The values then sum to less than the gain.
+        points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more
+            than 1 %.
+        novel: value only what is orthogonal to the steps of the previous round, so repeating one's own or copying
+            another's earns nothing. The values then sum to less than the gain.
         utility: "loss".
     """
 
@@ -854,8 +852,8 @@ class Path(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return path values ``[S]``.
 
-        A group whose path has no finite gradient, or ends at no finite loss, is worth 0, and is counted in
-        ``value/not_finite``.
+        A group whose path has no finite gradient, or ends at a loss that is not finite, is worth 0;
+        ``value/not_finite`` counts such groups.
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed`` and ``context`` are read.
@@ -920,19 +918,19 @@ class Path(ValuePart):
 
 @dataclass(frozen=True)
 class GroupPath(ValuePart):
-    """Path values of members whose updates the server sees only in sums (``[federation] secure``).
+    """Path values for members whose updates the server sees only in sums (``[federation] secure``).
 
-    A path value is linear in the update, so each group's sum has the sum of its members' values; those follow by least
-    squares over the rounds so far, in which groups change (:mod:`hanse.games.group_sums`). In every round the values of
-    a group's members sum to the group's. The standard errors are made to be added in squares over rounds
-    (:func:`hanse.games.group_sums.shares`).
+    A path value is linear in the update, so the value of a group's sum is the sum of its members' values. These are
+    estimated by least squares over the rounds so far, in which groups change (:mod:`hanse.games.group_sums`). In every
+    round the values of a group's members sum to the group's value. The squares of the standard errors can be added over
+    rounds (:func:`hanse.games.group_sums.shares`).
 
     Recorded besides what :class:`Path` records: ``value/sums``, how many sums were seen so far, and ``value/noise``,
     how much a member's value changes from round to round (a standard deviation).
 
     Attributes:
         points: as for :class:`Path`.
-        prior: how many rounds the mean of all clients counts as in each client's mean value.
+        prior: the weight, in rounds, of the mean of all clients in each client's mean value.
         utility: "loss".
 
     Examples:
@@ -961,7 +959,7 @@ class GroupPath(ValuePart):
         return {**vars(none)}
 
     def unfit(self, size: Size) -> Sequence[str]:
-        """Return a line if there are too many clients for equations of all pairs."""
+        """Return a line if there are too many clients to keep an equation for each pair."""
         if size.clients <= group_sums.MOST_MEMBERS:
             return ()
         allowed = f"allowed: at most {group_sums.MOST_MEMBERS}"

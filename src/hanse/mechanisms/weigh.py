@@ -1,11 +1,11 @@
 """WEIGH: how the updates of a group of seats become the server row that they train, or rows for single clients.
 
-The averages are here: by samples, uniform, by inverse distance. Rules that withstand bad updates are in ``robust.py``,
-and rules with a step of the server's own are in ``server_steps.py``.
+Here are averages: by samples, uniform, by inverse distance. Robust rules are in ``robust.py``, server optimisers in
+``server_steps.py``.
 
 Several personalised systems give each client a *centre*, a row "centre" that mixes the models of others.
-:func:`mixed_centres` returns such rows. A part that fills them hands on :class:`Centres`, so that other parts know
-whose centre is new; :class:`Received` says which models were sent to whom.
+:func:`mixed_centres` returns such rows. A part that fills them hands on :class:`Centres`, which says whose centre is
+new; :class:`Received` says which models were sent to whom.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUPED = CLIENTS | {"groups"}
 def addable(num_samples: Floats) -> Floats:
     """Return the sizes ``[S]``, scaled down if one is so large that their sum might overflow.
 
-    Sizes are what clients report. Sizes up to 2^53 are returned as they are, larger ones relative to the largest.
+    Sizes are reported by clients. Sizes up to 2^53 are returned unchanged, larger ones relative to the largest.
     """
     largest = num_samples.max(initial=0.0)
     return num_samples / largest if largest > LARGEST_COUNT else num_samples
@@ -64,8 +64,8 @@ class BySamples(AggregatePart):
 class SamplesOverProbability(AggregatePart):
     """Weights in proportion to the reported samples over the probability with which the client was drawn.
 
-    The code of GreedyFed's authors weighs the models of S-FedAvg like this, and the coalitions whose values it
-    estimates. It needs a selector that draws at random and hands on its :class:`hanse.mechanisms.select.Probabilities`.
+    The code of GreedyFed's authors weights the models of S-FedAvg in this way, also in coalitions. It needs a selector
+    that draws at random and hands on its :class:`hanse.mechanisms.select.Probabilities`.
     """
 
     kind = "average"
@@ -93,7 +93,7 @@ class UniformWeights(AggregatePart):
 
 @dataclass(frozen=True)
 class Centres:
-    """Tells later parts whose centre was made anew in this round.
+    """Tells later parts whose centre is new in this round.
 
     Attributes:
         clients: the clients, ``[m]``.
@@ -128,12 +128,12 @@ class Received:
 
 
 def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
-    """Return the decision that each seat's client gets a new centre, mixed from all updates.
+    """Return the decision that gives each seat's client a new centre, mixed from all updates.
 
     Args:
         view: the round, after training.
         A: the weights ``[S, S]``; row s makes the centre of seat s's client.
-        metrics: recorded beside ``weigh/self_weight``, the mean weight of a client's own update.
+        metrics: recorded with ``weigh/self_weight``, the mean weight of a client's own update.
     """
     client = view.trained.seats.client
     own = float(np.diag(A).mean())
@@ -145,7 +145,7 @@ def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
 
 
 def way_cosines(view: View, origin: Tensor) -> Floats:
-    """Return the cosines ``[m, m]`` between the ways that the models have come from a common origin.
+    """Return the cosines ``[m, m]`` between the models' changes from a common origin.
 
     Args:
         view: the round, after training.
@@ -161,8 +161,8 @@ class InverseDistance(AggregatePart):
 
     Attributes:
         norm: "l2" or "l1", over the parameters.
-        epsilon: added to the distances, in units of their mean, so that an update that happens to be the mean does not
-            get all the weight. Being relative, it makes the weights independent of the scale of the models.
+        epsilon: added to the distances, in units of their mean, which keeps an update that equals the mean from getting
+            all the weight. The weights do not depend on the scale of the models.
     """
 
     kind = "average"

@@ -54,7 +54,7 @@ class Form:
                 what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
                 at = f", {name!r}" if len(parts) > 1 else ""
                 raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as {self.called} has")
-        # in float64, so that averaging loses nothing of updates in float32
+        # in float64, so averaging loses nothing of updates in float32
         row = torch.cat([torch.zeros(0), *(parts[name].reshape(-1) for name in self.names)]).double()
         if not bool(row.isfinite().all()):
             bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
@@ -187,7 +187,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
     if isinstance(updates, Tensor | np.ndarray):
         if updates.ndim != 2:
             raise UserError(
-                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], a model a row, or a list"
+                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], one model per row, or a list"
             )
         updates = list(updates)
     elif isinstance(updates, Mapping):
@@ -219,7 +219,7 @@ Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
 
 def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
-    """Raise UserError for one state dict in the place of several: arrays by name, of several shapes."""
+    """Raise UserError for one state dict instead of several: arrays by name, of several shapes."""
     arrays = [one for one in updates if isinstance(one, Tensor | np.ndarray)]
     if len(arrays) == len(updates) and len({tuple(one.shape) for one in arrays}) > 1:
         shown = ", ".join(map(str, keys[:3]))

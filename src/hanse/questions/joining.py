@@ -167,7 +167,7 @@ class Joining(Shown):
         lines = []
         for k, name in enumerate(self.mechanisms):
             own = self.of(name)
-            x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # beside each other
+            x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # next to each other
             columns = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
             lines.append(Line(name, x, columns[0], columns[1], columns[2], dots=True))
         unit = "points" if self.reading.percent else ""
@@ -310,7 +310,7 @@ def _called(mechanisms: Any) -> dict[str, Any]:
         raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
     if not named_mechanisms:
         raise UserError(
-            f"mechanisms: {mechanisms!r}: must have one at least beside '{ALONE}', which clients could join"
+            f"mechanisms: {mechanisms!r}: must have at least one besides '{ALONE}', which clients could join"
         )
     return named_mechanisms
 
@@ -388,7 +388,7 @@ class _Plan:
 
     Attributes:
         source: the data.
-        model: an object in the place of the experiment's; None: there is none.
+        model: an object instead of the experiment's; None: there is none.
         sections: of all experiments.
         mechanisms: by what they are called, that of clients alone first.
         alone: settings of ``[train]`` that differ where clients train alone.

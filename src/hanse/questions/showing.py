@@ -1,6 +1,6 @@
 """Displays answers in notebooks and terminals: :class:`Picture` is a chart, :class:`Shown` the base of all answers.
 
-A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification beside it; a
+A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification; a
 terminal gets the sentences and the table. Names that come from data are escaped everywhere.
 """
 

@@ -314,7 +314,7 @@ class _Plan:
             least = min(wanted, 2**n, 2 * n + 2)
             limit.fits(least - 2, what)
             budget = int(min(wanted, max(least, limit.most + 2)))
-            # as it was given where it fits, so that a wrong one is told
+            # as it was given where it fits, so a wrong one is told
             return (self if budget == wanted else _changed(self, budget=budget)), budget
         wanted = _ORDERS if self.permutations is None and self.method == "monte_carlo" else self.permutations
         # GTG draws sweeps of n orders, in which each player comes first once
@@ -349,7 +349,7 @@ def _changed(plan: _Plan, **options: Any) -> _Plan:
     return _Plan(**{**vars(plan), **options})
 
 
-# from all coalitions that matter, so that no sampling error is left
+# from all coalitions that matter, so no sampling error is left
 _EXACT: Mapping[str, Callable[[games.Utility, int], Floats]] = {
     "exact": games.exact,
     "leave_one_out": games.leave_one_out,
@@ -456,7 +456,7 @@ def _asked_of_sets(
 
 
 class _Ordered(frozenset[Any]):
-    """A set that lists its members in the order given, so that what is trained on them is the same every time."""
+    """A set that lists its members in the order given, so what is trained on them is the same every time."""
 
     _listed: tuple[Any, ...]
 
@@ -498,7 +498,7 @@ class _Coalitions:
         self._evaluate, self._kind = evaluate, kind
 
     def asked(self, coalitions: Sequence[games.Coalition]) -> Iterator[Asked]:
-        """Yield a question for each coalition; averages are made some at once, which is far faster than one by one."""
+        """Yield a question for each coalition; averages are made in batches, which is far faster than one by one."""
         some = max(1, _BATCH // (8 * max(1, self.rows.shape[1])))
         for first in range(0, len(coalitions), some):
             part = [sorted(coalition) for coalition in coalitions[first : first + some]]
@@ -533,7 +533,7 @@ class _Coalitions:
 
     @cached_property
     def _content(self) -> list[bytes]:
-        """What each update is made of, ``[n]``, and last the model before, as digests."""
+        """Digests of each update, ``[n]``, and, last, of the model before."""
         form, updates = self._given.form, self._given.updates
         rows = [*self.rows, self.start] if isinstance(self.start, Tensor) else [*self.rows]
         others = [*map(form.others, updates), form.others(updates[0])]

@@ -1,8 +1,8 @@
-"""Charts of how good the models are: round by round, from client to client, and beside what clients earned.
+"""Charts of how good the models are: by round, by client, and against what clients earned.
 
-:func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` what the clients find on their
-own test data. The rest reads the figures behind them: :func:`own_accuracy` and :func:`own_main` over the rounds,
-:func:`last_tested` and :func:`utilities` client by client. Other charts and the comparison use these as well.
+:func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` the results on the clients' own
+test data. The other functions read the figures behind them, which other charts and the comparison also use:
+:func:`own_accuracy` and :func:`own_main` over the rounds, :func:`last_tested` and :func:`utilities` by client.
 
 Clients that the experiment makes cheat are left out of all means over clients: an attacker is tested on what it sends.
 """
@@ -124,7 +124,8 @@ def own_axis(reading: Reading) -> str:
 
 
 def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
-    """Return an experiment's line for a figure, its band kept within what the figure can be; None without figures."""
+    """Return an experiment's line for a figure, its band limited to the figure's possible values; None without
+    figures."""
     curve = group.curve(key, _read)
     if curve is None:
         return None
@@ -145,7 +146,7 @@ def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
 
 
 def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
-    """Return how lines, bands and single markers are to be read, as the end of a caption."""
+    """Return how to read lines, bands and single markers, as the end of a caption."""
     alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
     if all(line.low is None for line in lines):
         return f"Each line is a single run: how much another seed would change it is not known.{alone}"
@@ -160,13 +161,13 @@ MOST_POINTS = 2000  # points of a line or dots of a chart
 
 
 def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
-    """Return the charts of what clients found on their own test data, if they were tested on it.
+    """Return the charts of clients' results on their own test data, if they were tested on it.
 
     These are the distribution over the clients and, where there is money, a dot for each client with what it earned.
 
     Args:
         groups: the experiments.
-        books: the books of those in which somebody pays, by the group's label.
+        books: the books of experiments with payments, by the group's label.
     """
     cdf = _cdf(groups)
     earned = [chart for group in groups if (chart := _earned(group, books.get(group.label))) is not None]
@@ -178,8 +179,8 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
 
     Args:
         run: the run.
-        most: how many rounds are read at most, evenly spread, if somebody cheats: each takes a file of its own. None
-            reads all.
+        most: how many rounds are read at most, evenly spread, if somebody cheats, since each takes reading its own
+            file. None reads all.
 
     Returns:
         The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``, 0 to 1.
@@ -200,7 +201,7 @@ def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
 def _of_honest(run: RunRecord, reading: Reading, most: int | None) -> tuple[Ints, Floats]:
     """Return rounds ``[n]`` and means ``[n]`` of a metric over the honest clients.
 
-    Where nobody cheats these are the recorded means. Else each round's own file is read for the clients one by one.
+    If nobody cheats, these are the recorded means. Otherwise each round's file is read for each client's figure.
     """
     rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
@@ -250,7 +251,7 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
         if own:
             values = np.sort(np.concatenate(own))
             share = np.arange(1, len(values) + 1) / len(values)
-            # the curve begins at a share of 0, so that its first step is drawn from the bottom
+            # the curve begins at a share of 0, so its first step is drawn from the bottom
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
             kept = even(len(x), MOST_POINTS)
             lines.append(Line(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))

@@ -1,8 +1,8 @@
-"""What a report says first: does joining pay, who contributed, and what to do next, in at most 60 words and a picture.
+"""The top of a report: does joining pay, who contributed, and what to do next, in at most 60 words and a picture.
 
-:func:`answers` makes them of the same figures as everything below them: verdicts of joining (``statement_verdict.py``)
-and sums of values (``contributions.py``). ``hanse run`` prints them at its end, ``hanse report`` puts them on top of
-its page.
+:func:`answers` derives them from the same figures as the rest of the report: verdicts on joining
+(``statement_verdict.py``) and sums of values (``contributions.py``). ``hanse run`` prints them at its end, ``hanse
+report`` puts them on top of its page.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Answers:
     """The answers to a reader's first three questions, a sentence or two each.
 
     Attributes:
-        joining: for how many clients joining paid, by how much, and how sure that is.
+        joining: for how many clients joining paid, by how much, and with what certainty.
         contributed: who contributed most, and who did harm.
         next: what to do next.
         picture: the contributions as bars with intervals; None where nobody was valued.
@@ -74,7 +74,7 @@ class Answers:
 
 
 def answers_of(*folders: str | Path) -> Answers:
-    """Return what is to be said first of runs. A notebook shows it with its picture.
+    """Return the answers for some runs. A notebook shows them with the picture.
 
     Args:
         folders: their run directories, at least one.
@@ -87,14 +87,14 @@ def answers_of(*folders: str | Path) -> Answers:
 
 
 def answers(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> Answers:
-    """Return what is to be said first of these experiments.
+    """Return the answers for these experiments.
 
-    Of several experiments it is said of the best one, which is named; who contributed is said of the best one that
-    values updates.
+    Of several experiments, the answers are about the best one, which is named; the contributions are those of the best
+    one that values updates.
 
     Args:
         groups: the experiments, at least one.
-        books: those of :func:`hanse.reports.money.books_of`, by the experiment's label; None: no money counts.
+        books: from :func:`hanse.reports.money.books_of`, by the experiment's label; None: money is ignored.
     """
     ranked = _best_first(groups)
     group = ranked[0]
@@ -111,7 +111,7 @@ def answers(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = Non
 
 
 def _best_first(groups: Sequence[SeedGroup]) -> list[SeedGroup]:
-    """Return the experiments that clients join, the best by the main metric first; all of them if nobody joins any."""
+    """Return the experiments that clients join, the best by the main metric first; all of them if none is joined."""
     joined = [group for group in groups if group.runs[0].mechanism not in APART] or list(groups)
     reading = joined[0].runs[0].main
     for figure in (f"client_{reading.key}", f"test_{reading.key}", "test_loss"):
@@ -134,7 +134,7 @@ def _mean(runs: Sequence[RunRecord], figure: str) -> float | None:
 
 @dataclass(frozen=True)
 class _Joining:
-    """How joining paid: the sentence, whether more lost than won by it, and what is missing to tell."""
+    """Whether joining paid: the sentence, whether more clients lost than won, and what is missing to tell."""
 
     told: str
     mostly_lost: bool = False
@@ -144,11 +144,11 @@ class _Joining:
 
 
 def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None) -> _Joining:
-    """Return how joining paid in an experiment, counted over its clients (and seeds).
+    """Return whether joining paid in an experiment, counted over its clients (and seeds).
 
     Args:
         group: the experiment.
-        beside: runs of single clients that are at hand, of any experiment.
+        beside: available runs of clients alone, of any experiment.
         books: the books of its first run, if somebody pays.
     """
     first = group.runs[0]
@@ -179,7 +179,7 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
 
 
 def _honest_fits(run: RunRecord, alone: RunRecord | None) -> dict[int, Fit]:
-    """Return the fits of the clients that the experiment does not make cheat, since attackers test what they send."""
+    """Return the fits of the honest clients; attackers test what they send."""
     honest, fits = honest_of(run), fits_at_end(run, alone)
     return fits if honest is None else {client: fit for client, fit in fits.items() if client in set(honest.tolist())}
 
@@ -199,17 +199,17 @@ def _economy(run: RunRecord, books: Books | None) -> Floats | None:
 
 
 def _sign(worth: Floats, client: int) -> int:
-    """Return the sign of a client's worth; less than half a millionth of a token, the smallest unit, is nothing."""
+    """Return the sign of a client's worth; less than half a unit (a millionth of a token) counts as 0."""
     return int(np.sign(np.round(worth[client], 6))) if np.isfinite(worth[client]) else 0
 
 
 def _counted(counts: Sequence[Answer], seeds: int, together: str) -> str:
-    """Return in a sentence for how many clients joining paid, for how many it did not, and for how many that is open.
+    """Return a sentence: for how many clients joining paid, for how many it did not, and for how many that is open.
 
     Args:
         counts: the answer of each client (and seed).
-        seeds: of how many seeds they are.
-        together: what they are of, as the end of the sentence.
+        seeds: how many seeds these come from.
+        together: what is counted, as the end of the sentence.
     """
     known = [count for count in counts if count != "unknown"]
     many = Counter[str](known)
@@ -229,7 +229,7 @@ def _counted(counts: Sequence[Answer], seeds: int, together: str) -> str:
 
 
 def _differences(fits: Sequence[Fit]) -> Floats:
-    """Return by how much each client's figure is above that alone, ``[n]``, of those for whom both are known."""
+    """Return each client's figure minus that alone, ``[n]``, for clients with both."""
     pairs = [(fit.main.last, fit.main.alone) if fit.main else (fit.last, fit.alone_accuracy) for fit in fits]
     return np.array([ours - alone for ours, alone in pairs if ours is not None and alone is not None], np.float64)
 
@@ -238,8 +238,8 @@ def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
     """Return in a sentence the mean difference over clients, with its 95 % interval by Student's t.
 
     Args:
-        differences: of each seed, ``[n]`` each. Of several seeds the interval is that of their means, of one it is over
-            its clients.
+        differences: ``[n]`` for each seed. With several seeds the interval is of their means, with one it is over its
+            clients.
         reading: the metric.
     """
     known = [one for one in differences if len(one)]
@@ -256,7 +256,7 @@ def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
 
 
 def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> str:
-    """Return in a sentence how good the model is on the server's test set beside those of clients alone; "" if one is
+    """Return in a sentence how good the model is on the server's test set, compared with clients alone; "" if one is
     not known.
     """
     reading = group.runs[0].main
@@ -273,7 +273,7 @@ def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> str:
 
 
 def _contributed(found: Contribution | None) -> str:
-    """Return who contributed most, no more surely than the errors allow, and who did harm."""
+    """Return who contributed most, as far as the errors allow, and who did harm."""
     if found is None:
         return "What each contributed is not known: nobody's updates were valued."
     ranked = found.ranked
@@ -297,7 +297,7 @@ def _contributed(found: Contribution | None) -> str:
 
 
 def _share(found: Contribution, top: Sequence[int]) -> str:
-    """Return which part of all contributions above zero came from these clients, as a part of a sentence."""
+    """Return these clients' share of all contributions above zero, as a part of a sentence."""
     if not found.measure.share_out:
         return ""
     parts, _ = found.sums.parts()
@@ -319,7 +319,7 @@ def _harmed(found: Contribution) -> str:
 
 
 def picture_of(group: SeedGroup, found: Contribution) -> Chart:
-    """Return the contributions as bars with 95 % intervals, in groups: any two clients of different groups can be told
+    """Return the contributions as bars with 95 % intervals, in groups; any two clients of different groups can be told
     apart.
 
     Args:
@@ -348,8 +348,8 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
 def _parts(found: Contribution) -> list[str]:
     """Return which part of the picture each client belongs to, ``[n]``.
 
-    These are groups whose members can be told apart from those of other groups, if there are such; else who may be the
-    highest, and who surely is not.
+    The parts are the groups whose members can be told apart from those of other groups, if there are any; else those
+    that may be the highest, and those that surely are not.
     """
     ranked = found.ranked
     if not ranked.known:
@@ -382,7 +382,7 @@ def _how_to_read(known: bool, drawn: bool, left_out: int) -> str:
 
 
 def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str:
-    """Return the one thing that would tell or help most, with its command where there is one."""
+    """Return the most useful next step, with its command if there is one."""
     run = group.runs[0]
     folder = shlex.quote(str(run.path))
     elsewhere = (run.path / "members.json").exists()  # a network or an app of its own played it
@@ -412,12 +412,12 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
 
 
 def _named(label: str) -> bool:
-    """Return whether a client is called by a name of its own, not by its number."""
+    """Return whether a client has a name, not just a number."""
     return not label[:1].isdecimal()
 
 
 def _called(labels: str, *, many: bool = False) -> str:
-    """Return clients as a sentence begins with them: numbers need the word before them, names do not."""
+    """Return clients as the start of a sentence: numbers need the word before them, names do not."""
     return labels if _named(labels) else f"{'Clients' if many else 'Client'} {labels}"
 
 

@@ -1,12 +1,12 @@
-"""The audit of a finished run: every market is replayed from its record, and the records are held against the books.
+"""The audit of a finished run: every market is replayed from its record, and the records are compared with the books.
 
-:func:`audit_run` is what ``hanse audit`` prints: an :class:`Audit` with one :class:`Check` for each property that a
-market must have, a :class:`Fact` for what it found out and no market must be, and what each client traded.
-:func:`load_market` returns the recorded markets for other uses. An audit needs nothing but the run directory, so a
-federation on a network is audited in the same way as a simulation.
+:func:`audit_run` returns what ``hanse audit`` prints: an :class:`Audit` with one :class:`Check` for each property that
+a market must have, a :class:`Fact` for each other finding, and what each client traded. :func:`load_market` returns the
+recorded markets for other uses. An audit needs nothing but the run directory, so a federation on a network is audited
+in the same way as a simulation.
 
-For aggregation rules that make a row instead of weights (medians, for example) the records have only hashes. The audit
-holds the rows of the last checkpoint against them, in any run.
+For aggregation rules that return a row instead of weights, such as medians, the records have only hashes. In any run,
+the audit compares the rows of the last checkpoint with them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _DECLAREDLY = "nobody lost in any round, by what clients declared of themselves"
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a run, which a record can lack.
+    """One property that a run should have.
 
     Attributes:
         name: what the property is called, such as "payments".
         holds: whether it holds in all rounds.
-        said: if it holds, what it says or a figure beside it; if not, the first or worst place where it fails.
+        said: if it holds, its meaning or a figure; if not, the first or worst place where it fails.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that an audit found and that is neither right nor wrong, such as who traded nothing.
+    """A finding of an audit that is neither right nor wrong, such as who traded nothing.
 
     Attributes:
         name: what it is about.
@@ -87,15 +87,15 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSums:
-    """What the markets of a run came to for one client.
+    """One client's sums over the markets of a run.
 
     Attributes:
         client: its number.
-        utility: what they were worth to it, in tokens, by what is true of it (iPFL eq. 1).
+        utility: their value to it, in tokens, by its true numbers (iPFL eq. 1).
         bought: what it paid, in tokens.
         sold: what it was paid, in tokens.
         rounds_traded: in how many rounds it bought or sold anything that was delivered.
-        rounds_withheld: in how many rounds what it wanted was withheld because it did not pay.
+        rounds_withheld: in how many rounds its imports were withheld because it did not pay.
     """
 
     client: int
@@ -158,17 +158,17 @@ def load_market(folder: Path) -> list[MarketRound]:
 def audit_run(folder: Path, told: Told = untold) -> Audit:
     """Replay a run's markets and check them against its books, and check models that are recorded by their hashes.
 
-    The checks are: the market's rules are those of the settings; the graph is the one that iPFL's Algorithm 2 gives
-    for what was declared; no import is too many and, unless the algorithm stops at the first seller that does not
-    pay, none was left out (eq. 9), by the same figures as ``market/eq9`` of the run; payments are the prices;
-    nobody loses, by what was declared and by what is true; who did not pay got nothing; and the ledger has exactly
-    these payments. Of PI-FL's and TIFF's auctions every posting is computed anew. In any run with books, grants and
-    kinds of payments are checked, and whether the files of the rounds are those that were written. The facts are by
-    how much imports were left out where the algorithm stops, who traded nothing, and how known cheats fared.
+    The checks are: the market's rules are those of the settings; the graph is the one that iPFL's Algorithm 2 gives for
+    what was declared; no import is too many and, unless the algorithm stops at the first seller that does not pay, none
+    was left out (eq. 9), by the same figures as ``market/eq9`` of the run; payments are the prices; nobody loses, by
+    the declared and by the true numbers; clients that did not pay got nothing; and the ledger has exactly these
+    payments. For PI-FL's and TIFF's auctions every posting is recomputed. In any run with books, grants and kinds of
+    payments are checked, and whether the rounds' files are unchanged. The facts are what left-out imports would have
+    gained where the algorithm stops early, who traded nothing, and how known cheats fared.
 
     Args:
         folder: the run directory.
-        told: is called after each check of markets with how many are done, and of how many.
+        told: called after each check of markets with the number done and the total.
 
     Raises:
         UserError: there is no run, it has neither a market nor such models, or it cannot be read.
@@ -245,7 +245,7 @@ def _offers(rounds: Sequence[MarketRound]) -> Check:
 
 
 def _not_on_sale(r: MarketRound) -> str:
-    """Return who bought what was not offered, or what was offered at another price than the tariff's; "" if nobody."""
+    """Return who bought something that was not offered, or not offered at the tariff's price; "" if nobody."""
     if r.tariff is None:
         return "it has no tariff, and other rounds have one"
     offered = np.isfinite(r.market.costs)
@@ -260,7 +260,7 @@ def _not_on_sale(r: MarketRound) -> str:
 
 
 def _ranking(folder: Path) -> Fact | None:
-    """Return how sure the order is by which a run pays; None if it does not pay by value."""
+    """Return how certain the order is by which a run pays; None if it does not pay by value."""
     rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
     if not isinstance(rule, ByValue):
         return None
@@ -270,8 +270,8 @@ def _ranking(folder: Path) -> Fact | None:
 
 
 def _cheats_hold(folder: Path) -> Fact | None:
-    """Return what those hold at the end whom the experiment's file makes cheat, beside the others' mean; None for a run
-    without books.
+    """Return the final balances of the clients that the experiment's file makes cheat, and the others' mean; None for a
+    run without books.
     """
     if not (folder / "ledger.json").exists():
         return None
@@ -298,13 +298,13 @@ def _cheats_hold(folder: Path) -> Fact | None:
 
 
 def _audit_of(markets: int, found: Sequence[Check | Fact | None], clients: tuple[ClientSums, ...]) -> Audit:
-    """Return the audit of what was found; None stands for what the run does not have."""
+    """Return the audit from its findings; None: the run does not have this."""
     checks = tuple(one for one in found if isinstance(one, Check))
     return Audit(markets, checks, clients, tuple(one for one in found if isinstance(one, Fact)))
 
 
 def _made_rows(folder: Path) -> Check | Fact | None:
-    """Return whether the rows that a rule made itself are, in the last checkpoint, those of the record.
+    """Return whether the rows that a rule returned directly are the same in the last checkpoint as in the record.
 
     Records have such rows by their hashes. None if no round made any, a fact if the last checkpoint has none of them.
     """
@@ -348,7 +348,7 @@ def client_sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
 
 
 def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Check:
-    """Return a check that holds if ``wrong(round)`` is "" for every round; ``what`` says what it then means."""
+    """Return a check that holds if ``wrong(round)`` is "" for every round; ``what`` is its meaning then."""
     for r in rounds:
         said = wrong(r)
         if said:
@@ -357,7 +357,7 @@ def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Che
 
 
 def _graph(r: MarketRound) -> str:
-    """Return where the graph is not the one that Algorithm 2 makes of what was declared; "" if it is."""
+    """Return where the graph differs from that of Algorithm 2 by the declared numbers; "" if nowhere."""
     bad = np.argwhere(best_imports(r.market, r.stop) != r.graph)
     if not len(bad):
         return ""
@@ -367,13 +367,13 @@ def _graph(r: MarketRound) -> str:
 
 
 def _too_many(r: MarketRound) -> str:
-    """Return an import that costs its buyer more than it brings, by iPFL eq. (9); "" if there is none."""
+    """Return an import that costs its buyer more than it gains, by iPFL eq. (9); "" if there is none."""
     removal, _ = local_optimality(r.market, r.graph)
     return f"an import is worth {removal:.2g} less than its price" if removal > _slack(r) else ""
 
 
 def _slack(r: MarketRound) -> float:
-    """Return what rounding may do to eq. (9), in proportion to the largest gain that a client can have, sqrt(K / n)."""
+    """Return the allowed rounding error of eq. (9), in proportion to a client's largest possible gain, sqrt(K / n)."""
     return 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
 
 
@@ -383,8 +383,8 @@ MOST_LEFT_OUT = 20  # rounds that are named
 def _left_out(rounds: Sequence[MarketRound]) -> Check | Fact:
     """Return whether imports that would have paid were left out, the other half of iPFL eq. (9).
 
-    Where Algorithm 2 ends at the first seller that does not pay ("break"), it promises nothing of them: by how much the
-    best of them would have paid, round by round, is then a fact.
+    If Algorithm 2 ends at the first seller that does not pay ("break"), such imports are allowed; what the best of them
+    would have gained, round by round, is then a fact.
     """
     name = "no import left out"
     gains = {r.round: gain for r in rounds if (gain := local_optimality(r.market, r.graph)[1]) > _slack(r)}
@@ -407,9 +407,9 @@ def _left_out(rounds: Sequence[MarketRound]) -> Check | Fact:
 
 
 def _unlike_eq9(lines: Mapping[int, Mapping[str, Any]], r: MarketRound) -> str:
-    """Return where a round's metric ``market/eq9`` is not what the market's record gives; "" if it is.
+    """Return where a round's metric ``market/eq9`` differs from the market's record; "" if nowhere.
 
-    A round that is not among the ``lines`` of the metrics yet is passed over.
+    A round that is not among the ``lines`` of the metrics yet is skipped.
     """
     gives = max(local_optimality(r.market, r.graph))
     if r.round not in lines or not np.isfinite(gives):
@@ -421,13 +421,13 @@ def _unlike_eq9(lines: Mapping[int, Mapping[str, Any]], r: MarketRound) -> str:
 
 
 def _declared(r: MarketRound) -> NDArray[np.float64]:
-    """Return each client's utility ``[m]`` (tokens) by what it declared of itself."""
+    """Return each client's utility ``[m]`` (tokens) by its declared numbers."""
     market = r.market
     return utilities_of(r.realised, r.money / TOKEN, market.sizes, market.costs, market.eagerness)
 
 
 def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
-    """Return whether ``utility(round)`` is nobody's loss in any round, up to the rounding of payments."""
+    """Return whether ``utility(round)`` is a loss for nobody in any round, up to the rounding of payments."""
     losses = []
     for r in rounds:
         found = utility(r)
@@ -442,7 +442,7 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
 
 
 def _records(folder: Path) -> Check:
-    """Return whether the file of every round is there and is the one that was written."""
+    """Return whether every round's file exists and is unchanged."""
     lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
     more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
@@ -467,7 +467,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
     known = bool(rounds) or (not lost and (auctions is not None or valued is not None))
     compared = "the books and the records agree to the unit" if known else "no record says which they should be"
     said = f"{verdict.transactions} transactions; {compared}"
-    grants = "one grant a client, of the size that was set, and only kinds of payments that the rule posts"
+    grants = "one grant per client, of the size that was set, and only kinds of payments that the rule posts"
     found = [Check("conservation", not unlike, unlike or said), Check("grants and kinds", not odd, odd or grants)]
     if lost and not rounds:
         return [*found, Check("auctions", False, "not computed anew: a round's file is lost")]
@@ -480,9 +480,9 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
 
 
 def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fact]:
-    """Return who traded nothing, and what those earned whom the experiment's file makes cheat.
+    """Return who traded nothing, and what the clients earned that the experiment's file makes cheat.
 
-    Whoever cheats without the file saying so is not in the records.
+    The records do not show cheating that the file does not declare.
 
     Args:
         run: the run.
@@ -507,8 +507,8 @@ def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fac
 
 
 def _no_cheats(run: RunRecord) -> str:
-    """Return in words that no client is said to cheat; or that this is not known, since of something in the
-    experiment's file nothing is said: a behaviour or policy of a user's own, or an ``about.json`` that has lost it.
+    """Say that no client is declared to cheat, or that this is not known because something does not describe itself: a
+    user's own behaviour or policy, or an incomplete ``about.json``.
     """
     policy = named_choice(table(run.config, "clients").get("policy"), "")
     acting = [*table(run.config, "behaviour"), *([policy] if ":" in policy else [])]

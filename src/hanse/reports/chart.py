@@ -1,4 +1,4 @@
-"""What a figure shows, apart from how it is drawn: the page and the PNG are made from the same description."""
+"""Describes what a figure shows, independently of how it is drawn; the page and the PNG use the same description."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Line:
 @dataclass(frozen=True)
 class Lines:
     """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
-    axis counts (rounds), so that its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
-    are; these lines have no legend of their own. ``places``: the names of x = 0, 1, 2, ...; none if x is a number.
-    ``rows``: the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
+    axis counts (rounds), so its ticks are whole numbers. ``hollow`` is the legend for hollow markers, once for all
+    lines; such lines have no legend entry. ``places``: the names of x = 0, 1, 2, ...; none if x is a number. ``rows``:
+    the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
     logarithmic beyond 1. ``named``: a single curve is named, too.
     """
 
@@ -72,7 +72,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Series:
-    """The bars of one kind, ``values [n]``; ``errors [n]`` are half their whiskers' length (NaN: none), or None."""
+    """The bars of one kind, ``values [n]``; ``errors [n]`` are half the whiskers' lengths (NaN: none), or None."""
 
     name: str
     values: Floats
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """One place a label, the first on top (or left if ``upright``); several series are stacked or side by side."""
+    """One bar per label, the first on top (or left if ``upright``); several series are stacked or side by side."""
 
     labels: tuple[str, ...]
     series: tuple[Series, ...]
@@ -91,7 +91,7 @@ class Bars:
 
     @property
     def counts(self) -> bool:
-        """Whether all bars are whole numbers, so that half a unit on the axis would be nonsense."""
+        """Whether all bars are whole numbers, so half a unit on the axis would be nonsense."""
         return all(bool((s.values == np.round(s.values)).all()) for s in self.series)
 
 
@@ -99,9 +99,9 @@ class Bars:
 class Heat:
     """Shades ``z [rows, columns]`` with a label for each row (first on top) and column; dark is little, light is much.
 
-    ``scale`` names the shade's unit, which begins at ``floor`` (None: at the least); ``marks`` are (shade, text) for
-    its scale where a shade is not the number itself, but, with ``root``, its square root. ``around_zero``: white is 0,
-    purple above it and orange below it, grey not known.
+    ``scale`` names the unit of the shades, which begin at ``floor`` (None: at the least number). With ``root`` a shade
+    is the square root of its number, and ``marks`` are (shade, text) for the scale. ``around_zero``: white is 0, purple
+    above and orange below it; grey is not known.
     """
 
     rows: tuple[str, ...]
@@ -132,7 +132,7 @@ class Heat:
 class Graph:
     """Nodes on a circle, and an arrow for each ``weight [m, m]`` above 0, from row to column, the wider the more.
 
-    ``kinds`` of nodes have a colour and a marker each; ``notes`` stand beside the nodes, ``unit`` is that of weights.
+    ``kinds`` of nodes have a colour and a marker each; ``notes`` stand next to the nodes, ``unit`` is that of weights.
     The last ``inside`` nodes, through which others trade, are in the middle.
     """
 
@@ -155,7 +155,7 @@ class Graph:
 
     @property
     def texts(self) -> list[tuple[str, str, float, float]]:
-        """What is written into each node (short names only) and beside it (a long name and its note on two lines),
+        """What is written into each node (short names only) and next to it (a long name and its note on two lines),
         and where that is.
         """
         found = []
@@ -199,7 +199,7 @@ class Chart:
 
 
 def looks(items: Sequence[Line | Series]) -> list[int]:
-    """Return the number of each one's colour, dash, marker and hatch: its own ``look``, so that an experiment looks the
+    """Return the number of each one's colour, dash, marker and hatch: its own ``look``, so an experiment looks the
     same in every figure, or else its place.
     """
     return [i if item.look is None else item.look for i, item in enumerate(items)]
@@ -214,7 +214,7 @@ def colour(look: int) -> str:
 
 
 def even(count: int, most: int) -> Ints:
-    """Return at most ``most`` positions ``[n]`` spread evenly over ``count``, the first and the last among them."""
+    """Return at most ``most`` positions ``[n]`` spread evenly over ``count``, including the first and the last."""
     if count <= most:
         return np.arange(count, dtype=np.int64)
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
@@ -300,7 +300,7 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
 
 
 def _cell(value: Any, digits: int) -> Any:
-    """Return a number with so many digits, those before the point in any case up to 15."""
+    """Return a number with this many digits; digits before the point are kept, up to 15."""
     if not isinstance(value, float | np.floating):
         return value
     if not np.isfinite(value):

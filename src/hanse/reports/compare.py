@@ -5,8 +5,8 @@ each experiment against the first. :func:`compare_tables` lays both out for a te
 :func:`runs_table` and :func:`differences_tables` do so for the report. :func:`effective_round` and :func:`improvement`
 are GTFLAT's measure of speed, :func:`paired` is the test; the papers' tables use them as well.
 
-A *figure* is a column of numbers. Its key, its two headings (terminal and report), the factor that it is shown with and
-its number of digits stand in the tables ``_LEARNED``, ``_COST`` and ``_COLUMNS`` below.
+A *figure* is a column of numbers. Its key, its two headings (terminal and report), its display factor and its number of
+digits are in the tables ``_LEARNED``, ``_COST`` and ``_COLUMNS`` below.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def best_so_far(accuracy: Floats) -> Floats:
 
 
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
-    """Return the effective round R* of GTFLAT's Definition 3: after how many rounds a run was as good as a target.
+    """Return the effective round R* of GTFLAT's Definition 3: the number of rounds until a run was as good as a target.
 
     Args:
         rounds: ``[n]``, how many rounds had been played at each test, ascending.
         accuracy: ``[n]``, at these tests, 0 to 1.
         target: the accuracy to reach.
-        epsilon: how far below the target is near enough.
+        epsilon: how far below the target still counts.
 
     Returns:
         The rounds at the first test with at least ``target - epsilon``; None if there is none.
@@ -99,7 +99,7 @@ MOST_FLIPPED = 16  # pairs for which all patterns of signs are tried: 2^16 = 65,
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """What the differences of pairs of numbers say. Both tests are two-sided.
+    """Statistics of the differences of paired numbers. Both tests are two-sided.
 
     Attributes:
         pairs: how many pairs.
@@ -126,7 +126,7 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
 
     Args:
         ours: a number by key, usually the seed.
-        theirs: the same of what it is compared with.
+        theirs: the same for the other side.
 
     Returns:
         The comparison over the keys that both have; None if these are fewer than two.
@@ -155,7 +155,7 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
 
 
 def _sign_flip(differences: np.ndarray) -> float | None:
-    """Return the share of all patterns of signs with which the mean is at least as far from 0; None for many pairs."""
+    """Return the share of all sign patterns for which the mean is at least as far from 0; None for many pairs."""
     n = len(differences)
     if n > MOST_FLIPPED:
         return None
@@ -201,7 +201,7 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
           time, ``mb`` (10^6 bytes both ways over the whole run) and ``refused`` updates, late ones not counted.
         * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the first
           experiment, by its run of the same seeds if there is one. ``effective_round_improvement``: how many percent
-          fewer than that took itself (GTFLAT eq. 13).
+          fewer rounds than that experiment needed itself (GTFLAT eq. 13).
 
     Raises:
         UserError: a directory holds no run or a damaged one, or ``epsilon`` is out of range.
@@ -221,7 +221,7 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
 def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     """Return how each experiment differs from the first, over the seeds (of run and split) that both have.
 
-    Pairing by seed takes out what a seed does to both experiments, which is often more than what separates them.
+    Pairing by seed removes the seed's effect on both experiments, which is often larger than their difference.
 
     Args:
         groups: the experiments, the first of which all others are compared with.
@@ -251,7 +251,7 @@ def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
 
 
 def _holm(p: Sequence[float]) -> list[float]:
-    """Return p-values with Holm's correction, which keeps a false alarm in any of the tests as rare as in one."""
+    """Return p-values with Holm's correction, which limits the probability of any false alarm to that of one test."""
     corrected, least = [0.0] * len(p), 0.0
     for rank, i in enumerate(np.argsort(p, kind="stable").tolist()):
         least = max(least, min(1.0, (len(p) - rank) * p[i]))
@@ -423,8 +423,7 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
 
 
 def cautions(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return what a reader must know before comparing experiments: that their data or rounds differ, and that they have
-    one seed each.
+    """Return cautions for comparing experiments: that their data or rounds differ, or that they have one seed each.
 
     Args:
         groups: the experiments.

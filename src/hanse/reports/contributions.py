@@ -3,12 +3,12 @@
 :func:`contribution` adds up the values of a group of runs, :func:`contribution_charts` and :func:`estimate_charts` draw
 them, :func:`interactions` says which clients complement each other, and :func:`smaller_budgets` what fewer models a
 round would have told. :func:`standings` compares the sums of clients with one another: which of them cannot be told
-apart, and how sure a client's part of the whole is. The statement and the report's summary use it as well, so that all
+apart, and how sure a client's part of the whole is. The statement and the report's summary use it as well, so all
 places judge alike.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
-Rounds are sampled independently, so that the variances of rounds add. *Draw*: values are measured on a validation set,
-and another one would give others. It is the same set in every round, so that these errors do not average out: what a
+Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on a validation set,
+and another one would give others. It is the same set in every round, so these errors do not average out: what a
 sum would have been without each block of the samples is added up round by round, and the jackknife is taken of the sums
 (:mod:`hanse.games.jackknife`).
 """
@@ -241,7 +241,7 @@ class Standings:
 
     Two sums can be told apart if their difference is more than 1.96 of its standard errors from 0. Sampling errors are
     taken as independent, which is rough, since the values of one round come from the same coalitions. The validation
-    samples are the same for all clients, so that the error of the draw is taken of the difference itself: what another
+    samples are the same for all clients, so the error of the draw is taken of the difference itself: what another
     draw would do to both alike cancels out. Two clients may therefore be told apart although their intervals overlap.
 
     Attributes:
@@ -336,7 +336,7 @@ class Standings:
     def groups(self) -> list[Ints]:
         """Return the clients in groups, the highest sums first. Any two clients of different groups can be told apart.
 
-        Inside a group not all pairs can. Every pair is compared, so that of more than 300 clients there is one group.
+        Inside a group not all pairs can. Every pair is compared, so of more than 300 clients there is one group.
 
         Example:
             >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
@@ -401,7 +401,7 @@ class Standings:
         """Return the 95 % intervals ``[n, 2]`` of each sum's part of all sums above zero, the others counting as zero
         (NaN: not known).
 
-        They are percentiles over sums drawn around these by both errors, so that they hold where it is not sure whose
+        They are percentiles over sums drawn around these by both errors, so they hold where it is not sure whose
         sum is above zero. The stream of draws is always the same.
 
         Examples:
@@ -510,7 +510,7 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints) -> NDArray[np
 
     Args:
         totals: ``[n]``, the sums of their values.
-        errors: ``[n]``, their standard errors; 0: exact; NaN: not known, so that nobody is accused.
+        errors: ``[n]``, their standard errors; 0: exact; NaN: not known, so nobody is accused.
         updates: ``[n]``, how many updates were valued. One says too little.
 
     Example:
@@ -677,7 +677,7 @@ def _stack(group: SeedGroup, found: Contribution, name: str) -> list[Chart]:
     sums += [("no client", besides)] if shown_besides else []
     edges, lines = {True: np.zeros(len(rounds)), False: np.zeros(len(rounds))}, []
     for label, running in sums:
-        side = bool(running[-1] >= 0)  # one side throughout, so that a band does not jump where its sum changes sign
+        side = bool(running[-1] >= 0)  # one side throughout, so a band does not jump where its sum changes sign
         edge = edges[side]
         edges[side] = outer = edge + np.append(0.0, running)
         lines.append(Line(label, rounds, outer, np.minimum(edge, outer), np.maximum(edge, outer), bare=True))
@@ -1012,7 +1012,7 @@ def ends(count: int, first: int, last: int) -> list[int]:
     return [*range(first), *range(count - last, count)]
 
 
-# ---- estimates beside exact values, for runs that computed both (``mechanism.value.check``)
+# ---- estimates next to exact values, for runs that computed both (``mechanism.value.check``)
 
 
 MOST_POINTS = 2000  # dots of a chart, evenly spaced by their exact values

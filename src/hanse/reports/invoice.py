@@ -1,7 +1,7 @@
 """One total passed on to the participants of a run, to the cent: by what their updates were worth, or by the books.
 
 :func:`invoice` makes the lines, :func:`as_csv` and :func:`as_page` write them. The parts are rounded by the largest
-remainder (:mod:`hanse.ledger.split`), so that they sum to the total exactly.
+remainder (:mod:`hanse.ledger.split`), so they sum to the total exactly.
 """
 
 from __future__ import annotations

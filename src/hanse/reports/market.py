@@ -144,7 +144,7 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
 
 
 def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return utility against the main metric, a point a run, if experiments recorded both."""
+    """Return utility against the main metric, one point per run, if experiments recorded both."""
     main, lines = groups[0].runs[0].main, []
     for group in groups:
         points = []
@@ -173,7 +173,7 @@ MOST_KINDS = 30
 
 
 def transactions_chart(trades: Trades, title: str) -> Chart:
-    """Return the transaction graph of a market: an arrow goes from the buyer to the seller; beside each client stands
+    """Return the transaction graph of a market: an arrow goes from the buyer to the seller; next to each client stands
     its net payment, in tokens.
     """
     names = [str(c) for c in trades.clients]

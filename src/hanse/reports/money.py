@@ -141,7 +141,7 @@ def _client_of(account: str) -> int | None:
 SECTION = "Tokens and tiers"
 MOST_ROUNDS = 200  # points of a line
 MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
-# The loop itself tests server rows on each distribution, under any mechanism, so that no part asks for this chart.
+# The loop itself tests server rows on each distribution, under any mechanism, so no part asks for this chart.
 TIERS = Plot(
     "Each tier on each distribution",
     "test/tier */distribution *",
@@ -219,7 +219,7 @@ def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
 
 
 def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
-    """Return the balances over the rounds: of up to 12 clients a line each, of more the range between them."""
+    """Return the balances over the rounds: one line each for up to 12 clients, else their range."""
     run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
     x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
     known = np.flatnonzero(np.isfinite(held[-1]))
@@ -242,7 +242,7 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
 
 
 def _riders_chart(group: SeedGroup) -> Chart | None:
-    """Return the mean balance of the clients that do not cheat beside that of each kind of those that do."""
+    """Return the mean balance of the clients that do not cheat, next to that of each kind of those that do."""
     lines, labels = [], dict[str, None]()
     for run in group.runs:
         kinds = kinds_of(run, cheats=True)

@@ -73,7 +73,7 @@ def _names(group: SeedGroup) -> set[str]:
 def _called(plot: Plot, stars: Sequence[str], name: str) -> str:
     """Return a line's name: the plot's pattern for it, with what the stars of the metric's pattern stand for.
 
-    Names come from a run directory, which may be a stranger's, so that each piece is cut off at 80 characters.
+    Names come from a run directory, which may be a stranger's, so each piece is cut off at 80 characters.
     """
     if not plot.line:
         return ", ".join(stars)[:80] or name[:80]

@@ -151,7 +151,7 @@ def mean_of(group: SeedGroup, key: str) -> float:
 def stage_seconds(group: SeedGroup) -> dict[str, float]:
     """Return how many seconds each stage takes in a round, on average over all rounds of all seeds.
 
-    A stage that does not happen in a round counts as 0 seconds in it, so that the stages add up to the round. "other"
+    A stage that does not happen in a round counts as 0 seconds in it, so the stages add up to the round. "other"
     is what no stage accounts for, if that is more than 2 % of the round.
 
     Args:

@@ -130,7 +130,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
 def _terms(mechanism: Mechanism, joining: Joining) -> Terms:
     """Return the terms of the mechanism's payment rule; where it has none, terms with the bound of any account.
 
-    A rule may be the user's own, so that what it returns is checked. UserError says what is wrong with it.
+    A rule may be the user's own, so what it returns is checked. UserError says what is wrong with it.
     """
     settle = mechanism.settle
     if settle is None:

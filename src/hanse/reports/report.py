@@ -409,7 +409,7 @@ def write_report(
 
 
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
-    """Write each chart's files in the place of those of an earlier report; return lines that say which could not be
+    """Write each chart's files instead of those of an earlier report; return lines that say which could not be
     drawn and why. The numbers of these are written all the same.
     """
     missing: dict[str, list[str]] = {}

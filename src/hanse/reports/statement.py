@@ -1,7 +1,7 @@
 """A participant's statement: what it gave, what it gained, what it is owed, and whether joining paid.
 
-:func:`statement` makes one from a run directory. It puts together what can also be had by itself: the client's own
-tests beside those of a model that it trains alone (:class:`Fit`), what its updates were worth (:func:`contributed`),
+:func:`statement` makes one from a run directory. It combines what is also available separately: the client's own tests
+compared with those of a model that it trains alone (:class:`Fit`), what its updates were worth (:func:`contributed`),
 where its models went (:func:`models_of`), its books (:func:`money_of`), and the answer to whether joining paid
 (:func:`verdict_of`). :mod:`hanse.reports.statement_alone` plays the run of single clients that the comparison needs.
 
@@ -96,7 +96,7 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         folder: the run directory. The run may still be going on.
         client: the client's number, from 0.
         alone: the directory of a run of the same experiment with every client by itself (the mechanism ``local``). None
-            looks for one in ``folder/alone`` and beside ``folder``.
+            looks for one in ``folder/alone`` and next to ``folder``.
 
     Raises:
         UserError: there is no run or no such client, the ledger cannot be read, or ``alone`` is another experiment.

@@ -35,7 +35,7 @@ class Round:
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
         of: the sum of all clients' values in the round.
-        share: the client's part of all values above zero, so that the shares of a round sum to 1. It is 0 if the
+        share: the client's part of all values above zero, so the shares of a round sum to 1. It is 0 if the
             client's own value is not above zero.
         weight: the weight that the update had in the model that it trained.
         late: how many rounds the update came after the one in which the client was asked.
@@ -56,30 +56,30 @@ class Round:
 class Contributed:
     """What a client's updates were worth over the run, by the mechanism's own measure.
 
-    None means that nobody is valued in this run, that this client never was, or that it is not known.
+    None: nobody is valued in this run, this client never was, or it is not known.
 
     Attributes:
         rounds: the rounds in which the client was asked to train.
         value: the sum of its values over them.
         sampling: the standard error of that sum from the sampling of coalitions.
         drawn: its standard error from the draw of the validation samples.
-        share: its part of the sums of all clients whose sum is above zero, 0 to 1. None also where values share out
-            nothing, so that a part of their sum means nothing.
+        share: its part of the sums of all clients with a sum above zero, 0 to 1. None also for values whose sum has no
+            meaning.
         place: its place among the ranked clients; 1 is the highest sum. None if fewer than two of its updates were
             valued.
-        ranked: how many clients can be ranked: those of whom more than one update was valued.
-        valued: of how many clients any update was valued.
+        ranked: how many clients can be ranked: those with more than one valued update.
+        valued: how many clients had an update valued.
         updates: how many of this client's updates were valued.
         tied: the places of the clients that cannot be told apart from this one.
-        share_interval: the 95 % interval of the share, from both errors together; None where that of the draw is not
+        share_interval: the 95 % interval of the share, from both errors together; None if the error of the draw is not
             known.
         measure: what one value is called, such as "Shapley value".
         measured: a sentence on what it is.
         gaps: sentences on which rounds have no values, and why.
-        gained: by how much the validation loss fell over the run, where the values are parts of this fall.
-        fallen: what it is the fall of, such as "the validation loss".
+        gained: by how much the validation loss fell over the run, if the values are parts of this fall.
+        fallen: what fell, such as "the validation loss".
         novel: whether only what was new in updates is valued.
-        besides: how much of ``gained`` came through no client's updates.
+        besides: the part of ``gained`` that came through no client's updates.
     """
 
     rounds: tuple[Round, ...]
@@ -103,7 +103,7 @@ class Contributed:
 
     @property
     def part(self) -> str:
-        """A sentence on how much of the fall of the loss came through the client's updates; "" if that is not known."""
+        """A sentence on how much of the fall in loss came through the client's updates; "" if that is not known."""
         if self.gained is None or self.value is None:
             return ""
         half = SURE * (self.error or 0.0)
@@ -117,7 +117,7 @@ class Contributed:
 
     @property
     def standing(self) -> str:
-        """A sentence on the client's place, no surer than the errors allow; "" if it has no place."""
+        """A sentence on the client's rank, as far as the errors allow; "" if it has none."""
         if self.place is None:
             return ""
         many = f"the {self.ranked} clients with more than one valued update"
@@ -140,8 +140,9 @@ class Contributed:
     def exact(self) -> bool:
         """Whether the value is exact on the validation samples.
 
-        It is if every group of updates was tried and nothing is recorded of other validation samples. The error is then
-        0, which must not be shown as certainty. An idle update's path value is 0 on any samples, and its error too.
+        It is if every group of updates was tried and no error from other validation samples is recorded. The error is
+        then 0, which must not be shown as certainty. An idle update's path value is 0 on any samples, and so is its
+        error.
         """
         return self.error == 0 and self.drawn is None
 
@@ -149,7 +150,7 @@ class Contributed:
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of ``value`` from both errors; None if the draw's is not known, or if the value is exact.
 
-        The sampling of coalitions alone would make an interval that says nothing of other validation samples.
+        An interval from the sampling of coalitions alone would ignore other validation samples.
         """
         if self.value is None or self.error is None or self.drawn is None or self.exact:
             return None
@@ -157,7 +158,7 @@ class Contributed:
 
     @property
     def sure(self) -> bool:
-        """Whether the whole 95 % interval of ``value`` lies on one side of zero, or the value is exact and not zero."""
+        """Whether the 95 % interval of ``value`` excludes zero, or the value is exact and not zero."""
         if self.interval is None:
             return self.exact and self.value != 0
         return self.interval[0] > 0 or self.interval[1] < 0
@@ -225,7 +226,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
 def _interval(sums: Standings, client: int) -> tuple[float, float] | None:
     """Return the 95 % interval of a client's part of all sums above zero, cut off at 0 and 1.
 
-    None if its error is not known or the sums are exact: an interval of no width would claim certainty.
+    None if its error is not known or the sums are exact, because an interval of zero width would claim certainty.
     """
     part, error = (float(numbers[sums.clients == client][0]) for numbers in sums.parts())
     if not math.isfinite(error) or error == 0:

@@ -1,4 +1,4 @@
-"""How good a client's model is on its own test data, beside one that it trains alone (:class:`Fit`)."""
+"""How good a client's model is on its own test data, compared with one that it trains alone (:class:`Fit`)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class MainFit:
         reading: the metric: its name, its direction, and how it is shown.
         values: its value after each of the fit's rounds.
         error: the standard error of the last value from the draw of the test samples, by a jackknife over blocks.
-        recorded: the 95 % interval of the last value that the client found by its samples (see
+        recorded: the last value's 95 % interval, as the client computed it (see
             :meth:`hanse.learning.metrics.Metric.interval`); None: there is none.
         gap: why there is no value at the end; "" if there is one.
         alone: the value of the model that the client trained by itself.
         alone_gap: why there is none.
-        alone_recorded: the 95 % interval of that value that the client found by its samples; None: there is none.
+        alone_recorded: that value's 95 % interval, as the client computed it; None: there is none.
         difference_error: the standard error of the difference of the two, measured on the same samples.
-        correlation: that of the two values over the draw of the samples, by the same jackknife; 0: not known.
-        blocks: of how many blocks of test samples the jackknife is.
+        correlation: of the two values over draws of the samples, by the same jackknife; 0: not known.
+        blocks: the jackknife's number of blocks of test samples.
     """
 
     reading: Reading
@@ -63,14 +63,14 @@ class MainFit:
 
     @property
     def difference(self) -> float | None:
-        """The last value less that alone; None if one of them is not known."""
+        """The last value minus that alone; None if one of them is not known."""
         return None if self.last is None or self.alone is None else self.last - self.alone
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the value: the recorded one, or Student's t around it, within the metric's bounds.
 
-        None if its error is not known, or 0, which would claim certainty.
+        None if its error is not known, or 0, because that would claim certainty.
         """
         if self.recorded is not None or self.error == 0:
             return self.recorded
@@ -81,7 +81,7 @@ class MainFit:
     def difference_interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the difference; None if its error is not known.
 
-        It is made of the recorded intervals of both values, or else Student's t around the difference.
+        It is derived from the recorded intervals of both values, or else by Student's t around the difference.
         """
         if self.last is not None and self.alone is not None and self.recorded and self.alone_recorded:
             return difference(self.last, self.recorded, self.alone, self.alone_recorded, self.correlation)
@@ -89,7 +89,7 @@ class MainFit:
 
     @property
     def sign(self) -> int:
-        """1 if the model is better than alone for all that the interval leaves open, -1 if it is worse, else 0."""
+        """1 if the model is better than alone over the whole interval, -1 if it is worse, else 0."""
         between = self.difference_interval
         if between is None or between[0] <= 0 <= between[1]:
             return 0
@@ -105,7 +105,7 @@ class MainFit:
 
 @dataclass(frozen=True)
 class Fit:
-    """How good a client's model is on its own test data, and how good one is that it trains alone.
+    """How good a client's model is on its own test data, and how good a model trained alone is.
 
     The model is the one that the client held after a round, or the one that it had trained (``[eval] model``).
 
@@ -118,7 +118,7 @@ class Fit:
         alone_accuracy: the accuracy at the end of that run.
         alone_loss: the loss at the end of that run.
         alone_rounds: how many rounds that run has.
-        how: why nothing is known of a test, or of a model alone, and how to find out; "" if both are known.
+        how: why there is no test, or no model alone, and how to get one; "" if both are known.
         loss_error: an upper bound of the standard error of the difference of the two losses, from their spread over the
             test samples; None: not recorded.
         main: the run's main metric, if the experiment names one (``[eval] metrics``). It is then judged in the place of
@@ -153,10 +153,11 @@ class Fit:
 
     @property
     def difference_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the difference of the two accuracies, from Wilson's of each; None if it is not known.
+        """The 95 % interval of the difference of the two accuracies, from Wilson's interval of each; None if it is not
+        known.
 
-        It is as if the two models erred independently. On the same samples they err together more often than not, which
-        makes the true interval narrower.
+        It treats the two models' errors as independent. On the same samples they usually err together, so the true
+        interval is narrower.
         """
         ours, alone, n = self.last, self.alone_accuracy, self.samples
         return (
@@ -167,9 +168,9 @@ class Fit:
 
 
 def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
-    """Return a client's tests in a run, beside those of ``alone`` (or of a run that :func:`_find_alone` finds).
+    """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`_find_alone` finds).
 
-    Raises UserError for an ``alone`` that is no run of single clients on the same data with the same training.
+    Raises UserError if ``alone`` is not a run of clients alone on the same data with the same training.
     """
     tests = _tests(run, client)
     named = None if alone is None else _checked(run, load_run(alone))
@@ -193,9 +194,8 @@ def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit
 
     Args:
         run: the run.
-        alone: a run of single clients that is taken if it is of the same data, model and training; None, or another
-            experiment: one that lies in the run's folder or beside it. Clients that it did not test have nothing to be
-            compared with.
+        alone: a run of clients alone, used if it has the same data, model and training; otherwise, one is looked for in
+            the run's folder or next to it. Clients that it did not test have no comparison.
     """
     other = alone if alone is not None and not _differences(run.config, alone.config) else _find_alone(run)
     theirs = {} if other is None else _last_tests(other)
@@ -216,7 +216,7 @@ def _fit(run: RunRecord, client: int, tests: Sequence[_OwnTest]) -> Fit:
 
 
 def _with_alone(fit: Fit, ours: _OwnTest, last: _OwnTest, run: RunRecord, other: RunRecord) -> Fit:
-    """Return the fit with the last test of the client alone beside its own last one."""
+    """Return the fit with the last test of the client alone next to its own last one."""
     # an upper bound: as if the two models erred independently (see Fit.difference_interval)
     error = None if ours.error is None or last.error is None else math.hypot(ours.error, last.error)
     return replace(
@@ -241,10 +241,10 @@ def _main(run: RunRecord, tests: Sequence[_OwnTest]) -> MainFit | None:
 
 
 def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainFit:
-    """Return the main metric with that of the client alone beside it.
+    """Return the main metric with that of the client alone next to it.
 
-    ``same`` says whether the run of single clients has the same metric. The error of the difference is known only if
-    both runs have recorded what the metric is without each block of the same test samples.
+    ``same`` says whether the run of clients alone has the same metric. The error of the difference is known only if
+    both runs have recorded the metric without each block of the same test samples.
     """
     if not same:
         return replace(main, alone_gap=f"the run of single clients has no {main.reading.title} ([eval] metrics)")
@@ -299,7 +299,7 @@ def _tests(run: RunRecord, client: int) -> list[_OwnTest]:
 
 
 def _last_tests(run: RunRecord) -> dict[int, _OwnTest]:
-    """Return what each client found in the last round whose tests are recorded, by the client's number."""
+    """Return each client's results in the last round with recorded tests, by the client's number."""
     for line in reversed(run.metrics):
         round = int(line["round"])
         if line.get("client/test_loss") is not None and (tests := run.own_tests(round)) is not None:
@@ -328,10 +328,10 @@ def finite_or_none(number: float) -> float | None:
 
 
 def _find_alone(run: RunRecord) -> RunRecord | None:
-    """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or beside it.
+    """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or next to it.
 
-    It must have the same data, model and training, beside the run as many rounds, too, and at least one finished round;
-    of several the first by name.
+    It must have the same data, model and training, at least one finished round and, next to the run, also the same
+    number of rounds. If there are several, the first by name is used.
     """
     if run.mechanism == "local":
         return None
@@ -341,7 +341,7 @@ def _find_alone(run: RunRecord) -> RunRecord | None:
             continue
         try:
             given = read_toml(path / "config.toml")
-            # one that lies beside it by chance counts only if it trained for as long
+            # one that lies next to it by chance counts only if it trained for as long
             lasts = path.name == HERE or table(given, "run").get("rounds") == table(run.config, "run").get("rounds")
             if lasts and table(given, "mechanism").get("name") == "local" and not _differences(run.config, given):
                 return load_run(path)
@@ -364,7 +364,7 @@ def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Return a line for each setting of the data, the model and the training in which two experiments differ.
 
-    Where the files of the data lie makes no difference to the results and is not compared.
+    The location of the data's files does not affect the results and is not compared.
     """
     found = []
     for name in _SAME:

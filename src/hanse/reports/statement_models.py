@@ -1,4 +1,4 @@
-"""Where a client's models went, and what it got of others' (:func:`models_of`)."""
+"""Where a client's models went, and which of others' it got (:func:`models_of`)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _MADE = ("made_row", "made_of", "made_at")  # rows that an aggregation rule made
 class Models:
     """Where a client's models went, and what it got of others.
 
-    Another client is *given* a model with this client's work in it if it is to start from that model next, trains on it
-    in the next round, may choose among several of them at an auction, or has bought it in a market.
+    Another client is *given* a model with this client's work if it will start from that model next, trains it in the
+    next round, may choose among several such models at an auction, or has bought it in a market.
 
     Attributes:
         asked: in how many rounds the client was asked to train.
-        answered: in how many of them an update of it was accepted. It may sit several times in a round.
-        used: in how many of these it was mixed, with a weight other than 0, into a model that others hold as well.
+        answered: in how many of them one of its updates was accepted. It may have several seats in a round.
+        used: in how many of these the update was mixed, with a nonzero weight, into a model that others also hold.
         reached: how many other clients were given such a model at least once.
-        deliveries: how many times in all, a client and a round being one.
+        deliveries: how many times in all, counted once per client and round.
         late: how many accepted updates came after their round.
-        latest: by how many rounds the latest of them did.
-        on_its_way: whether the client's last update had not come at the end.
+        latest: by how many rounds the latest was late.
+        on_its_way: whether the client's last update had not arrived at the end.
         names: who was given such models and how often, most often first; None unless the run allows names.
         imported: in a market, how many models of others were delivered to it. None elsewhere.
-        withheld: in how many rounds the models that it wanted were withheld because it did not pay. None elsewhere.
-        utility: what the market was worth to it over the run, in tokens (iPFL eq. 1). None elsewhere.
+        withheld: in a market, in how many rounds its imports were withheld because it did not pay. None elsewhere.
+        utility: in a market, its value to the client over the run, in tokens (iPFL eq. 1). None elsewhere.
     """
 
     asked: int
@@ -66,7 +66,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
     got: Counter[int] = Counter()
     imported, withheld, utility, traded = 0, 0, 0.0, False
     waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next round shows who trains on them
-    before: set[int] = set()  # who was given a model in the round before, so that nobody counts twice for one model
+    before: set[int] = set()  # who was given a model in the round before, so nobody counts twice for one model
     for line in run.metrics:
         record = run.arrays(int(line["round"]), only=(*_NEEDED, *_MADE))
         if "answered" not in record:
@@ -116,7 +116,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
 
 
 def _own(home: Ints, client: int) -> list[int]:
-    """Return the row that this client alone holds, if there is one: what is mixed into it goes to nobody else."""
+    """Return the row that only this client holds, if any; updates mixed into it reach nobody else."""
     row = int(home[client]) if client < len(home) else -1
     return [row] if row >= 0 and int((home == row).sum()) == 1 else []
 
@@ -124,8 +124,8 @@ def _own(home: Ints, client: int) -> list[int]:
 def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, int, bool, float]:
     """Return what a round's market did for a client.
 
-    These are who imported its model ``[n]``, how many models it imported, whether what it wanted was withheld, and its
-    utility in tokens. An import that was not paid for was not delivered and does not count.
+    That is: who imported its model ``[n]``, how many models it imported, whether its imports were withheld, and its
+    utility in tokens. Unpaid imports were not delivered and do not count.
     """
     clients, graph = record["market_client"], np.asarray(record["market_graph"]) != 0
     paid = np.asarray(record["market_paid"], bool) if "market_paid" in record else np.ones(len(clients), bool)

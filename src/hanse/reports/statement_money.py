@@ -123,7 +123,7 @@ def money_of(
         return None
     mine, kept = account_of(client), escrow(client)
     with reading(folder) as ledger:
-        # the run may be posting meanwhile: what comes after this moment is left out, so that all sums agree
+        # the run may be posting meanwhile: what comes after this moment is left out, so all sums agree
         book = ledger.as_book()
         records = [
             r for r in ledger.history() if r.number <= book.count and {mine, kept} & {*dict(r.transaction.postings)}

@@ -49,7 +49,7 @@ def in_short(
 
 
 def _model(fit: Fit) -> str:
-    """Return how good the model is, beside the one alone, and how sure the difference is."""
+    """Return how good the model is, compared with the one alone, and how sure the difference is."""
     interval = None
     if fit.main is not None:
         reading, ours, alone = fit.main.reading, fit.main.last, fit.main.alone

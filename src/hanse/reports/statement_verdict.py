@@ -61,7 +61,7 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
     """Return whether joining paid, judged by the model and by the tokens.
 
     Args:
-        fit: the client's model beside the one alone.
+        fit: the client's model compared with the one alone.
         money: its books; None where nobody pays.
         models: what it got in a market, if there is one.
 

@@ -2,9 +2,8 @@
 pictures and the live page are all made from.
 
 A specification is data: :func:`to_vegalite` makes it, the Vega library in :func:`script` draws it in a browser, and
-:func:`to_svg` and :func:`save` draw it without one. Names that a stranger chose (of clients, experiments, metrics)
-stand in data sets and parameters only. They never become part of a field's name or of an expression, so they can be
-nothing but text.
+:func:`to_svg` and :func:`save` draw it without one. Names that a stranger chose (of clients, experiments, metrics) are
+only in data sets and parameters, never in a field's name or an expression, so they can only be text.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ def to_vegalite(chart: Chart, *, page: bool = False) -> Spec:
 
     Args:
         chart: what is shown.
-        page: whether it is for a page, where it fills the width of its place, stands below a heading of its own and
-            says numbers under the pointer. Otherwise it is 660 pixels wide with its title on it, as a file needs.
+        page: whether it is for a page, where it fills the available width, has a heading outside and shows tooltips.
+            Otherwise it is 660 pixels wide and contains its title, for a file.
     """
     marks = chart.marks
     if isinstance(marks, Lines):
@@ -103,7 +102,7 @@ def to_vegalite(chart: Chart, *, page: bool = False) -> Spec:
 
 
 def whole_spec(spec: Spec, *, page: bool) -> Spec:
-    """Return a drawing with what all drawings have: the width, the look, and texts that can be drawn anywhere."""
+    """Return a drawing with the common settings: the width, the look, and texts that can be drawn anywhere."""
     whole: Spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": "container" if page else WIDTH,
@@ -117,7 +116,7 @@ def whole_spec(spec: Spec, *, page: bool) -> Spec:
 
 
 class DrawingError(MachineError):
-    """A chart that the drawing library could not draw; its line says why."""
+    """A chart that the drawing library could not draw; the message says why."""
 
 
 _drawn = False  # whether the drawing library has started its threads in this process
@@ -134,7 +133,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _draw(convert: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Return what a function of the drawing library makes. Raises DrawingError, for whatever it raises."""
+    """Return the result of a function of the drawing library. Raises DrawingError for any exception."""
     global _drawn
     if _cut_off:
         raise DrawingError(
@@ -152,7 +151,7 @@ _ROOM = 70e9  # bytes of addresses that the library's engine reserves (it uses f
 
 
 def _check_room() -> None:
-    """Raise DrawingError where a limit such as ``ulimit -v`` leaves the drawing library too few addresses."""
+    """Raise DrawingError if a limit such as ``ulimit -v`` leaves too little address space for the drawing library."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -189,8 +188,8 @@ _COUNTED = re.compile(r'((?:id="|url\(#)(?:clip|gradient_))(\d+)')
 
 
 def small_svg(chart: Chart) -> str:
-    """Return a chart without its title as an SVG element for a page without scripts: small enough that its letters can
-    be read on a phone, and with the chart's caption as its description for who cannot see it.
+    """Return a chart without its title as an SVG element for a page without scripts: small enough to be readable on a
+    phone, and with the chart's caption as its description for screen readers.
     """
     spec = to_vegalite(chart)
     del spec["title"]
@@ -215,7 +214,7 @@ def save(chart: Chart, folder: Path) -> None:
 def script() -> str:
     """Return the Vega library for a browser (about 0.9 MB): it sets ``window.vegaEmbed`` and nothing else.
 
-    Putting it together takes a second or two of the processor, once a process.
+    Assembling it takes a second or two of processor time, once per process.
     """
     bundle = _draw(vl_convert.javascript_bundle, "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     return f"(() => {{{bundle}}})();"
@@ -276,7 +275,7 @@ def _line_rows(name: str, line: Line, names: Sequence[str], x_digits: int, y_dig
     and ``right`` its bands, ``m`` whether a marker is drawn (2: a hollow one), ``n`` the point's own name.
     """
     some = max(1, len(line.x) // _MARKED)
-    # curves that lie on each other begin their markers at different places, so that none hides another
+    # curves that lie on each other begin their markers at different places, so none hides another
     first = names.index(name) % some
     across = {"x": line.x, "left": line.left, "right": line.right}
     upward = {"y": line.y, "low": line.low, "high": line.high}
@@ -298,7 +297,7 @@ def _line_rows(name: str, line: Line, names: Sequence[str], x_digits: int, y_dig
 def _line_layers(
     chart: Chart, marks: Lines, names: Sequence[str], look: Sequence[int], legend: Spec | None, page: bool
 ) -> list[Spec]:
-    """Return bands, whiskers, curves and markers, in the order in which they lie on each other."""
+    """Return bands, whiskers, curves and markers, from back to front."""
     bent = "step-after" if marks.steps else "linear"
     # a curve that does not change has one tick, which the usual format would round to a whole number
     y: Spec = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
@@ -352,9 +351,7 @@ def _layer(which: str, mark: Spec, encoding: Spec) -> Spec:
 
 
 def _under_pointer(chart: Chart, lines: Sequence[Line], y: Spec) -> Spec:
-    """Return the layer that says numbers under the pointer: a dot that nobody sees around every point of a curve, of
-    those without a marker too.
-    """
+    """Return the layer that shows tooltips: an invisible dot around every point of a curve, even without a marker."""
     x, y_title = _told("curve", chart.x or "x", chart.y or "y")[1:]
     x_digits, y_digits = _digits(line.x for line in lines), _digits(line.y for line in lines)
     told: list[Spec] = [
@@ -440,7 +437,7 @@ def _bar_rows(name: str, series: Series, marks: Bars) -> list[Spec]:
 
 
 def _heat(chart: Chart, marks: Heat) -> Spec:
-    """Draw the shades as one image, a pixel a cell: a map of ten thousands of cells stays small as a file."""
+    """Draw the shades as one image, one pixel per cell, so a map of tens of thousands of cells is a small file."""
     rows, columns = marks.z.shape
     low, high = shades_between(marks)
     x, y = (_cell_axis(labels, name, most) for labels, name, most in
@@ -530,7 +527,7 @@ def _hexes(around_zero: bool) -> list[str]:
 
 
 def _image(marks: Heat, low: float, high: float) -> str:
-    """Return the shades as the address of a PNG, a pixel a cell; what is not known is grey."""
+    """Return the shades as the address of a PNG, one pixel per cell; unknown cells are grey."""
     stops = np.array([[int(h[i : i + 2], 16) for i in (1, 3, 5)] for h in _hexes(marks.around_zero)], dtype=np.float64)
     place = np.linspace(0, 1, len(stops))
     colours = np.stack([np.interp(np.linspace(0, 1, 255), place, stops[:, k]) for k in range(3)], axis=-1)
@@ -552,8 +549,8 @@ def _image(marks: Heat, low: float, high: float) -> str:
 
 
 def _graph(marks: Graph) -> Spec:
-    """Draw arrows as bent lines with heads. The way of an arrow is computed by the drawing library from the places of
-    its two ends, so that the live page draws new payments by the same formulas.
+    """Draw arrows as curved lines with heads. The drawing library computes an arrow's path from its two ends, so the
+    live page draws new payments by the same formulas.
     """
     kinds = list(dict.fromkeys(marks.kinds))
     colours = [colour(i) for i in range(len(kinds))]
@@ -580,10 +577,9 @@ def graph_spec(
 
     Args:
         nodes: rows with ``name``, ``kind``, the place ``x`` and ``y`` (the unit circle), ``inside`` and ``beside``
-            (texts in and beside the node), the place of the second, ``bx`` and ``by``, and ``told``, what is said under
-            the pointer.
+            (texts in and next to the node), the place of the second, ``bx`` and ``by``, and ``told``, the tooltip.
         arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
-        kinds: what nodes can be, in the order of the legend.
+        kinds: the kinds of nodes, in the order of the legend.
         colours: one for each kind.
         shapes: one for each kind, by Vega's names.
     """
@@ -599,7 +595,7 @@ def graph_spec(
 
 
 def _at(x: str, y: str) -> Spec:
-    """Return the places of a graph's marks; the room beside the unit circle is for names."""
+    """Return the places of a graph's marks; the room outside the unit circle is for names."""
     axes = (("x", x, 1.75), ("y", y, 1.35))
     return {
         axis: {"field": name, "type": "quantitative", "axis": None, "scale": {"domain": [-end, end]}}
@@ -649,7 +645,7 @@ def _ends() -> list[Spec]:
         {"lookup": "a", "from": {**nodes, "fields": ["x", "y", "kind"]}, "as": ["ax", "ay", "kind"]},
         {"lookup": "b", "from": {**nodes, "fields": ["x", "y"]}, "as": ["cx", "cy"]},
         {"window": [{"op": "row_number", "as": "id"}]},
-        # the middle of the way is pushed aside, so that there and back can be told apart; where that is outwards, it is
+        # the middle of the way is pushed aside, so there and back can be told apart; where that is outwards, it is
         # pushed further inwards instead, since outwards lie the nodes between the two
         {"calculate": "datum.ay * datum.cx - datum.ax * datum.cy > 0.01 ? -0.36 : 0.12", "as": "bend"},
         {"calculate": "(datum.ax + datum.cx) / 2 - datum.bend * (datum.cy - datum.ay)", "as": "mx"},
@@ -661,7 +657,7 @@ def _ends() -> list[Spec]:
 
 
 def _ways(points: int) -> list[Spec]:
-    """Return what makes ``points`` rows of an arrow: places on a quadratic Bezier curve."""
+    """Return the transforms that turn an arrow into ``points`` rows: positions on a quadratic Bezier curve."""
     return [
         *_ends(),
         {"calculate": f"sequence(0, {points})", "as": "k"},
@@ -672,7 +668,7 @@ def _ways(points: int) -> list[Spec]:
 
 
 def _heads() -> list[Spec]:
-    """Return what makes the head of an arrow: its place and how far it is turned, in degrees clockwise from the top."""
+    """Return the transforms for an arrow's head: its position and rotation, in degrees clockwise from the top."""
     return [
         *_ends(),
         *_on_the_way("(1 - datum.off - 0.06)", "qx", "qy"),
@@ -694,7 +690,7 @@ def _on_the_way(t: str, x: str, y: str) -> list[Spec]:
 
 # what no XML document may contain, and so no SVG: control characters and halves of surrogate pairs
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# the library writes titles into expressions without escaping these, so that the expression could not be read
+# the library writes titles into expressions without escaping these, so the expression could not be read
 _BREAKS = re.compile("[\n\r\u2028\u2029]")
 # what every object of JavaScript has: the library looks texts up in objects, and fails where it finds one of these
 _INHERITED = frozenset({
@@ -707,8 +703,8 @@ _BLANK = "\u00a0"  # a space behind a word that the library would misunderstand;
 def drawable(value: Any) -> Any:
     """Return a specification whose texts can be drawn anywhere.
 
-    What no SVG may contain becomes a question mark, a line break becomes a space, and a text that is the name of
-    something that every JavaScript object has gets a space behind it.
+    A character that SVG does not allow becomes a question mark, a line break becomes a space, and a text that is the
+    name of a built-in property of JavaScript objects gets a space after it.
     """
     if isinstance(value, str):
         text = _BREAKS.sub(" ", _NO_XML.sub("\ufffd", value))
@@ -719,8 +715,8 @@ def drawable(value: Any) -> Any:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return the names as they can be drawn, a second one of the same with a number behind it: a drawing tells curves
-    apart by name.
+    """Return the names as they can be drawn, with a number after repeated ones, because a drawing distinguishes curves
+    by name.
 
     Examples:
         >>> distinct(["a", "a", "a (2)"])
@@ -740,8 +736,8 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def _told(*titles: str) -> list[str]:
-    """Return titles of what is said under the pointer, all different. The library would take a number with the title
-    "image" for a picture's address, and one with "title" for a heading.
+    """Return distinct titles for tooltips. The library would take a number titled "image" for a picture's address, and
+    one titled "title" for a heading.
     """
     return distinct([f"{title}{_BLANK}" if title in ("image", "title") else title for title in titles])
 
@@ -752,7 +748,7 @@ def _by_look(field: str, names: Sequence[str], range_: Sequence[Any], legend: Sp
 
 
 def _legend(names: Sequence[str], *, hidden: bool) -> Spec | None:
-    """Return what is particular of one legend: the names that it has, in their order."""
+    """Return the settings of one legend: its names, in order."""
     return None if hidden else {"values": list(names)}
 
 
@@ -768,13 +764,13 @@ _LARGEST, _SMALLEST = 1e306, 1e-300
 
 
 def _number(value: float, digits: int = 5) -> float | None:
-    """Five digits are more than a screen shows of numbers around 0, and a gap (NaN) must not become a number."""
+    """Round to ``digits`` significant figures, more than a screen shows; NaN and infinity become None, a gap."""
     return float(f"{_placed(value):.{digits}g}") if math.isfinite(value) else None
 
 
 def _digits(columns: Iterable[NDArray[np.float64]]) -> int:
-    """Return how many digits show where numbers lie between the least and the largest: five, and more where they are
-    close together and far from 0, as 1,000,000 and 1,000,002 are.
+    """Return how many digits distinguish numbers between the least and the largest: five, or more if they are close
+    together and far from 0, such as 1,000,000 and 1,000,002.
     """
     known = np.concatenate([np.zeros(0), *(_placed(column[np.isfinite(column)]) for column in columns)])
     if not known.size or known.min() == known.max():
@@ -784,7 +780,7 @@ def _digits(columns: Iterable[NDArray[np.float64]]) -> int:
 
 
 def _placed(value: Any) -> Any:
-    """Return a number, or an array of them, as near as can be drawn: within 1e306, and 0 below 1e-300."""
+    """Return a number, or an array of them, within what can be drawn: at most 1e306, and 0 below 1e-300."""
     return np.where(np.abs(value) < _SMALLEST, 0.0, np.clip(value, -_LARGEST, _LARGEST))
 
 
@@ -793,13 +789,13 @@ def _short(text: str) -> str:
 
 
 def _folded(text: str) -> list[str]:
-    """Return a row's label in up to three short lines, so that a narrow screen keeps room for the figure."""
+    """Return a row's label in up to three short lines, so a narrow screen keeps room for the figure."""
     return textwrap.wrap(text, 20, max_lines=3, placeholder=" …") or [text]
 
 
 def _turned(labels: Sequence[str]) -> Spec:
-    """Return how names under a drawing are written: all of them, turned where they do not fit beside each other.
-    Numbers stay as they are; where they do not fit some are left out.
+    """Return how names under a drawing are written: all of them, rotated if they do not fit side by side. Numbers stay
+    as they are; where they do not fit some are left out.
     """
     if all(label.isdecimal() for label in labels):
         return {}
@@ -807,5 +803,5 @@ def _turned(labels: Sequence[str]) -> Spec:
 
 
 def _fits(labels: Sequence[str]) -> bool:
-    """Say whether labels fit beside each other under a drawing as wide as a file's."""
+    """Say whether labels fit side by side under a drawing as wide as a file's."""
     return sum(len(_short(label)) + 2 for label in labels) <= 100

@@ -1,8 +1,8 @@
 """Late updates: when TRAIN closes, who is still training then, and how a late update joins a later round.
 
-Come here for experiments that do not wait for everybody (``[federation] enough``, ``late``, ``max_staleness``,
-``replay``). :class:`Waiting` holds the experiment's settings, :class:`Underway` what is still outstanding between
-rounds, and :meth:`Training.land` decides what counts.
+For experiments that do not wait for everybody (``[federation] enough``, ``late``, ``max_staleness``, ``replay``).
+:class:`Waiting` holds the experiment's settings, :class:`Underway` what is still outstanding between rounds, and
+:meth:`Training.land` decides what counts.
 
 In a simulation every reply arrives at once and says how many seconds its client took. The loop's virtual clock decides
 which are in time; late ones wait in the loop's state. On a network, the federation says who is still training, and
@@ -310,7 +310,7 @@ class Training:
     def _flight(
         self, request: Request, due: Mapping[int, float], sound: Mapping[int, Reply], reasons: Mapping[int, str]
     ) -> Flight:
-        """Return what is under way of a client that was asked in this round and whose answer did not come in time."""
+        """Return the outstanding training of a client that was asked in this round and did not answer in time."""
         client = request.client
         at = np.flatnonzero(self.seats.client == client)
         begun = self.seats.take(at).plain()
@@ -323,7 +323,7 @@ class Training:
         return replace(flight, refused=reasons.get(client))
 
     def _answered(self, flight: Flight, reply: Reply | None) -> Flight:
-        """Return what was under way on a network, with the answer that has come; unchanged if none has."""
+        """Return outstanding training on a network with the answer that has arrived; unchanged if none has."""
         arrival, request = None if reply is None else reply.arrival, flight.request
         if reply is None or arrival is None or arrival.round != flight.round or request is None:
             return flight
@@ -335,7 +335,7 @@ class Training:
         return replace(flight, updates=updates_of(flight.seats, _trained(reply, at), flight.start))
 
     def _wrong(self, flight: Flight) -> str | None:
-        """Return why an update that was under way does not count; None: it does."""
+        """Return why a late update does not count; None: it does."""
         late = self.round - flight.round
         if flight.refused is not None or flight.updates is None:
             return f"its update of round {flight.round}: {flight.refused or 'no reply'}"

@@ -78,7 +78,7 @@ class Exchange:
         """Send training requests and wait for the answers as the experiment says.
 
         Args:
-            requests: at most one a client.
+            requests: at most one per client.
             view: the round so far, with its seats.
             before: what was still under way when the round began.
             waiting: when TRAIN ends, and what becomes of late updates.
@@ -96,7 +96,7 @@ class Exchange:
         return _knowing(view, requests, landed.replies, landed.refusals), landed
 
     def _replies(self, requests: Sequence[Request], closing: Closing | None) -> Sequence[Reply]:
-        """Return what comes back, with its bytes counted."""
+        """Return the replies, with their bytes counted."""
         replies = self.federation.exchange(self.round, requests, self.deadline_s, closing)
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
@@ -148,7 +148,7 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
         One request per seat, in order. :func:`merge` combines those of a client with several seats.
     """
     rows, starts = table.rows, seats.start.tolist()
-    models = {row: rows[row] for row in set(starts)}  # one tensor a row: an engine sees who starts alike
+    models = {row: rows[row] for row in set(starts)}  # one tensor per row: an engine sees who starts alike
     centres = None if seats.R is None else _combine(seats.R, rows)
     tilts = None if seats.L is None else _combine(seats.L, rows)
     return [

@@ -55,8 +55,8 @@ class Setup:
         engine: trains seats and scores models.
         device: where the table lies.
         tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
-        remote: whether the clients are on a network. Their tests are then questions to them, and a round in which a
-            part raises is undone instead of ending the run.
+        remote: whether the clients are on a network. Testing them then takes requests, and a round in which a part
+            raises is undone instead of ending the run.
         deadline_s: how many seconds an exchange may take; None: no limit.
         min_replies: the fewest valid updates with which a round counts; with fewer, every row stays unchanged.
         waiting: when TRAIN ends, and what becomes of late updates.
@@ -549,7 +549,7 @@ def _settled(setup: Setup, now: _Now) -> _Now:
 
 
 def _declared(setup: Setup, transactions: Iterable[Transaction]) -> None:
-    """Raise PartError if a payment rule that says which kinds of transactions it posts posts another one."""
+    """Raise PartError if a payment rule posts a kind of transaction that it does not declare."""
     kinds = setup.about.posted
     for transaction in transactions:
         if kinds and transaction.kind not in kinds:
@@ -592,7 +592,7 @@ def _without_leavers(setup: Setup, now: _Now) -> _Now:
 
 
 def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
-    """Gather what all parts want to know at a stage, one request a client, and what they hand on with it."""
+    """Gather what all parts want to know at a stage, one request per client, and what they hand on with it."""
     view = replace(now.view, stage=stage)
     asked = [call(key, part.asks, view, view, now.states[key]) for key, part in setup.parts().items()]
     found = [one for questions in asked if isinstance(questions, Questions) for one in questions.found]
@@ -602,7 +602,7 @@ def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], li
 def _enough(view: View, least: int) -> View:
     """Return the view as it is, or that of an empty round if fewer than ``least`` seats answered soundly.
 
-    The updates that did come are refused with that reason, so that the record says why they do not count.
+    The updates that did come are refused with that reason, so the record says why they do not count.
     """
     updates = view.trained
     if len(updates) >= least:

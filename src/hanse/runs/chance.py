@@ -109,7 +109,7 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
 
 
 def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence if the model was almost always right from the first test on, so that nothing could be gained.
+    """Return a sentence if the model was almost always right from the first test on, so nothing could be gained.
 
     "" otherwise, and where only one round was tested.
 

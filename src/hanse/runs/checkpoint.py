@@ -117,7 +117,7 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
 def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the states' arrays and tensors by "state/slot/name", and their plain values by the same names.
 
-    An array is marked by "numpy:" and its name, so that it is not read back as a tensor.
+    An array is marked by "numpy:" and its name, so it is not read back as a tensor.
     """
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}

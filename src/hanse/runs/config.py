@@ -1,8 +1,8 @@
 """The experiment's schema: all keys of the TOML file, their defaults and checks.
 
-:class:`Experiment` is the whole file, with one class a section. Read one with :meth:`Experiment.read`, or build it from
-keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Those that depend on the
-data are found by :mod:`hanse.runs.setup`.
+:class:`Experiment` is the whole file, with one class per section. Read one with :meth:`Experiment.read`, or build it
+from keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Those that depend on
+the data are found by :mod:`hanse.runs.setup`.
 
 The fields' types document the allowed values, and ``docs/reference/experiment.md`` is made from them.
 """
@@ -400,7 +400,7 @@ class RunSection(Section):
         max_seconds: the run ends once its rounds took this long (wall clock).
         max_megabytes: the run ends after this much traffic in both directions, in 10^6 bytes.
         recomputable: commit to the server's validation set, the configuration and hanse's code before the first round,
-            and keep all answers of clients, so that an auditor can recompute every value and payment (``hanse audit
+            and keep all answers of clients, so an auditor can recompute every value and payment (``hanse audit
             recompute``).
     """
 
@@ -546,7 +546,7 @@ class Experiment(BaseModel):
         return toml.dumps(self.sections())
 
 
-# smaller than LEAF's, so that a first experiment takes minutes
+# smaller than LEAF's, so a first experiment takes minutes
 _READER = {"name": "lstm", "hidden": 64, "layers": 1}
 _READERS = {"shakespeare": _READER, "shakespeare_next": {**_READER, "last": True}}
 

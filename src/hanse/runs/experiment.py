@@ -514,7 +514,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
         _tell(observers, "on_round", record.metrics, record.played)
 
     writing = closing(BackgroundWriter(folder, tell))
-    # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
+    # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
     with intra_op(1), interruptible(ours=not setup.remote) as stop, writing as writer:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             done = _next(setup, experiment, state, writer, stop)
@@ -546,7 +546,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
         elif folder is not None and state.round > folder.kept:  # told, but between checkpoints
             folder.checkpoint(state)
     if folder is not None:
-        # before "on_end", so that observers find the whole directory
+        # before "on_end", so observers find the whole directory
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book

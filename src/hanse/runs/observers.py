@@ -80,7 +80,7 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
-        "(weights below 0, or other rows beside the old one): values are those of the average by the weights above 0"
+        "(weights below 0, or other rows besides the old one): values are those of the average by the weights above 0"
     ]
 
 
@@ -132,7 +132,8 @@ def bar(console: Console, *, transient: bool = False, thread: bool = True) -> Pr
 
 
 class Told(Protocol):
-    """What is called with how much is done, of how much at most (None: not known), and a text to stand behind it."""
+    """A function that is called with the amount done, the largest possible total (None: not known), and a text to
+    show."""
 
     def __call__(self, done: int, most: float | None, figure: str = "") -> None:
         """Show it."""
@@ -151,7 +152,7 @@ def counting(
     After two seconds, a bar in the terminal or notebook shows progress and the time left.
 
     Args:
-        label: what stands before the bar.
+        label: the text before the bar.
         console: where it is drawn.
         at_once: draw it from the first call on, even without a terminal.
         transient: whether it disappears at the end.
@@ -263,8 +264,8 @@ class MLflow:
     """Logs to an MLflow server, or into a file of the run directory.
 
     The server is the one that ``MLFLOW_TRACKING_URI`` names. Without it everything goes into ``folder/mlflow.db``,
-    which ``mlflow ui --backend-store-uri sqlite:///folder/mlflow.db`` shows. A resumed run goes on in its MLflow run,
-    whose id is kept in ``folder/mlflow.run``.
+    which ``mlflow ui --backend-store-uri sqlite:///folder/mlflow.db`` shows. A resumed run continues its MLflow run,
+    whose id is in ``folder/mlflow.run``.
 
     Raises:
         UserError: MLflow is not installed.
@@ -288,7 +289,7 @@ class MLflow:
             raise UserError(f"--track mlflow: {str(wrong).strip().splitlines()[0]}") from None
 
     def _open(self, client: Any, experiment: Experiment) -> None:
-        """Go on with the MLflow run of this directory, or make one."""
+        """Continue the MLflow run of this directory, or make one."""
         self._client = client
         mark = self._folder / "mlflow.run"
         if mark.exists():
@@ -319,9 +320,9 @@ class MLflow:
 class WandB:
     """Logs to Weights & Biases.
 
-    Where to and as whom is up to ``wandb``'s own settings and variables: ``WANDB_MODE=offline`` keeps everything on
-    this machine, ``WANDB_PROJECT`` names the project (default "hanse"). A resumed run goes on in its W&B run, whose id
-    is kept in ``folder/wandb.run``.
+    ``wandb``'s own settings and variables decide the account and the project: ``WANDB_MODE=offline`` keeps everything
+    on this machine, ``WANDB_PROJECT`` names the project (default "hanse"). A resumed run continues its W&B run, whose
+    id is in ``folder/wandb.run``.
 
     Raises:
         UserError: wandb is not installed.

@@ -104,7 +104,7 @@ def name_of(sections: Mapping[str, Any]) -> str | None:
 def _has(name: str, key: str, value: Any) -> bool:
     """Say whether a mechanism has an option, or takes this part in a slot.
 
-    A table without a name changes options of the mechanism's own part, so that part must have them.
+    A table without a name changes options of the mechanism's own part, which must have them.
     """
     try:
         make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
@@ -136,7 +136,7 @@ def _split(override: str) -> tuple[list[str], str]:
 
 
 def _set(sections: Sections, override: str) -> None:
-    """Set one ``a.b=value`` in nested dictionaries. An empty value takes the key out."""
+    """Set one ``a.b=value`` in nested dictionaries. An empty value removes the key."""
     keys, text = _split(override)
     inside: Any = sections
     for key in keys[:-1]:
@@ -162,5 +162,5 @@ def _set(sections: Sections, override: str) -> None:
 
 
 def _copy(value: Any) -> Any:
-    """Return nested dictionaries copied, so that the file's own stay as they are."""
+    """Return a copy of nested dictionaries, so the file's own do not change."""
     return {key: _copy(below) for key, below in value.items()} if isinstance(value, Mapping) else value

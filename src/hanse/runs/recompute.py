@@ -111,8 +111,8 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
 
 
 def _here(experiment: Experiment) -> tuple[Experiment, bool]:
-    """Return the experiment as it can be played here, without a graphics card if there is none, and whether it was
-    played on one.
+    """Return the experiment in a form that can be played here (without a graphics card if there is none), and whether
+    it was played on one.
     """
     on_card = experiment.engine.device.startswith("cuda")
     if not on_card or torch.cuda.is_available():
@@ -122,7 +122,7 @@ def _here(experiment: Experiment) -> tuple[Experiment, bool]:
 
 
 def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
-    """Return by how much numbers may differ here from those of the machine of the run, with a note on why."""
+    """Return by how much numbers may differ between this machine and the run's, with a note on why."""
     then = read_json(folder / "environment.json")
     packages = table(then if isinstance(then, dict) else {}, "packages")
     local: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
@@ -150,7 +150,7 @@ def _version(name: str) -> str | None:
 
 
 def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
-    """Hold what the run committed to before its first round against the directory. Raises UnlikeError."""
+    """Compare the run's commitments from before its first round with the directory. Raises UnlikeError."""
     with open_ledger(folder) as ledger:
         if (wrong := verify_run(folder, ledger).wrong) is not None:
             raise UnlikeError(f"the books do not hold: {wrong}")
@@ -175,7 +175,7 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
     if not validation.exists():
         raise UserError(
             f"--validation {validation}: is not there; the run committed to {len(samples)} validation samples, which "
-            f"the operator has in {audit_folder(folder).name} beside the run directory"
+            f"the operator has in {audit_folder(folder).name} next to the run directory"
         )
     inputs, _ = read_shape(folder / "shape.json")
     held = CommittedSet.read(validation, inputs if isinstance(inputs, Inputs) else Inputs())
@@ -209,7 +209,7 @@ def _setup(
 
 
 def _answers(folder: Path, number: int) -> Answers:
-    """Return the answers of a round, each the one of which the round's record has the hash."""
+    """Return the answers of a round, checked against the hashes in the round's record."""
     file = round_file(folder, number)
     record = read_arrays(file, ("kept_client", "kept_hash")) if file.exists() else {}
     try:
@@ -255,7 +255,7 @@ class _Replay:
             raise UnlikeError(f"round {number}: the ledger has transactions, and no such round was played")
 
     def _nothing_of(self, number: int, seats: Sequence[Mapping[str, Any]], posted: Sequence[Transaction]) -> None:
-        """Raise UnlikeError if a round that is said to have failed, and so to be undone, left anything."""
+        """Raise UnlikeError if a round that reportedly failed, and so was undone, left anything."""
         if any(one.kind not in UNMOVING for one in posted):
             raise UnlikeError(f"round {number}: failed when it was played, and the ledger has a payment of it")
         if any(seat.get("refused") is None for seat in seats):
@@ -325,7 +325,8 @@ class _Replay:
         self.found.transactions += len(there)
 
     def _rounded(self, mine: Transaction, theirs: Transaction) -> Transaction:
-        """Return the second transaction if it is the first but for the last unit or the noise floor, else the first."""
+        """Return the second transaction if it differs from the first only by a unit or the noise floor, else the
+        first."""
         if (mine.step, mine.kind) != (theirs.step, theirs.kind) or len(mine.postings) != len(theirs.postings):
             return mine
         most = max(1.0, self.found.floor * max((abs(units) for _, units in mine.postings), default=0))
@@ -333,7 +334,7 @@ class _Replay:
         return theirs if all(a == b and abs(u - v) <= most for (a, u), (b, v) in pairs) else mine
 
     def _same_arrays(self, made: Mapping[str, Any], recorded: Mapping[str, Any], played: Played) -> None:
-        """Compare the arrays of the round, those of its test apart."""
+        """Compare the arrays of the round, except those of its test."""
         if more := sorted(name for name in recorded if name not in made and not name.startswith(TEST_ARRAYS)):
             raise UnlikeError(f"'{more[0]}' was recorded, and the round makes no such array")
         for name, mine in made.items():
@@ -357,8 +358,8 @@ class _Replay:
                 )
 
     def _same_metrics(self, made: Mapping[str, Any], recorded: Mapping[str, Any], largest: float) -> None:
-        """Compare what parts recorded in the round's line of the metrics; figures of values are as large as the
-        ``largest`` of them.
+        """Compare what parts recorded in the round's line of the metrics; figures of values are measured against the
+        ``largest`` value.
         """
         own = (*CLOCK, *TEST_METRICS, HASH)
         if more := sorted(name for name in recorded if name not in made and not name.startswith(own)):
@@ -388,7 +389,7 @@ class _Replay:
         return bool(mine == theirs)
 
     def _close(self, mine: np.ndarray, theirs: np.ndarray, scale: float) -> np.ndarray:
-        """Say of each number whether both are alike, and note by how much they are not."""
+        """Say for each number whether both are alike, and record the difference."""
         same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
         with np.errstate(invalid="ignore"):
             share = np.where(same, 0.0, np.abs(mine - theirs) / (scale or 1.0))
@@ -398,13 +399,13 @@ class _Replay:
 
 
 def _closed(book: Book, number: int, posted: Sequence[Transaction]) -> Book:
-    """Return the book with the line that closed a round, as the log has it: it hashes what is not made again, too."""
+    """Return the book with the log's line that closed a round, which also hashes data that are not recomputed."""
     return book.post(number, [one for one in posted if one.kind in UNMOVING])
 
 
 @contextmanager
 def _said(number: int) -> Iterator[None]:
-    """Say of which round a difference is; what a part or the book raises is one, too."""
+    """Add the round to a difference; an exception of a part or the book counts as one."""
     try:
         yield
     except UnlikeError as wrong:

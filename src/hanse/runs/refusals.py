@@ -1,9 +1,9 @@
 """Refuses what does not fit together in an experiment, before round 0.
 
 Each function looks for one kind of mistake and returns a line for each one found: the setting, its value and what is
-allowed. To refuse one more thing, add a function like these and name it in :func:`misfits`; what needs
-more than that has is called in :mod:`hanse.runs.setup`. Elsewhere: what is wrong within one section is refused in
-:mod:`hanse.runs.config` (data: :mod:`hanse.data.spec`), and what a part cannot do by its ``needs`` and ``unfit``.
+allowed. To refuse one more thing, add a function like these and call it in :func:`misfits`, or in
+:mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config`
+(data: :mod:`hanse.data.spec`), and what a part cannot do by its ``needs`` and ``unfit``.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
 
 
 def enough_replies(experiment: Experiment, seats: int) -> int | None:
-    """Return how many sound replies end a round's training; None: all are waited for. A share is of the seats,
-    rounded up.
+    """Return how many sound replies end a round's training; None: it waits for all. A share is of the seats, rounded
+    up.
     """
     given = experiment.federation.enough
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
 def too_few(experiment: Experiment, seats: int) -> list[str]:
-    """Return a line for numbers of replies that a round cannot have, or with which it would end before it may count."""
+    """Return a line for numbers of replies that a round cannot have, or that would end it below the least number."""
     least, enough, given = (
         experiment.federation.min_replies,
         enough_replies(experiment, seats),
@@ -77,23 +77,23 @@ def too_few(experiment: Experiment, seats: int) -> list[str]:
 
 
 def unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a line for each thing that does not go with ``late = "next"``."""
+    """Return a line for each setting that does not go with ``late = "next"``."""
     if experiment.federation.late == "drop":
         return []
     lines = [f"federation.late: 'next': {line}" for line in refuse_late(mechanism)]
     if experiment.train.recipe.remembers:
         name = next(iter(experiment.train.recipe.remembered))
-        lines.append(f"federation.late: 'next': train.{name} goes by each client's last training, which may be late")
+        lines.append(f"federation.late: 'next': train.{name} depends on each client's last training, which may be late")
     return [f"{line}: must be 'drop'" for line in lines]
 
 
 def by_groups(mechanism: Mechanism) -> bool:
-    """Say whether members' values are told from sums of groups, which then have to change from round to round."""
+    """Say whether members' values are estimated from sums of groups, which must then change from round to round."""
     return mechanism.value is not None and "secure" in in_slots(mechanism.value.needs, ["value"])
 
 
 def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line for each thing that does not go with sums of groups in the place of single updates."""
+    """Return a line for each setting that needs single updates, where the server sees only sums of groups."""
     section = experiment.federation
     if section.secure is None:
         return []
@@ -101,11 +101,11 @@ def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list
     if isinstance(group := section.secure.get("group", 3), int) and group > seats:
         lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
     if section.secure.get("regroup") is False and by_groups(mechanism):
-        lines.append("federation.secure.regroup: false: 'group_path' tells members apart by groups that change")
+        lines.append("federation.secure.regroup: false: 'group_path' needs groups that change")
     lines += [
         f"federation.{key}: {'true' if given is True else repr(given)}: not with federation.secure: {why}"
         for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; 'local' is equal"),
+            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; use 'local'"),
             ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
             ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
             ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
@@ -115,15 +115,15 @@ def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list
         if wrong
     ]
     if experiment.sizes.proved:
-        lines.append("sizes.proved: true: not with federation.secure, whose sums are weighted by the sizes said")
+        lines.append("sizes.proved: true: not with federation.secure, whose sums are weighted by claimed sizes")
     if experiment.train.recipe.remembers:
         name = next(iter(experiment.train.recipe.remembered))
-        lines.append(f"train.{name}: goes by each client's own last training, and not with federation.secure")
+        lines.append(f"train.{name}: depends on each client's last training: not with federation.secure")
     return lines
 
 
 def warn_of_changing_groups(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
-    """Return a warning if groups whose sums are opened are meant to stay the same, and cannot."""
+    """Return a warning if groups should stay the same and cannot."""
     if experiment.federation.secure is None or by_groups(mechanism) or experiment.federation.secure.get("regroup"):
         return []
     seats = mechanism.most_seats(data.num_clients)
@@ -131,7 +131,7 @@ def warn_of_changing_groups(experiment: Experiment, data: FederatedData, mechani
         return []
     return [
         f"warning: federation.secure: {seats} of {data.num_clients} clients train in a round, so groups change, and "
-        "over some ten rounds their sums tell each client's mean update (docs/threat-model.md): let all train in "
+        "after about ten rounds their sums reveal each client's mean update (docs/threat-model.md): let all train in "
         "every round"
     ]
 
@@ -161,7 +161,7 @@ def no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int
 
 
 def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
-    """Return what the mechanism's parts say against a run of this size: warnings, and lines for which it is refused."""
+    """Return the parts' objections to a run of this size: warnings, and lines that refuse it."""
     seats = mechanism.most_seats(data.num_clients)
     size = Size(data.num_clients, seats, enough_replies(experiment, seats) or seats, experiment.run.rounds)
     said = unfit(mechanism, size)
@@ -170,9 +170,9 @@ def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -
 
 
 def too_many(table: dict[str, Any], num_clients: int) -> list[str]:
-    """Return a line if more clients a round are asked for than there are clients.
+    """Return a line if a round asks for more clients than there are.
 
-    A mechanism's default number of clients a round is not refused: it becomes smaller by itself.
+    A mechanism's default number of clients per round is not refused: it is reduced.
     """
     select = table.get("select")
     asked = {
@@ -181,14 +181,14 @@ def too_many(table: dict[str, Any], num_clients: int) -> list[str]:
     }
     many = {f"{where}.clients_per_round": m for where, m in asked.items()}
     return [
-        f"{name}: {m}: more than the {num_clients} clients that there are"
+        f"{name}: {m}: more than the {num_clients} clients"
         for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
 
 
 def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line if values are asked for in a utility that the server's validation set does not have."""
+    """Return a line if values use a utility that the server's validation set does not have."""
     utility, samples = getattr(mechanism.value, "utility", None), data.server_validation
     if not isinstance(utility, str) or samples is None or not len(samples):
         return []
@@ -211,7 +211,7 @@ def no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> lis
 
 
 def not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
-    """Return a line for each training setting that depends on clients' earlier rounds and cannot be met here."""
+    """Return a line for each training setting that depends on clients' earlier rounds and is impossible here."""
     recipe, lines = experiment.train.recipe, []
     if recipe.remembers and (experiment.federation.engine != "local" or isinstance(data, RemoteData)):
         changed = [f"{name} = '{getattr(recipe, name)}'" for name in recipe.remembered]
@@ -225,14 +225,14 @@ def not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mecha
 
 
 def not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> list[str]:
-    """Return a line for each thing that is asked of training and that the user's own ``loop`` does not do."""
+    """Return a line for each training setting that the user's ``loop`` does not implement."""
     lines, given = [], experiment.sections()["train"]["loop"]
     if (why := loop_lacks(mechanism, "penalty" if loop.takes_penalty else "plain")) is not None:
         lines.append(f"train.loop: '{given}': {why}")
     if experiment.train.order != "shuffled":
-        lines.append(f"train.order: '{experiment.train.order}': a training loop of one's own has its own order")
+        lines.append(f"train.order: '{experiment.train.order}': your training loop has its own order")
     if experiment.data.augment is not None:
-        lines.append(f"data.augment: '{experiment.data.augment}': a training loop of one's own changes images itself")
+        lines.append(f"data.augment: '{experiment.data.augment}': your training loop changes images itself")
     return lines
 
 
@@ -246,20 +246,21 @@ def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
     train = mechanism.train
     name = type(train).__name__
     if loop is not None and method_of(train, "sends") is not None:
-        return f"does not add the loss that mechanism.train {name} adds to each batch; take hanse's own training"
+        return f"does not add the loss that mechanism.train {name} adds to each batch; use hanse's own training"
     if loop == "plain" and "penalty" in in_slots(train.needs, ["train"]):
         return f"takes no penalty, and mechanism.train {name} pulls or tilts what clients train; must be {WITH_PENALTY}"
     return None
 
 
 def one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
-    """Return a line if the model gives one answer a sample, and the samples (texts) ask for one at each position."""
+    """Return a line if the model gives one answer per sample, but the samples are texts, which need one per
+    position."""
     name, tested = experiment.model.name, data.server_test or data.server_validation
     samples = data.pool([0])[0] if tested is None else tested
     if name not in ("logistic", "mlp") or not is_text(samples):
         return []
     return [
-        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source.name}' asks for "
+        f"model.name: '{name}': gives one answer per sample, and data.source '{experiment.data.source.name}' asks for "
         "one at each position: must be 'lstm', 'lora' or an import path"
     ]
 
@@ -281,7 +282,7 @@ def refuse_one_class(dataset: Dataset | None) -> None:
     labels = torch.cat([dataset.train.y, dataset.test.y]) if len(dataset.test) else dataset.train.y
     if int(labels.min()) == int(labels.max()):
         raise UserError(
-            f"data: {dataset.name}: all {len(labels)} labels are of one class, so that there is nothing to learn: is "
+            f"data: {dataset.name}: all {len(labels)} labels are the same class, so there is nothing to learn: is "
             "data.source.target the right column?"
         )
 
@@ -325,7 +326,7 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
     """Raise UserError with a line for each setting that needs clients in this process."""
     data, lines = experiment.data, list[str]()
     if experiment.federation.replay is not None:
-        lines.append("federation.replay: on a network updates come when they come; leave it out")
+        lines.append("federation.replay: on a network the order of arrival cannot be repeated; leave it out")
     if experiment.federation.late == "next":
         if experiment.federation.refuse is not None:
             lines.append(
@@ -334,21 +335,21 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
         own = [block.name for block in mechanism.train.blocks() if block.private]
         if own:
             lines.append(
-                f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
+                f"federation.late: 'next': the rows '{own[0]}' stay with their owners on a network, and "
                 "move in the round in which they were trained; allowed: 'drop'"
             )
     if experiment.sizes.proved and not experiment.sizes.auditors:
-        lines.append("sizes.auditors: []: on a network somebody must look at the samples: name a public key")
+        lines.append("sizes.auditors: []: on a network an auditor must inspect the samples: give a public key")
     if experiment.eval.model == "trained":
         lines.append("eval.model: 'trained': on a network clients test what they hold; allowed: 'deployed'")
     if data.client_test_from == "classes":
         lines.append(
-            "data.client_test_from: 'classes': on a network clients' test samples count alike; allowed: 'own', 'server'"
+            "data.client_test_from: 'classes': on a network all test samples count equally; allowed: 'own', 'server'"
         )
     if data.augment is not None:
         lines.append(f"data.augment: '{data.augment}': on a network samples are trained on as they are; leave it out")
     if lines:
-        raise UserError(*(f"{line}, or take federation.engine = 'local'" for line in lines))
+        raise UserError(*(f"{line}, or use federation.engine = 'local'" for line in lines))
 
 
 def not_held(mechanism: Mechanism) -> list[str]:
@@ -361,22 +362,20 @@ def not_held(mechanism: Mechanism) -> list[str]:
 
 
 def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if a weigh part is named that only averages, where every client trains a row of its own."""
+    """Return a warning if a named weigh part only averages groups, but every client trains its own row."""
     if "weigh" not in experiment.mechanism.table or mechanism.weigh.fills:
         return []
     if "groups" in in_slots(mechanism.train.gives, ["train"]):
         return []
     part, train = type(mechanism.weigh).__name__, type(mechanism.train).__name__
-    return [f"warning: mechanism.weigh: {part} is never asked: with {train} every client trains a row of its own"]
+    return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
 
 
 def not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning for each part whose formula takes the number of steps as SGD's, as the user's own loop may step
-    otherwise.
-    """
+    """Return a warning for each part whose formula assumes SGD steps, because the user's loop may use others."""
     wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
     return [
-        f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
+        f"warning: train.loop: {type(part).__name__} assumes SGD steps at train.lr and train.momentum: with "
         f"another optimiser, a schedule or clipping {wrong[slot]}"
         for slot, part in mechanism.slots().items()
         if loop is not None
@@ -386,27 +385,27 @@ def not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
 
 
 def not_kept(experiment: Experiment) -> list[str]:
-    """Return a line for everything in the experiment that keeps a run from being recomputed."""
+    """Return a line for each setting that prevents a run from being recomputed."""
     if not experiment.run.recomputable:
         return []
     lines = []
     if experiment.federation.enough is not None or experiment.federation.late == "next":
         lines.append("run.recomputable: true: late updates are not kept; leave out federation.late and enough")
     if experiment.federation.secure is not None:
-        lines.append("run.recomputable: true: of secure sums nobody can value an update; leave out federation.secure")
+        lines.append("run.recomputable: true: secure sums hide single updates; leave out federation.secure")
     if experiment.data.root:
-        lines.append("run.recomputable: true: an auditor has no root set; leave out data.root")
+        lines.append("run.recomputable: true: an auditor does not have the root set; leave out data.root")
     if experiment.sizes.proved:
-        lines.append("run.recomputable: true: audits of sizes cannot be played again; leave out sizes.proved")
+        lines.append("run.recomputable: true: audits of sizes cannot be replayed; leave out sizes.proved")
     return lines
 
 
 def no_bonds(experiment: Experiment) -> list[str]:
-    """Return a line for a bond that nobody can pay, and for what has no effect."""
+    """Return a line for a bond that nobody can pay, and for settings without effect."""
     said, grant = experiment.sizes, experiment.clients.grant / experiment.clients.vests - experiment.ledger.floor
     if not said.proved:
         changed = [name for name, value in said if value != type(said).model_fields[name].get_default()]
-        return [f"sizes.{name}: {getattr(said, name)!r}: of no effect without sizes.proved = true" for name in changed]
+        return [f"sizes.{name}: {getattr(said, name)!r}: has no effect without sizes.proved = true" for name in changed]
     if said.bond > grant:
         return [f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"]
     return []

@@ -46,7 +46,7 @@ from hanse.runs.round_record import METRICS, Arrays, lost_rounds, row_hash
 def wrong_payments(r: MarketRound) -> str:
     """Return the first bill that is negative, zero for a positive price, or not its price rounded down to a unit."""
     owed = due(r.pricing, r.market, r.graph, r.tariff)
-    most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so that sums fit
+    most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so sums fit
     apart = np.abs(np.minimum(np.floor(np.maximum(owed, 0) * TOKEN), most) - r.units)
     free = (r.graph != 0) & (owed > 0) & (r.units == 0)
     bad = np.argwhere(~(apart <= 1) | free | (r.units < 0))  # a last bit may cross a unit

@@ -34,7 +34,7 @@ _NAMES = ("bids", *(f"tokens_{name}" for name in _SEATS))
 
 @dataclass
 class _Replay:
-    """What has come of the rounds so far.
+    """The outcome of the rounds so far.
 
     Attributes:
         rule: the run's token manager.
@@ -54,8 +54,7 @@ class _Replay:
         """Return the settlement of the seats, tier by tier.
 
         Args:
-            accuracies: how good each tier was, by row. One that is not there is not known: what goes back is then what
-                ``posted`` says.
+            accuracies: how good each tier was, by row. For a missing one, the refund is taken from ``posted``.
             posted: the round's transactions in the ledger.
         """
         found, seats = [], self.seats
@@ -82,14 +81,14 @@ class _Replay:
         return found
 
     def _said(self, tier: int, given: Mapping[str, Any], posted: Transaction | None) -> int:
-        """Return the units that go back by the ledger, at most the share eta of the tier's pool (eqs 9, 10)."""
+        """Return the units that the ledger refunds, at most the share eta of the tier's pool (eqs 9, 10)."""
         purse = pool(f"tier {tier}")
         units = 0 if posted is None else -sum(amount for name, amount in posted.postings if name == purse)
         held: int = given["pool"] + given["price"] * len(given["payers"])
         return min(max(0, units), round(self.rule.eta * held))
 
     def played(self, seats: Arrays, accuracies: Mapping[int, float]) -> None:
-        """Take in a round that was just played, as ``TokenManager.learn`` does."""
+        """Add a round that was just played, as ``TokenManager.learn`` does."""
         for k, reached in accuracies.items():
             self.best[k] = max(self.best.get(k, 0.0), reached)
         columns = (seats[name].tolist() for name in ("client", "start", "tier", "worked"))
@@ -161,8 +160,8 @@ def _but_grants(history: Iterable[tuple[int, Transaction]]) -> Iterator[tuple[in
 
 
 def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Sequence[Transaction]) -> list[Transaction]:
-    """Return the transactions of a round by its record, and take the round in. Raises ValueError or KeyError for a
-    record whose arrays do not fit each other.
+    """Return the transactions of a round by its record, and add the round. Raises ValueError or KeyError for a record
+    whose arrays do not fit each other.
     """
     seats, bids = {name: record[f"tokens_{name}"] for name in _SEATS}, record["bids"]
     for name, kinds in _SEATS.items():

@@ -176,8 +176,8 @@ def file_hash(file: BinaryIO | io.BytesIO) -> str:
 def lost_rounds(folder: Path) -> dict[int, str]:
     """Return the rounds whose arrays are missing or were changed, each with the reason.
 
-    So is a round whose line in ``metrics.jsonl`` is missing, since the file's hash is then unknown. Of several in a
-    row, the first is named.
+    A round whose line in ``metrics.jsonl`` is missing counts, too, because the file's hash is then unknown. Of several
+    in a row, the first is named.
 
     Args:
         folder: the run directory. Each line of its ``metrics.jsonl`` has the hash of its round's file.
@@ -244,13 +244,13 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
 
 
 def _mean_loss(loss: Floats) -> float | None:
-    """Return the mean of the seats' training losses ``[S]``, of those that say theirs; None if nobody does."""
+    """Return the mean of the reported training losses ``[S]``; None if nobody reports any."""
     known = loss[~np.isnan(loss)]
     return float(known.mean()) if len(known) else None
 
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
-    """Return a round's lines of ``clients.jsonl``: one a seat, with its value or the reason of its refusal."""
+    """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
     view = played.view
     if view.seats is None:
         return []
@@ -277,7 +277,7 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
 
 
 def _line_of(view: View, s: int) -> dict[str, Any]:
-    """Return what the line of a seat says of its update, the ``s``-th of the round."""
+    """Return the entries of a seat's line about its update, the ``s``-th of the round."""
     updates = view.trained
     row = int(updates.seats.target[s])
     line: dict[str, Any] = {
@@ -302,7 +302,7 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
 
 
 def _arrays_of(played: Played) -> dict[str, np.ndarray]:
-    """Return the arrays of a round beside those of its test."""
+    """Return the arrays of a round and those of its test."""
     view = played.view
     seats, updates, mixed = view.seats, view.trained, view.mixed
     row, column = np.nonzero(mixed.W)

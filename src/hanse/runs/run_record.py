@@ -222,7 +222,7 @@ class RunRecord:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """What clients are called, by number: as the directory says, or else as their lines do."""
+        """The clients' names by number: from the directory, or else from their lines."""
         return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
 
     def client_of(self, name: str) -> int:
@@ -240,9 +240,7 @@ class RunRecord:
 
     @cached_property
     def beyond(self) -> str:
-        """A sentence on rounds that the run's book does not have; "" if there are none, no book, or one that does not
-        hold.
-        """
+        """A sentence on rounds that the run's book does not have; "" if there are none, or no intact book."""
         if not (self.path / "ledger.json").exists():
             return ""
         try:
@@ -429,7 +427,7 @@ def load_run(path: str | Path) -> RunRecord:
         path: the directory.
 
     Raises:
-        UserError: with one line: it is no run directory, holds links, has no finished round yet, or is damaged.
+        UserError: with one line: it is no run directory, contains links, has no finished round yet, or is damaged.
     """
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")
@@ -452,8 +450,8 @@ def load_run(path: str | Path) -> RunRecord:
 
 
 def _check_seats(path: Path, metrics: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UserError if more or fewer lines than updates were used in a round: a line twice would count a value twice,
-    and one that is gone would be missed by nobody.
+    """Raise UserError if a round has more or fewer lines than used updates: a repeated line would count a value twice,
+    and a missing one would go unnoticed.
     """
     answered = Counter(line["round"] for line in lines if line.get("refused") is None)
     for line in metrics:

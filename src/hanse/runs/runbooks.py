@@ -107,7 +107,7 @@ class RunBooks:
         self._follow()
 
     def _follow(self) -> None:
-        """Bring the index to where the log is; if that fails, warn once, and try again the next time."""
+        """Update the index from the log; if that fails, warn once, and try again next time."""
         try:
             follow(self._index, self._followed)
         except LedgerError as wrong:
@@ -126,14 +126,14 @@ class RunBooks:
             folder: the run directory.
 
         Raises:
-            LedgerError: the log does not hold.
+            LedgerError: the log is damaged.
         """
         last = self._ledger.as_book().round
         write_receipts(folder / "receipts", Issuer(self._ledger, folder, last).new())
 
 
 def _other_key(public: bytes | None, key: Ed25519PrivateKey | None) -> str:
-    """Return in words that a run's heads are signed by another key than the one that is here."""
+    """Return the message that a run's heads are signed by another key than this one."""
     original = (
         "its heads are not signed" if public is None else f"its heads are signed by the key {fingerprint(public)}"
     )

@@ -122,9 +122,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 
 
 def _is_no_run(path: Path) -> bool:
-    """Say whether this entry may lie where a run begins: members who came, or what a start that was killed left
-    behind.
-    """
+    """Say whether this entry may exist where a run begins: registered members, or leftovers of a killed start."""
     if path.name == PARTICIPANTS and path.is_dir():
         return {entry.name for entry in path.iterdir()} == {ASKED}
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
@@ -189,7 +187,7 @@ class RunDir:
             about: descriptions of the run's parts.
             shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
-            books: whether there will be transactions, so that it needs a ledger.
+            books: whether there will be transactions, so it needs a ledger.
             key: the operator's, which signs the heads of the ledger; None: they are not signed.
             committed: the run's commitment and its validation set, if it is recomputable.
 
@@ -282,9 +280,7 @@ class RunDir:
         return folder, snapshot, notes
 
     def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:
-        """Return the last checkpoint that is whole, and set damaged ones after it aside, with a line each in
-        ``said``.
-        """
+        """Return the last intact checkpoint, and move damaged later ones aside, with a line for each in ``said``."""
         passed_over = False
         for file in sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True):
             try:
@@ -321,7 +317,7 @@ class RunDir:
         self.owe(done.round, done.posted)
 
     def _write(self, name: str, lines: bytes) -> None:
-        """Append to a line file, through to the operating system, so that a page that follows the run sees it."""
+        """Append to a line file, through to the operating system, so a page that follows the run sees it."""
         self._files[name].write(lines)
         self._files[name].flush()
 
@@ -350,7 +346,7 @@ class RunDir:
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
-        """Turn what the machine cannot do into a MachineError that says how many rounds are kept and how to go on."""
+        """Turn a failure of the machine into a MachineError that says how many rounds are kept and how to continue."""
         try:
             yield
         except (OSError, LedgerError) as wrong:
@@ -412,7 +408,7 @@ def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
 
 
 def _lost(path: Path) -> list[str]:
-    """Return a line for each round of which the arrays are gone or were changed. Raises MachineError if the metrics are
+    """Return a line for each round whose arrays are missing or were changed. Raises MachineError if the metrics are
     damaged.
     """
     if not (path / METRICS).exists() or not played_lines(path, METRICS):
@@ -422,7 +418,7 @@ def _lost(path: Path) -> list[str]:
 
 @cache  # a process that plays many runs looks once: reading what is installed takes as long as a round
 def _environment() -> dict[str, Any]:
-    """Return what a run directory says of the machine and the packages that its run was played with."""
+    """Return the description of the machine and the packages, for the run directory."""
     packages = ("hanse", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "sqlalchemy", "safetensors")
     return {
         "python": sys.version.split()[0],
@@ -437,7 +433,7 @@ def _environment() -> dict[str, Any]:
 
 @contextmanager
 def _making(path: Path) -> Iterator[None]:
-    """Turn what keeps a directory from being made into an error with one line.
+    """Turn a failure to create the directory into an error with one line.
 
     That is a UserError for a place that cannot be written or a database that cannot be opened, and a MachineError for a
     full disk.

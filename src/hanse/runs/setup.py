@@ -1,7 +1,7 @@
 """Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
 It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
-that can be seen with the data at hand, so that a user gets one list and not one error after another.
+that can be seen with the data at hand, so a user gets one list and not one error after another.
 :func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
 :class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
@@ -219,7 +219,7 @@ def _told(
     profiles: Sequence[Profile],
     seed: int,
 ) -> About:
-    """Return what parts, behaviours and the policy say of themselves, with the clients' names."""
+    """Return the descriptions of parts, behaviours and the policy, with the clients' names."""
     description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
     if len(data.names) > MOST_CLIENTS:
         return description
@@ -229,8 +229,8 @@ def _told(
 def _settled(
     experiment: Experiment, data: FederatedData | None, own: Own
 ) -> tuple[Experiment, FederatedData, Callable[[int], tuple[Problem, Tensor]]]:
-    """Return the experiment with all that data and model decide written in, the data, and what makes the model: its
-    problem and its row ``[P]`` by the row's number.
+    """Return the experiment with all settings that data and model decide, the data, and a function that makes the
+    model's problem and row ``[P]`` by number.
     """
     if data is None:
         spec, dataset = with_own(experiment.data, own.data)
@@ -246,7 +246,8 @@ def _settled(
 def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
     """Return which updates are summed together; None: the server sees every update.
 
-    Groups stay the same unless members' values need others: sums of groups that change tell a member's mean update.
+    Groups stay the same unless members' values need changing ones, because sums of changing groups reveal a member's
+    mean update.
     """
     given, regroup = experiment.federation.secure, refusals.by_groups(mechanism)
     return None if given is None else call(SecureSums, {"regroup": regroup, **given}, "federation.secure")
@@ -313,8 +314,8 @@ def build_model(
 def _modelled(
     experiment: Experiment, data: FederatedData, given: nn.Module | Factory | None
 ) -> tuple[Experiment, Callable[[int], tuple[Problem, Tensor]]]:
-    """Return the experiment with what is recorded of a model given as an object, and what makes the k-th model and its
-    row.
+    """Return the experiment with the record of a model given as an object, and a function that makes the k-th model and
+    its row.
 
     Raises:
         UserError: the run's model was given as an object and is not given now, or what is given is no model.
@@ -351,8 +352,8 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     """Return a behaviour by its name or import path.
 
     Raises:
-        UserError: there is none, its options are wrong, or it is a class that would never do anything, such as one with
-            a misspelt method.
+        UserError: it does not exist, its options are wrong, or the class would never do anything, such as one with a
+            misspelt method.
     """
     make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
     behaviour: Behaviour = call(make, options, f"behaviour.{name}")
@@ -530,7 +531,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
 
 
 def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
-    """Return what asks members to prove their sizes; None: what they say counts."""
+    """Return the object that asks members to prove their sizes; None: their claims count."""
     settings = experiment.sizes
     if not settings.proved:
         return None
@@ -540,7 +541,7 @@ def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
 
 
 def _vesting(experiment: Experiment) -> Vesting | None:
-    """Return what gives grants in parts; None: they are given at once."""
+    """Return the object that gives grants in parts; None: they are given at once."""
     parts = experiment.clients.vests
     return None if parts == 1 else Vesting(round(experiment.clients.grant * TOKEN), parts)
 

@@ -166,7 +166,7 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
 def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
     """Return a test for each of ``clients [n]``.
 
-    In a simulation, clients that do not test are asked for their own mixtures as well, so that who runs it may look at
+    In a simulation, clients that do not test are asked for their own mixtures as well, so whoever runs it may see
     them.
     """
     rows, own, share = table.rows, None, held.own_mix
@@ -194,7 +194,7 @@ def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> li
 
 
 def _kept(client: int, task: Task, history: History) -> Task:
-    """Return a test of what the client holds, with the batch-norm statistics that it keeps."""
+    """Return a test of the model that the client holds, with its own batch-norm statistics."""
     return replace(task, model=history.model(client, task.model)) if isinstance(task, Test) else task
 
 
@@ -212,7 +212,7 @@ def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | 
     if scores is None:
         return None
     known = np.full((2, after.size), np.nan)
-    # as integers, so that two NaN of the same bits are equal, and 0.0 and -0.0 are not
+    # as integers, so two NaN of the same bits are equal, and 0.0 and -0.0 are not
     old, new = before.rows.view(torch.int32), after.rows.view(torch.int32)
     for row in np.flatnonzero(~np.isnan(scores[0, : after.size])).tolist():
         if torch.equal(old[row], new[row]):
@@ -276,7 +276,7 @@ def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem
 
 
 def _finite(number: float) -> float | None:
-    """Return a number, or None for an infinite or NaN one, which JSON cannot say."""
+    """Return a number, or None for an infinite or NaN one, which JSON does not have."""
     return number if math.isfinite(number) else None
 
 
@@ -315,7 +315,7 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         figures["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
         figures["client/test_accuracy_min"] = float(accuracy[some].min())
     figures |= personal_fit(Scores(loss, accuracy, count))
-    if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold beside a personal model
+    if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold besides a personal model
         figures["client/test_accuracy_of_row"] = float(of_row[some].mean())
     for metric in measures:
         if metric.key not in OF_TEXTS:

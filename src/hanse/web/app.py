@@ -1,8 +1,8 @@
 """The addresses of the live page, as a FastAPI application.
 
 ``hanse serve`` makes a :class:`Page`, which holds the runs that are shown and who may see them, and serves
-:func:`make_app`. Every request passes :class:`hanse.web.gate.RequestGate` before anything here answers it: the gate has
-found the holder of the key by then and refused what this key may not ask for.
+:func:`make_app`. Every request first passes :class:`hanse.web.gate.RequestGate`, which finds the holder of the key and
+refuses addresses that this key may not request.
 
 An operator sees the list of runs (``/``) and each run live (``/run/ID``, fed by the stream ``/run/ID/events``). A
 participant sees a list of its statements (``/``) and each of them (``/statement/ID/CLIENT``).
@@ -114,7 +114,7 @@ def make_app(shown: Page) -> RequestGate:
 
 
 def _words(shown: Page, request: Request) -> dict[str, Any]:
-    """Return what every template needs: who asks, and whether there are keys."""
+    """Return the values that every template needs: who asks, and whether there are keys."""
     return {"who": _key(request), "keys": shown.sessions.file is not None}
 
 
@@ -137,7 +137,7 @@ def _login(app: FastAPI, shown: Page) -> None:
     async def login(request: Request) -> Response:
         """Open a session for the holder of a key, or show the form again."""
         body = b""
-        # read piece by piece, so that nobody fills the memory with a form that never ends
+        # read piece by piece, so nobody fills the memory with a form that never ends
         async for chunk in request.stream():
             body += chunk
             if len(body) > FORM:
@@ -224,7 +224,7 @@ def _runs(app: FastAPI, shown: Page) -> None:
 
 
 def _still(shown: Page, request: Request) -> bool:
-    """Say whether a stream may go on: the key is still in the file, and the session was not closed."""
+    """Say whether a stream may continue: the key is still in the file, and the session was not closed."""
     sessions, session = shown.sessions, request.cookies.get(shown.cookie)
     if sessions.file is None or "authorization" in request.headers:
         return sessions.still(_key(request))
@@ -272,7 +272,7 @@ async def _statement(shown: Page, request: Request, id_: str, client: str, form:
 
 
 def _gone(shown: Page, request: Request) -> Response:
-    """Return the page for a run that is not there."""
+    """Return the page for a run that does not exist."""
     text = "There is no such run here. It may have been moved or deleted."
     return page("message", 404, title="Not found", text=text, **_words(shown, request))
 

@@ -1,7 +1,6 @@
-"""What the live page draws with: Vega and, of each kind of chart, a specification with no data in it yet.
+"""The live page's drawing: Vega, and a specification without data for each kind of chart.
 
-The page's script (``static/draw.js``) fills in data and names, so that a chart of the live page is the same drawing as
-that of the report.
+The page's script (``static/draw.js``) fills in data and names, so the live page and the report have the same charts.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ _SHAPES = ("circle", "square", "diamond")
 
 
 def live_specs() -> str:
-    """Return the specifications of a line chart and of the graph of payments as JSON, ready to stand in a script
-    element.
-    """
+    """Return the specifications of a line chart and of the graph of payments as JSON, for a script element."""
     none = np.zeros(0)
     lines = tuple(Line(str(i), none, none) for i in range(MOST_LINES))
     chart = Chart("live", "", "", "", Lines(lines), x="round")

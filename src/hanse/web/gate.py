@@ -1,8 +1,8 @@
 """The gate that every request passes before anything answers it, and that gives every answer its security headers.
 
-:class:`RequestGate` checks the host name, the key or session, and whether this key may ask for this address.
-It is written in ASGI itself and stands in front of the whole application, so that no address can be added that does not
-pass it. :func:`refuse` and :func:`refused_page` make the refusals, which are all logged under "hanse.web".
+:class:`RequestGate` checks the host name, the key or session, and whether this key may ask for this address. It is
+plain ASGI in front of the whole application, so no address can bypass it. :func:`refuse` and :func:`refused_page` make
+the refusals, which are all logged under "hanse.web".
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _HEADERS = {
 def asker(scope: Scope) -> str:
     """Return the address that a request comes from, for the log; "?" if it is not known.
 
-    Through the socket of :mod:`hanse.web.proxy` only nginx can ask, and its word counts.
+    Only nginx can use the socket of :mod:`hanse.web.proxy`, so its header is trusted.
     """
     client = scope.get("client")
     return str(client[0]) if client else Headers(scope=scope).get("x-real-ip", "?")
 
 
 def scheme(scope: Scope) -> str:
-    """Return how the browser asks: "https", if a proxy before the page says so, else "http".
+    """Return the browser's scheme: "https", if a proxy before the page says so, else "http".
 
-    Without a proxy anybody can say so, and only harms itself: a browser lets no other site send this header.
+    Without a proxy anybody can claim it, but harms only itself: a browser lets no other site send this header.
     """
     return "https" if Headers(scope=scope).get("x-forwarded-proto") == "https" else "http"
 
@@ -63,9 +63,8 @@ class RequestGate:
         app: the application.
         sessions: who holds a key and who is logged in.
         cookie: the name of the session's cookie.
-        hosts: the host names under which the page may be asked for; None: any. A page without keys answers to this
-            machine's own names alone, so that no other site can point its name here and read it through a visitor's
-            browser.
+        hosts: the host names that the page answers to; None: any. A page without keys answers only to this machine's
+            own names, so no other site can point its name here and read the page through a visitor's browser.
     """
 
     app: ASGIApp
@@ -96,9 +95,7 @@ class RequestGate:
         await (self.app if answer is None else answer)(scope, receive, with_headers)
 
     def _check(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request that may not pass. For one that may, return None and leave its key in the
-        scope.
-        """
+        """Return the refusal of a request that may not pass; otherwise put its key into the scope and return None."""
         request, path = Request(scope), scope["path"]
         key, wrong = self._identify(request)
         if self.hosts is not None and _host(request.headers) not in self.hosts:
@@ -137,9 +134,7 @@ class RequestGate:
         return (self.sessions.by_session(session) if session else None), False
 
     def _same_origin(self, request: Request) -> bool:
-        """Say whether a form comes from the page itself. A program that is no browser says nothing about that, and
-        passes.
-        """
+        """Say whether a form comes from the page itself. Programs other than browsers do not say, and pass."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = request.headers.get("origin")
@@ -162,7 +157,7 @@ def refuse(request: Request, key: Key | None, status: int, why: str, wait: float
         key: who asked; None: nobody.
         status: the HTTP status code.
         why: the reason, for the log and the answer.
-        wait: seconds after which it may be tried again; 0: it need not be said.
+        wait: seconds after which it may be tried again; 0: not stated.
 
     Examples:
         >>> request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})

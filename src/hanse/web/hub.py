@@ -1,7 +1,7 @@
-"""Sends the changes of each run to everybody who watches it.
+"""Sends each run's changes to everybody who watches it.
 
-A run is read once however many watch it, and not at all while nobody does. :meth:`Hub.watch` is the stream of one
-watcher. All of it happens in one asyncio event loop; only reading the files happens in threads.
+A run is read once, however many watch it, and not at all while nobody does. :meth:`Hub.watch` is the stream of one
+watcher. Everything runs in one asyncio event loop, except that threads read the files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("hanse.web")
 
 LOOK_S = 0.2  # seconds between two looks at a run's files
 HELD = 32  # messages that wait for a slow watcher; with more it gets everything anew instead
-BEAT_S = 15.0  # seconds of silence before a comment is sent, so that no proxy on the way closes a quiet stream
+BEAT_S = 15.0  # seconds of silence before a comment is sent, so no proxy on the way closes a quiet stream
 
 
 @dataclass(eq=False)
@@ -37,8 +37,8 @@ class _Followed:
     Attributes:
         run: reads its directory.
         watchers: the streams that are open.
-        turn: held while a newcomer gets everything so far, so that no change is handed out in between, or twice.
-        alone: held while the files are read. A thread goes on reading when the stream that it reads for is gone.
+        turn: a lock, held while a newcomer gets everything so far, so it misses no change and gets none twice.
+        alone: a lock, held while the files are read. A thread continues reading even if its stream is gone.
         task: reads the files again and again.
         begun: set once the files were read for the first time.
         ended: whether nothing is read any more.
@@ -74,7 +74,7 @@ class Hub:
     """All runs that are being watched.
 
     Attributes:
-        stopping: says whether the server is going down, so that streams end.
+        stopping: says whether the server is going down, so streams end.
         look_s: seconds between two looks at a run's files.
     """
 
@@ -92,7 +92,7 @@ class Hub:
 
         Args:
             found: the run.
-            still: asked again and again; the stream ends once it returns False, for example after a logout.
+            still: called repeatedly; the stream ends once it returns False, for example after a logout.
         """
         followed = self._follow(found)
         me = _Watcher()
@@ -133,8 +133,8 @@ class Hub:
         return followed
 
     async def _read(self, id_: str, followed: _Followed) -> None:
-        """Read a run's files again and again, and hand out what is new, until nobody has watched for ten seconds. So a
-        page that is reloaded finds everything read already.
+        """Read a run's files repeatedly, and send out what is new, until nobody has watched for ten seconds; so a
+        reloaded page finds everything already read.
         """
         idle = 0
         try:
@@ -158,7 +158,7 @@ class Hub:
 
 
 def _hand(watcher: _Watcher, message: str) -> None:
-    """Give a watcher a message. If too many are waiting for it already, it is to get everything anew."""
+    """Give a watcher a message. If too many are already waiting for it, it will get everything again."""
     if watcher.behind:
         return
     try:

@@ -4,10 +4,10 @@
 finds out who asks with :class:`Sessions`, and :func:`may_ask` says which addresses are open to whom.
 
 The file holds hashes only; a key itself is shown once, when it is made. It is ``hanse_ID_SECRET`` with 256 random bits
-in SECRET, so that one pass of SHA-256 is enough: a slow hash protects secrets that can be guessed, and this one cannot.
+in SECRET, so one pass of SHA-256 is enough: a slow hash protects secrets that can be guessed, and this one cannot.
 
-Sessions are kept in memory here, and not in a signed cookie as Starlette's are. A cookie that is valid by itself stays
-so until it expires; here a session ends at once when its holder logs out or its key is taken out of the file.
+Sessions are kept in memory, not in a signed cookie as in Starlette. A self-contained cookie stays valid until it
+expires; here a session ends at once when its holder logs out or its key is removed from the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hanse.core.declared import Count, Declared, Digest
 
 ROLES = ("operator", "participant")
 _FORM = re.compile(r"hanse_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
-# an unknown id is compared with this, so that it takes as long as a known one
+# an unknown id is compared with this, so it takes as long as a known one
 _NOBODY = hashlib.sha256(b"nobody's key").hexdigest()
 
 
@@ -188,8 +188,8 @@ ANYBODY = Key("", "operator", "")  # without keys, whoever reaches the page is i
 def may_ask(key: Key, path: str) -> bool:
     """Say whether the holder of a key may ask for an address.
 
-    An operator may ask for all of them; a participant for its start page, for statements, and to log out. Which
-    statements are its own is checked where they are made.
+    An operator may request all; a participant its start page, statements, and to log out. Which statements it may see
+    is checked when they are made.
     """
     if key.role == "operator":
         return True
@@ -200,7 +200,7 @@ def may_ask(key: Key, path: str) -> bool:
 class Sessions:
     """The keys of a file, and the sessions of those who logged in with one.
 
-    The file is read again whenever it changes, so that a key that was taken out of it ends its sessions at once.
+    The file is read again whenever it changes, so removing a key ends its sessions at once.
 
     Attributes:
         file: the file of keys; None: nobody is asked for a key.
@@ -257,7 +257,7 @@ class Sessions:
         self._open.pop(_hash(said), None)
 
     def still(self, key: Key) -> bool:
-        """Say whether a holder who was let in may stay: the key is in the file, unchanged."""
+        """Say whether a holder may stay logged in: the key is in the file, unchanged."""
         return self.file is None or self._current().get(key.id) == key
 
     def _current(self) -> dict[str, Key]:

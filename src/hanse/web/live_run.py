@@ -46,11 +46,11 @@ class SparseSeries:
     """Evenly spread observations of a series, at most ``most`` of them, and the last one.
 
     Every ``stride``-th observation is kept. When they become too many, every second one is dropped and the stride
-    doubles. So what is shown was observed as it is and is never an average. The page's script goes on in the same way.
+    doubles. So every point was observed and none is an average. The page's script continues in the same way.
 
     Attributes:
         most: how many observations are kept.
-        stride: how many observations there are for each one that is kept.
+        stride: one observation in this many is kept.
         seen: how many observations there were.
         last: the last observation, ``(x, y)``.
 
@@ -88,7 +88,7 @@ class SparseSeries:
         return found if self.last is None or found[-1] == self.last else [*found, self.last]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the state in the form in which the page's script takes it up."""
+        """Return the state in the form that the page's script expects."""
         return {
             "x": self._x.tolist(), "y": self._y.tolist(), "stride": self.stride, "seen": self.seen, "last": self.last,
         }  # fmt: skip
@@ -105,8 +105,8 @@ class Contributor:
         worth: the sum of its updates' values.
         valued: how many updates were valued.
         squares: sum of the values' variances from sampling, which is independent from round to round.
-        drawn: sum of the values' errors from the draw of the validation samples. These are the same samples in every
-            round, so that errors may add up; their sum bounds the error of the sum.
+        drawn: sum of the values' errors from the draw of the validation samples. Every round uses the same samples, so
+            errors may add up; their sum is an upper bound of the error of the sum.
         known: how many values came with a standard error.
         trained: seats with a sound update.
         refused: seats whose update was refused.
@@ -125,7 +125,7 @@ class Contributor:
     score: float | None = None
 
     def row(self, client: int) -> list[int | float | None]:
-        """Return the client as the page's script takes it.
+        """Return the client as the page's script expects it.
 
         Returns:
             Client id, sum of values (None: never valued), its standard error at most (None: not known), the mechanism's
@@ -156,12 +156,12 @@ class Contributors:
     latest: list[list[Any]] = field(default_factory=list)
 
     def add(self, seat: Seat, under_way: bool) -> None:
-        """Take in the next seat of ``clients.jsonl``.
+        """Add the next seat of ``clients.jsonl``.
 
         Args:
             seat: the seat.
-            under_way: whether its client still trains, and the update may join a later round: it is neither trained nor
-                refused.
+            under_way: whether its client still trains and the update may join a later round; it then counts neither as
+                trained nor as refused.
         """
         if seat.round != self.round:
             self.round, self.latest = seat.round, []
@@ -199,7 +199,7 @@ class LiveBooks:
         folder: the run directory.
         totals: sums over the transactions that were read.
         trouble: why the books cannot be read; None: they can.
-        behind: whether there was more than one read takes.
+        behind: whether there was more than one read can take.
     """
 
     folder: Path
@@ -211,7 +211,7 @@ class LiveBooks:
     _made: bytes = b""  # what ledger.json said when the ledger was opened
 
     def read(self) -> bool:
-        """Take in the next transactions, at most a thousand, and say whether there were any."""
+        """Read the next transactions, at most a thousand, and say whether there were any."""
         if not self._open():
             return False
         assert self._ledger is not None
@@ -231,7 +231,7 @@ class LiveBooks:
         return bool(records)
 
     def _open(self) -> bool:
-        """Say whether the ledger is open. One that was made anew is read from its beginning."""
+        """Say whether the ledger is open. A recreated one is read from its beginning."""
         file = self.folder / "ledger.json"
         try:
             with opened(file) as blob:
@@ -292,7 +292,7 @@ def progress_of(
 
     Returns:
         Main metric, mechanism, seed, clients, rounds done and planned, state (:func:`state_of`), and the seconds since
-        the last round. None stands for what the files do not say.
+        the last round. None: the files do not say.
     """
 
     def number(section: str, key: str) -> int | None:
@@ -327,7 +327,7 @@ def progress_of(
 def _came(folder: Path) -> int:
     """Return how many participants the register of a run on a network has; 0 if there is none.
 
-    There may be room for many more than have come, so that ``data.clients`` says less.
+    ``data.clients`` may allow many more than have joined.
     """
     try:
         return len(read_members(folder / MEMBERS))
@@ -345,7 +345,7 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
         pace_s: seconds that a round takes; None: not known.
 
     Returns:
-        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so that it has
+        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so it has
         stopped or is in a long round.
 
     Examples:
@@ -361,17 +361,17 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
 
 @dataclass
 class _Read:
-    """What was read of the two line files. It is thrown away when they were cut, as by a run that was resumed.
+    """What was read from the two line files. It is discarded if they were cut, for example by a resumed run.
 
     Attributes:
         metrics: the place in ``metrics.jsonl``.
         clients: the place in ``clients.jsonl``.
         series: the points of each metric.
         seats: the sums of each client.
-        utility: what the mechanism keeps of each client's worth, by client id.
+        utility: each client's worth as the mechanism keeps it, by client id.
         pace: seconds that each of the last 20 rounds took.
         last: the last line of the metrics.
-        refused: refused seats by the rounds' own figures, which count clients that were not waited for, too.
+        refused: refused seats by the rounds' own figures, which include clients that were not waited for.
         under_way: seats whose clients still train.
         left: bytes that the last look has left unread.
     """
@@ -523,9 +523,7 @@ class LiveRun:
         read.last = line
 
     def _worth_of(self, key: str) -> int | None:
-        """Return the client whose worth a metric is, by what the run's parts say of themselves; None if it is another
-        metric.
-        """
+        """Return the client whose worth a metric is, by the parts' descriptions; None if it is another metric."""
         worth = self._about.worth
         stars = None if worth is None else matched(worth.metric, key)
         # the run directory may be a stranger's: a number of any length is not made
@@ -547,12 +545,12 @@ class LiveRun:
         self._read.left = max(self._read.left, grown.left)
 
     def _begin_again(self) -> None:
-        """Forget what was read: the files were cut or made anew."""
+        """Forget what was read: the files were cut or recreated."""
         self._read = _Read.of(self.folder)
         self._configure()
 
     def _configure(self) -> None:
-        """Read what the run is, and what its parts say of themselves."""
+        """Read the run's settings, and the descriptions of its parts."""
         try:
             self._config = read_toml(self.folder / "config.toml")
         except UserError:  # the page goes on without: it shows what the other files say
@@ -581,7 +579,7 @@ class LiveRun:
     # ---- telling
 
     def _progress(self) -> Message:
-        """Return how far the run is, and what the head of its page shows besides."""
+        """Return the run's progress, and the other items at the head of its page."""
         read = self._read
         pace = sum(read.pace) / len(read.pace) if read.pace else None
         return {
@@ -594,8 +592,8 @@ class LiveRun:
         }
 
     def _told(self) -> Message:
-        """Return what parts and behaviours say of themselves. These are words of the run directory, for the page to
-        show as text.
+        """Return the descriptions of parts and behaviours. They come from the run directory, and the page shows them as
+        text.
         """
         said = self._about
         return {

@@ -1,6 +1,6 @@
 """The pages as HTML, made from ``templates/``.
 
-Every text that comes from outside is escaped by the templates, and a word that a template misses is an error.
+The templates escape all text from outside, and a missing value is an error.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def page(name: str, status: int = 200, headers: dict[str, str] | None = None, **
         name: the template's name, such as "login".
         status: the HTTP status code.
         headers: further headers of the answer.
-        words: what the template shows. ``who`` is the holder of a key, or None, and ``keys`` says whether there are
-            keys: on them depends what the head of the page offers.
+        words: the template's values. ``who`` is the holder of a key, or None, and ``keys`` says whether there are keys;
+            the head of the page depends on both.
 
     Examples:
         >>> page("login", wrong="").status_code

@@ -1,7 +1,7 @@
-"""nginx before the live page: TLS, slow clients, and how much one asker may ask.
+"""nginx in front of the live page: TLS, slow clients, and request limits.
 
-A page that others can reach is never reached directly: ``hanse serve`` starts nginx with the configuration
-``nginx.conf.j2``, and the page itself listens on a socket in a folder that only its user can enter.
+Others never reach the page directly: ``hanse serve`` starts nginx with the configuration ``nginx.conf.j2``, and the
+page itself listens on a socket in a folder that only its user can enter.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def behind(
 
 
 def _quoted(path: Path | None) -> str:
-    """Return a path as a word of nginx's configuration; "" for none. Raises UserError if it cannot be one."""
+    """Return a path as a word of nginx's configuration; "" for none. Raises UserError if that is impossible."""
     if path is None:
         return ""
     word = str(path.absolute())

@@ -28,7 +28,7 @@ class ListedRun:
     """A run directory that was found.
 
     Attributes:
-        id: names it in addresses: a hash of its path, so that no path from outside is ever opened.
+        id: names it in addresses: a hash of its path, so no path from outside is ever opened.
         name: its path from the folder that is shown, for people.
         folder: where it is.
     """
@@ -42,7 +42,7 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
     """Return the runs in a folder by their ids, in the order of their names.
 
     A folder with a ``config.toml`` is a run, unless the file is another program's, such as Flower's.
-    Links are not followed, so that what lies elsewhere is not shown.
+    Links are not followed, so what lies elsewhere is not shown.
 
     Args:
         root: the folder; it may be a run itself. Folders below it are searched five deep, up to 2,000 runs.

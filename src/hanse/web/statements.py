@@ -1,8 +1,7 @@
-"""Participants' statements for the live page: made when somebody asks, and kept while the run has no new round.
+"""Participants' statements for the live page: made on request, and kept until the run has a new round.
 
-A statement reads the whole run. It is therefore made in a process of its own (``python -m hanse.web.statements``),
-which neither holds up the live page nor leaves its memory behind. :class:`Statements` starts these processes, at most
-two at once.
+A statement reads the whole run. It is therefore made in a separate process (``python -m hanse.web.statements``), which
+neither delays the live page nor keeps its memory. :class:`Statements` starts these processes, at most two at once.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ YOUNG_S = 5.0  # seconds before a statement is made again, though the run has a 
 
 
 class NoStatementError(Exception):
-    """Why there is no such statement. The message is for the operator: it may speak of other participants."""
+    """Why there is no such statement. The message is for the operator, because it may mention other participants."""
 
 
 @dataclass(frozen=True)
 class _Made:
-    """A statement that was made: its text, what the run's metrics looked like then, and when that was."""
+    """A statement that was made: its text, the state of the run's metrics then, and the time."""
 
     text: bytes
     stamp: tuple[int, int]
@@ -49,7 +48,7 @@ class Statements:
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def get(self, found: ListedRun, client: int, form: str) -> bytes:
-        """Return a statement, made anew if the run has new rounds.
+        """Return a statement, made again if the run has new rounds.
 
         Args:
             found: the run.
@@ -73,7 +72,7 @@ class Statements:
 
 
 def _stamp(folder: Path) -> tuple[int, int]:
-    """Return what changes when the run has a new round: time and size of its metrics."""
+    """Return a stamp that changes with each new round: time and size of the metrics."""
     try:
         status = (folder / "metrics.jsonl").stat()
     except OSError:
@@ -82,7 +81,7 @@ def _stamp(folder: Path) -> tuple[int, int]:
 
 
 async def _make(folder: Path, client: int, form: str) -> bytes:
-    """Return the statement that a process of its own has made. Raises NoStatementError if it has not."""
+    """Return the statement made by a separate process. Raises NoStatementError if it fails."""
     process = await asyncio.create_subprocess_exec(
         # -P: Python would put the current folder, which may be a stranger's, before its own modules
         sys.executable, "-P", "-m", "hanse.web.statements", str(folder), str(client), form,

@@ -113,7 +113,7 @@ def load_instructions(
     sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
     items = [item for own in (*sets.train, *sets.test) for item in own]
-    encoded = encode(items, tokenizer, options.length)  # both at once, so that they have rows of the same width
+    encoded = encode(items, tokenizer, options.length)  # both at once, so they have rows of the same width
     x, y, first = encoded.samples.x, encoded.samples.y, sum(map(len, sets.train))
     train_of, test_of = (
         np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64)

@@ -1,14 +1,13 @@
-"""``hanse.valued``: what each client's update was worth, around the strategy that a Flower app already has.
+"""``hanse.valued``: values the clients' updates in a Flower app that has its own strategy.
 
 :func:`valued` checks its arguments and returns a :class:`Valued`, a context manager. Inside its ``with`` block the app
-starts its own strategy as ever, and :class:`hanse.deployment.valued.record.Watch` is told what happens and keeps it as
-a run.
+starts its own strategy as usual, and :class:`hanse.deployment.valued.record.Watch` records what happens as a run.
 
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate`` and
-``aggregate_evaluate`` of the strategy. During the block the strategy *object* therefore has attributes of these names,
-which call its own methods and listen. Its class, its own ``start`` and references to it stay what they are, and
-``super()`` inside it never meets these attributes. They are taken off at the end of the block, and also while one of
-the strategy's own methods works: a strategy that copies or saves itself then finds itself as its author wrote it.
+``aggregate_evaluate`` of the strategy. During the block the strategy *object* therefore has attributes with these
+names, which call its own methods and listen. Its class, its ``start`` and references to it do not change, and
+``super()`` inside it never sees these attributes. They are removed at the end of the block, and while one of the
+strategy's own methods runs, so a strategy that copies or saves itself is not affected.
 """
 
 from __future__ import annotations
@@ -64,47 +63,48 @@ def valued(
     seed: int = 0,
     overwrite: bool = False,
 ) -> Valued[S]:
-    """Return a context manager in which a Flower strategy trains as ever, and each client's reply is valued.
+    """Return a context manager in which a Flower strategy trains as usual, and each client's reply is valued.
 
-    The training is the same as without it, bit for bit. What goes wrong in hanse's part becomes a gap in the record,
-    with the reason, and a warning of the logger "hanse.valued".
+    Training is the same as without it, bit for bit. An error in hanse's part becomes a gap in the record, with the
+    reason, and a warning from the logger "hanse.valued".
 
     Args:
-        strategy: any strategy of Flower's Message API (``flwr.serverapp.strategy.Strategy``), the user's own too.
-        out: the run directory to make, for ``hanse report``, ``statement``, ``serve`` and ``ledger``.
-        validation: what judges models: a function ``evaluate(arrays)`` of an ``ArrayRecord`` that returns a number, the
-            more the better, or numbers by name; or, with ``model``, a validation set: ``(x, y)``, a PyTorch or Hugging
-            Face data set, or a ``DataLoader``. None: the clients' own evaluations are shared out, to first order.
-        model: a torch module whose state the app's arrays are; it is not changed.
-        utility: which figure counts, of those that ``evaluate`` returns or clients report, or of the module ("loss",
-            "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name decides whether
-            less is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
-        target: the labels' name, where samples are dictionaries or a table.
-        method: how values are found, as ``mechanism.value`` of an experiment: "path" (with ``model``, by its loss),
+        strategy: any strategy of Flower's Message API (``flwr.serverapp.strategy.Strategy``), including your own.
+        out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``.
+        validation: what judges models: a function ``evaluate(arrays)`` of an ``ArrayRecord`` that returns a number
+            (higher is better), or numbers by name; or, with ``model``, a validation set: ``(x, y)``, a PyTorch or
+            Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is divided
+            among them, to first order.
+        model: a torch module whose state the app's arrays hold; it is not changed.
+        utility: which of the figures counts that ``evaluate`` returns or clients report, or that are measured on the
+            module ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name
+            decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
+        target: the name of the labels, if samples are dictionaries or a table.
+        method: how values are computed, as ``mechanism.value`` of an experiment: "path" (with ``model``, by its loss),
             "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None: "path"
             with a ``model`` whose loss has a gradient and a strategy that averages as Flower's FedAvg does, else
-            "mixture". Where the strategy's aggregate is no average, "mixture" gives way to "exact" (up to 6 replies) or
-            "gtg", on aggregates that are made again, and "path" leaves a gap.
+            "mixture". If the strategy's aggregate is no average, "mixture" is replaced by "exact" (up to 6 replies) or
+            "gtg", which repeat the aggregation for each coalition, and "path" leaves a gap.
         payment: a payment rule, as ``mechanism.settle``: its import path, or a table with options. It must not ask
             clients anything. None: nothing is paid.
         grant: with a payment rule, the tokens that a new client gets.
-        names: what nodes are called, by Flower's node id; or the name of a number or text that clients report beside
-            their arrays, such as "partition-id", by which each is then called. None: their ids.
-        clients: the most nodes that may ever come, 1 to 1,000,000; rounds with more have no values.
-        seed: seed of what hanse draws at random; no other generator is touched.
-        overwrite: whether a run that is in ``out`` is deleted.
+        names: the nodes' names, by Flower's node id; or the key of a number or text that clients report with their
+            arrays, such as "partition-id", which becomes their name. None: their ids.
+        clients: the largest number of different nodes, 1 to 1,000,000; rounds with more have no values.
+        seed: for hanse's own random draws; no other generator is changed.
+        overwrite: whether an existing run in ``out`` may be deleted.
 
     Returns:
-        The context manager. Entering it returns the strategy, which is to be started inside. It raises UserError if
-        ``out`` is taken; and ``start`` does so, before anything is sent, if the initial arrays cannot be valued.
+        The context manager. Entering it returns the strategy, to be started inside, and raises UserError if ``out`` is
+            taken. ``start`` raises UserError, before anything is sent, if the initial arrays cannot be valued.
 
     Raises:
         UserError: an argument is wrong; with a line for each.
 
     Examples:
         An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its
-        ``strategy.start(grid, arrays)``. This is one round of two clients without a network. The first client moves
-        the model towards (1, 1). The second one sends it back unchanged, and so makes the average's step smaller:
+        ``strategy.start(grid, arrays)``. This is one round of two clients without a network. The first client moves the
+        model towards (1, 1). The second sends it back unchanged, which makes the average's step smaller:
 
         >>> import tempfile
         >>> from types import SimpleNamespace
@@ -157,11 +157,11 @@ def valued(
 
 
 class Valued(Generic[S]):
-    """A strategy that is listened to inside a ``with`` block; :func:`valued` makes it.
+    """A strategy that is observed inside a ``with`` block; :func:`valued` makes it.
 
     Attributes:
         strategy: the app's strategy.
-        plan: what the run is to be.
+        plan: the settings of the run.
     """
 
     def __init__(self, strategy: S, plan: Plan) -> None:
@@ -177,7 +177,7 @@ class Valued(Generic[S]):
         return tuple(self._watch.gaps)
 
     def start(self, *given: Any, **more: Any) -> Any:
-        """Raise UserError: it is the strategy that is started, inside the ``with`` block."""
+        """Raise UserError: start the strategy instead, inside the ``with`` block."""
         raise UserError("start: write 'with hanse.valued(...) as strategy:', and start the strategy inside it")
 
     def __enter__(self) -> S:
@@ -232,7 +232,7 @@ class Valued(Generic[S]):
             self._put_on()
 
     def call(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Call a method of the strategy's own, and listen to what goes in and comes out.
+        """Call one of the strategy's own methods, and observe its arguments and result.
 
         Args:
             name: the method, one of ``LISTENED``.

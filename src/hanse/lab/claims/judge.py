@@ -142,7 +142,8 @@ def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, A
 def values(claim: Claim, runs: Runs) -> Floats:
     """Return ``[seeds, settings, arms]``, the readings of all seeds, from 0 on, that have every run of the claim.
 
-    For a reading of rounds to the other arm's best the first arm's number is the improvement, and the other's is 0.
+    If the reading is the number of rounds to the other arm's best, the first arm's number is the improvement and the
+    other's is 0.
     """
     found = []
     for seed in range(LOOKS[-1]):
@@ -161,7 +162,7 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
     if claim.reading.kind == "faster":
         against = [faster(setting[0], results[0][0], arm, there[0])
                    for arm, there in zip(setting[1:], results[1:], strict=True)]  # fmt: skip
-        # one improvement for each other arm: written as 0 and its negative, so that differences are improvements
+        # one improvement for each other arm: written as 0 and its negative, so differences are improvements
         return [0.0, *(None if value is None else -value for value in against)]
     return [reading_of(arm, there[0], claim.reading) for arm, there in zip(setting, results, strict=True)]
 
@@ -245,8 +246,8 @@ def _target(claim: Claim, arm: Arm) -> float:
 
 
 def _exact(claim: Claim) -> Effect | None:
-    """Return a claim about numbers that are computed without chance: they are within the margin of the printed ones, or
-    not. None if one cannot be computed here.
+    """Return the verdict on deterministic numbers: whether they are within the margin of the printed ones. None if one
+    cannot be computed here.
     """
     off = [math.nan if a.cell.computed is None else a.cell.computed - _target(claim, a) for (a, *_) in claim.arms]
     if any(map(math.isnan, off)):
@@ -275,13 +276,13 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
 
 
 def _undecided(claim: Claim, runs: Runs, judged: Judged) -> Judged:
-    """Return the word of a claim that has not come to its first look: whether any run of it is finished."""
+    """Return the verdict of a claim before its first look, which says whether any of its runs is finished."""
     begun = any(runs.of(found) for seed in range(LOOKS[-1]) for found in jobs_of(claim, seed))
     return Judged("open" if begun else "not run", needed=looks_of(claim)[0], level=judged.level)
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Return the claims as plain values, and of an effect, where there is one, ``mean``, ``low`` and ``high``.
+    """Return the claims as plain values; an effect, if any, has ``mean``, ``low`` and ``high``.
 
     Args:
         verdicts: the claims.

@@ -54,7 +54,7 @@ class Planned:
         jobs: the runs that it needs.
         again: whether they are repeats on another instruction set.
         seconds: their cost in processor time.
-        worth: the expected number of claims that they decide.
+        worth: the expected number of claims that the runs decide.
         paper: whose claims.
         turn: of the claim that it was chosen for.
     """
@@ -152,8 +152,8 @@ def _want(verdict: Verdict, runs: Runs) -> _Want | None:
 
 
 def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
-    """Return the runs to repeat if a measured noise floor would decide a claim: of each arm the first seeds, setting by
-    setting. It is taken to be half of the deviation over the seeds, which stands in its place until then.
+    """Return the runs to repeat if a measured noise floor would decide a claim: each arm's first seeds, setting by
+    setting. The unmeasured floor is assumed to be half of the deviation over the seeds.
     """
     claim, judged = verdict.claim, verdict.judged
     if claim.kind == "share" or claim.reading.kind == "faster" or made()["instructions"] not in _OTHER:

@@ -8,8 +8,8 @@ looks (interim tests), after 5, 10 and 20 seeds, and the 5 % are spent over them
 spending function ``alpha * n / 20``: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70,
 1983): a look's p-value is divided by its share. Whichever look one stops at, the probability of a p-value below ``u``
 is then at most ``u``, by the sum of the shares; intervals are Jennison and Turnbull's repeated ones (JRSS B 51, 1989).
-Between looks the last one counts. A look at which an exact test cannot reach its share, such as sign flips after five
-seeds, is skipped, and its share goes to the next.
+Between looks, the result of the last one holds. A look at which an exact test cannot reach its share, such as sign
+flips after five seeds, is skipped, and its share goes to the next.
 
 **Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) over the claims of a table, once
 for *confirmed* and *contradicted* together and once for *no such effect*, so each kind of verdict is wrong anywhere in
@@ -45,7 +45,7 @@ class Effect:
     """The seeds' evidence on one difference.
 
     Attributes:
-        mean: of the seeds at the last look.
+        mean: the mean over the seeds at the last look.
         error: its standard error, including the noise floor.
         share: this look's share of the 5 %.
         seeds: how many seeds the look has.
@@ -126,7 +126,7 @@ def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
     settings at once, so settings may depend on each other, as they do if they share a seed's model.
 
     Args:
-        sums: ``[n]``: over the settings, how often something was so in the first arm less how often in the second.
+        sums: ``[n]``: over the settings, how often something held in the first arm minus how often in the second.
 
     Example:
         >>> flip_sides(np.array([1, 2, 1, 1, 1]))
@@ -181,13 +181,13 @@ def _tested(mean: float, error: float, share: float, n: int, margin: float) -> E
 def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
     """Return the effect of a difference of shares, pooled over the settings; None before the first look.
 
-    Its direction is tested by :func:`flip_sides`, and its interval has the larger of the seeds' error and Agresti and
-    Min's. There is no floor: noise that turns a yes into a no is already in the shares.
+    Its direction is tested by :func:`flip_sides`; its interval uses the larger of the seeds' error and Agresti and
+    Min's. There is no floor, because noise that changes an outcome is already in the shares.
 
     Args:
-        first: ``[n, settings]``: 1 where it was so in the first arm, else 0.
+        first: ``[n, settings]``: 1 where it held in the first arm, else 0.
         second: the same of the other arm.
-        margin: the smallest difference that matters, in percentage points, in which the effect is told, too.
+        margin: the smallest difference that matters, in percentage points; the effect has the same unit.
     """
     at = look(len(first), FLIP_LOOKS)
     if at is None:
@@ -202,11 +202,11 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
 
 
 def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return what the seeds say of "equal to the printed number": up if the mean lies within the margin of it (both
-    one-sided tests), down if it lies outside; None before the first look.
+    """Return the evidence on "equal to the printed number": ``up`` that the mean lies within the margin of it (two
+    one-sided tests), ``down`` that it lies outside; None before the first look.
 
     Args:
-        differences: ``[n]``, ours less the printed number.
+        differences: ``[n]``, ours minus the printed number.
         margin: how far off is still equal.
         floor: as for :func:`effect`.
     """
@@ -234,7 +234,7 @@ def together(effects: Sequence[Effect]) -> Effect:
 def holm(p: Sequence[float]) -> list[tuple[float, float]]:
     """Return Holm's adjusted p-values and the level of each comparison, in the given order.
 
-    Those that Holm leaves undecided are all held against the same level, ``5 % / how many they are``.
+    All that Holm leaves undecided have the same level, 5 % divided by their number.
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -254,8 +254,8 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
     """Return the verdicts on a table's claims.
 
     *confirmed*: the interval is clear of 0 on the claimed side; *contradicted*: on the other side; *no such effect*: it
-    contains 0 and lies below the smallest effect that matters; *open*: none of these. An effect that is confirmed and
-    lies below the smallest that matters is ``lesser``: it is confirmed in direction, not in size.
+    contains 0 and lies below the smallest effect that matters; *open*: none of these. A confirmed effect below the
+    smallest that matters is ``lesser``: its direction is confirmed, not its size.
 
     Args:
         effects: of each claim; None: fewer seeds than its first look has. A claim counts in Holm's correction whether
@@ -281,7 +281,7 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
 
 
 def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
-    """Return how many seeds would decide a claim if its mean and deviation stay as they are, at least up to the next
+    """Return how many seeds would decide a claim if its mean and deviation did not change, at least up to the next
     look; None: more than 10,000.
 
     Args:

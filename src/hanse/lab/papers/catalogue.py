@@ -95,7 +95,7 @@ def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
 
 
 def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
-    """Return one paper's entry. ``known`` collects which sources are here, so that each is looked for once."""
+    """Return one paper's entry. ``known`` collects which sources are here, so each is looked for once."""
     tables = []
     for name in sorted(paper.tables):
         needed = {

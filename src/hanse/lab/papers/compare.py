@@ -125,7 +125,7 @@ def rows(outcome: TableOutcome) -> list[Row]:
         found[reading.seed] = _pair(outcome, reading)
     result = []
     for cell in table.cells:
-        if not cell.variants:  # computed without a run, so that it is the same for every seed
+        if not cell.variants:  # computed without a run, so it is the same for every seed
             exact = VariantScore("", cell.computed, None, outcome.seeds)
             result.append(Row(cell, exact, (exact,)))
             continue

@@ -76,8 +76,8 @@ def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
     """Return the fit of the printed Table 7 for the first row's cells, and of our own runs for the second row's.
 
-    The second row is left out unless all runs of our table are kept. The cells come row by row, so that what is left
-    out is the end of the list.
+    The second row is left out unless all runs of our table are kept. Cells come row by row, so it is the end of the
+    list.
     """
     table7 = read_table("ipfl", "table7", "paper")
     samples = [int(column["name"].removesuffix(" samples")) for column in table7["columns"]]

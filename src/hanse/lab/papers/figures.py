@@ -207,7 +207,7 @@ def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) ->
     """Return the quantiles of a number over the clients: mean and deviation over the seeds, and their shares.
 
     Each is ``[n]``, for as many shares from 0 to 1 as the run with the fewest clients has numbers. Quantiles are taken
-    run by run and then averaged, so that runs with different clients can be put together. None if no run has kept the
+    run by run and then averaged, so runs with different clients can be put together. None if no run has kept the
     number client by client.
     """
     row = next(row for (_, name), row in here.items() if name == algorithm)
@@ -244,7 +244,7 @@ def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | 
 
 
 def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so that none is covered."""
+    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so none is covered."""
     algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
     places, values, means, sds = [], [], [], []
     for place, algorithm in enumerate(algorithms):
@@ -336,7 +336,7 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "fit" of a group, ours beside the published points and the published curve."""
+    """Yield the "fit" of a group, ours with the published points and the published curve."""
     points, printed = [], []
     for place, row in enumerate(here.values()):
         if known := _known(row):

@@ -58,8 +58,8 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
     Args:
         cell: the cell, for the label.
         variant: one of its variants.
-        seed: the seed of the split and of everything else; where the table fixes the split (``data.seed``), of
-            everything else alone.
+        seed: the seed of the split and of everything else; if the table fixes the split (``data.seed``), only of
+            everything else.
     """
     name = f"{cell.algorithm} {variant.name}".strip()
     of = ("run",) if "seed" in variant.sections["data"] else ("data", "run")
@@ -207,8 +207,8 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
         step: told of every finished round.
 
     Returns:
-        The result that :func:`hanse.lab.job.attempt` describes. If money moved, it has ``audit`` besides: for each
-        check ``{"holds", "said"}`` by its name, and ``rounds``, the number of markets that were replayed. A market of
+        The result that :func:`hanse.lab.job.attempt` describes. If money moved, it also has ``audit``: for each check
+            ``{"holds", "said"}`` by its name, and ``rounds``, the number of markets that were replayed. A market of
         at most 40 clients also has ``trades``: ``clients [m]``, and over the whole run ``money [m, m]``, the tokens
         that client i paid client j, and ``imports [m, m]``, the share of the markets in which i imported j's model.
     """

@@ -90,15 +90,15 @@ def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> st
 
 
 def _counts(found: Sequence[Row]) -> bool:
-    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, so that decimals say
-    nothing: samples of a class.
+    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, such as numbers of
+    samples, and so need no decimals.
     """
     scores = [score for row in found for score in (row.best, row.cell.published) if score is not None]
     return all(s.mean is None or (s.sd is None and float(s.mean).is_integer()) for s in scores)
 
 
 def _read_as(outcome: TableOutcome, found: Sequence[Row]) -> str:
-    """Say how the cells of a table's Markdown are to be read."""
+    """Say how to read the cells of a table's Markdown."""
     unit = "units as the columns say" if outcome.table.unit == "as named" else outcome.table.unit
     lines = [f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none."]
     if any(row.best.sd is not None for row in found):
@@ -191,15 +191,15 @@ _BORDER = 3  # a column's line and its two spaces
 def _fitting(
     group: str, algorithms: Sequence[str], cells: Mapping[str, Sequence[Text]], width: int, *, labelled: bool
 ) -> Iterator[RichTable]:
-    """Yield a group as tables one below the other, each as wide as the terminal allows, so that no name is cut and no
+    """Yield a group as tables one below the other, each as wide as the terminal allows, so no name is cut and no
     number is broken; headings may take several lines.
 
     Args:
-        group: the name above it; "(more)" stands behind it from the second table on.
+        group: the heading; followed by "(more)" from the second table on.
         algorithms: the names of the rows.
-        cells: of each column the cells, one a row.
-        width: how many characters a line of the terminal has.
-        labelled: whether the cells have ours and below it the paper's, which the row's name then says.
+        cells: each column's cells, one per row.
+        width: of the terminal, in characters.
+        labelled: whether each cell has ours above the paper's number, which the row's name then says.
     """
     names = max(cell_len(name) for name in algorithms) + _BORDER + 1 + cell_len(": ours") * labelled
     least = {
@@ -227,7 +227,7 @@ def _fitting(
 
 
 def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
-    """Return the table as Markdown: a block a group, each cell ours and the paper's."""
+    """Return the table as Markdown: one block per group, with our figure and the paper's in each cell."""
     table, cell_rows = outcome.table, rows(outcome)
     differing = changed(table, full)
     lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
@@ -266,9 +266,9 @@ _LONGEST = 100  # characters of a file's name that say what a table was cut down
 
 
 def stem_of(table: PaperTable) -> str:
-    """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale, and
-    what it was cut down to, so that a part of a table does not overwrite the whole. What is too long for a file's name
-    ends in a hash of it.
+    """Return the beginning of a table's file names: its name, the authors' recipe if used, the scale, and the
+    ``--only`` filters, so a part of a table does not overwrite the whole. If it is too long for a file name, it ends in
+    a hash.
     """
     recipe = ("authors",) if table.recipe == "authors" else ()
     asked = "-or-".join(table.only).lower()

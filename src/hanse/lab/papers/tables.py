@@ -14,9 +14,9 @@ each. An entry of these lists is a table with a ``name``; or a name alone, which
 
 * ``experiment``: settings of the cell's experiment. Those of the file come first, then those of the group, column, row
   and variant, each over the ones before. ``without`` lists keys (``"data.partition.alpha"``) that are taken away first.
-* ``values``: the replacements of ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
-* ``scales``, ``recipes``: the only scales and recipes that have this entry.
-* ``if_here``, ``unless_here``: it exists only with, or only without, the file of this data set. ``missing`` is the
+* ``values``: what replaces ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out. * ``scales``,
+``recipes``: the only scales and recipes that have this entry. * ``if_here``, ``unless_here``: it exists only with, or
+only without, the file of this data set. ``missing`` is the
   message for a group that is absent for this reason.
 * ``columns``, ``rows``: the only ones that a group (or, for ``columns``, a row) has.
 * ``changes``: in words, the differences from the paper due to a group.
@@ -29,9 +29,9 @@ each. An entry of these lists is a table with a ``name``; or a name alone, which
 number, ``[mean, sd]``, or "-" for none. ``published_over`` divides what is printed. A whole file may also have
 ``without``, ``metric``, ``factor``, ``measure`` and ``at``.
 
-**Scales.** Any value may be written ``{ paper = 400, small = 40, smoke = 6 }``. A scale that is not named has the
-paper's value; if that is not named either, there is no such key at this scale. "paper" is the paper's own size,
-"small" a stated part of it, and "smoke" takes a minute and needs no data.
+**Scales.** Any value may be written ``{ paper = 400, small = 40, smoke = 6 }``. A scale that is not given has the
+paper's value; without a paper's value, the key does not exist at this scale. "paper" is the paper's own size, "small" a
+stated part of it, and "smoke" takes a minute and needs no data.
 
 **Taking over.** ``like = "table2"`` starts from another file. In ``notes`` and ``changes``, ``"..."`` stands for the
 paper's own list. ``computed`` names a function of :mod:`hanse.lab.papers.computed` that gives the cells' numbers where
@@ -152,7 +152,7 @@ class PaperTable:
         notes: notes on reading the numbers.
         metric: which recorded figure the cells show.
         factor: the factor of that figure, 100 for percent.
-        unit: the unit after that, as it stands on an axis.
+        unit: the resulting unit, as shown on an axis.
         figures: its pictures (see :mod:`hanse.lab.papers.figures`).
         absent: possible words of ``--only``, each with the reason why its cells are missing.
         only: the ``--only`` filters that were applied.
@@ -253,8 +253,8 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
 
 def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTable:
-    """Return the table with another number of seeds, which stands among its changes if the paper has a different one;
-    not where all is computed, which is the same for every seed.
+    """Return the table with another number of seeds, listed among its changes if the paper's number differs, unless all
+    cells are computed and so the same for every seed.
 
     Args:
         table: the table.
@@ -306,7 +306,7 @@ def _file(paper: str, name: str) -> Document:
 
 
 class _Written(float):
-    """A number that knows with how many decimals it is written: 66.00 says more than 66."""
+    """A number that remembers with how many decimals it was written (66.00 is not 66)."""
 
     decimals: int
 
@@ -381,9 +381,9 @@ def _at_scale(value: Any, scale: Scale) -> Any:
 
 
 def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
-    """Return nested settings with others laid over them; of a setting that both have, the one above counts.
+    """Return nested settings with others on top, which take precedence.
 
-    A table without a name that is laid over a name gives options to it, as ``--set`` does.
+    A table without a name adds options to a name below it, as ``--set`` does.
     """
     both = dict(below)
     for key, value in above.items():
@@ -535,7 +535,7 @@ def _stands(entry: Document, scale: Scale, recipe: Recipe) -> bool:
 
 
 def _left_out(group: Document, scale: Scale, recipe: Recipe) -> str | None:
-    """Return why a group of the paper is not in the table; None if it is, or if nothing is to be said of it."""
+    """Return why a group of the paper is not in the table; None if it is, or if there is nothing to say."""
     scales, recipes = group.get("scales", SCALES), group.get("recipes", RECIPES)
     if recipe not in recipes:
         return f"is part of --recipe {' and '.join(recipes)} only"
@@ -555,14 +555,14 @@ def _words(document: Document, *entries: Document) -> frozenset[str]:
 
 
 def _values(document: Document, *entries: Document) -> Document:
-    """Return ``values`` of the file and of entries; a later one counts where both have a name."""
+    """Return ``values`` of the file and of entries; later ones take precedence."""
     return {k: v for entry in (document, *entries) for k, v in entry.get("values", {}).items()}
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
     """Return a value of a file with its "{names}" filled in.
 
-    A text that is one name alone becomes the value itself, so that numbers and lists stay what they are. A setting that
+    A text that is one name alone becomes the value itself, so numbers and lists stay what they are. A setting that
     becomes "none" is left out.
     """
     if isinstance(value, str) and "{" in value:

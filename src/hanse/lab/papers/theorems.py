@@ -23,7 +23,7 @@ _CLOSE = 1e-9  # of a market's largest gain: what rounding may add
 
 
 def random_market(rng: np.random.Generator) -> Market:
-    """Return a market of 2 to 8 clients at iPFL's scale: some want nothing, some share at no cost, and all differ."""
+    """Return a market of 2 to 8 different clients at iPFL's scale; some want nothing, and some share at no cost."""
     m = int(rng.integers(2, 9))
     sizes = rng.integers(500, 6000, m).astype(np.float64)
     eagerness = np.where(rng.random(m) < 0.25, 0.0, sizes.mean() * rng.uniform(20, 150, m))
@@ -41,7 +41,7 @@ def _scaled(numbers: NDArray[np.float64], client: int, factor: float) -> NDArray
 
 
 def _utilities(true: Market, said: Market) -> tuple[Graph, NDArray[np.float64]]:
-    """Return the graph of what clients say, and what it is worth to them in truth."""
+    """Return the graph by what clients say, and what it is truly worth to them."""
     graph = best_imports(said)
     paid = payments(graph, said.distance, said.sizes, said.costs, said.eagerness, said.lam)
     return graph, utilities_of(graph, paid, true.sizes, true.costs, true.eagerness)
@@ -51,7 +51,7 @@ def _utilities(true: Market, said: Market) -> tuple[Graph, NDArray[np.float64]]:
 def counterexamples(markets: int) -> Mapping[str, int]:
     """Return the number of random markets in which each of iPFL's statements fails, by name.
 
-    One client of each market, drawn at random, lies. Its utility is reckoned by the truth.
+    One client of each market, drawn at random, lies. Its utility is computed by the true numbers.
 
     Args:
         markets: how many, drawn with a fixed seed.
@@ -91,7 +91,8 @@ def theorems(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 
 def self_enforcement(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return the most to be gained by another choice in GTFLAT's final states, with 100 individuals a player or not."""
+    """Return the most that another choice would gain in GTFLAT's final states, with 100 individuals per player or with
+    shares."""
     phi = np.array(values["payoffs"], dtype=np.float64)
 
     def of(cell: Cell) -> float:

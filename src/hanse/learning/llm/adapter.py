@@ -131,7 +131,7 @@ class Adapted(nn.Module):
     def __init__(self, body: nn.Module, judge: Answers) -> None:
         super().__init__()
         self.judge = judge
-        self._hidden = [body]  # in a list, so that its parameters are not registered
+        self._hidden = [body]  # in a list, so its parameters are not registered
         trained = [(name, p) for name, p in body.named_parameters() if p.requires_grad]
         self.names = tuple(name for name, _ in trained)
         self.adapter = nn.ParameterDict({_key(name): nn.Parameter(p.detach().float().clone()) for name, p in trained})

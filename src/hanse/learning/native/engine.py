@@ -23,7 +23,7 @@ from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew
 
-_HANDS = 8  # portions of seats for each thread, so that a thread on a busy core can take fewer of them
+_HANDS = 8  # portions of seats for each thread, so a thread on a busy core can take fewer of them
 
 
 def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
