@@ -127,6 +127,13 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
     assert 0 < said.index(chance) < said.index(values) < said.index("25 rounds; test/accuracy")
     found = statement(tmp_path / "run", 1)
     assert found.contributed.place == 1  # the attacker: which is why it must be said
+    assert found.short["Its contribution"].startswith("not reliable here (see the warning): ")
+    assert "Who contributed? Not reliable here (see the warning): Client 1 contributed most" in said
+    paid = CliRunner().invoke(
+        entry.app, ["invoice", str(tmp_path / "run"), "--budget", "100", "--currency", "EUR"], env={"COLUMNS": "500"}
+    )
+    assert 0 < paid.output.index(chance) < paid.output.index(values) < paid.output.index("participant")
+    assert str(hanse.load(tmp_path / "run").values()).startswith(f"{chance} {values} client 1 has the highest value")
     page = render(found)
     assert page.index("The model is at chance") < page.index(found.verdict.headline + "</h2>")
     report = write_report([tmp_path / "run"], tmp_path / "report").read_text()

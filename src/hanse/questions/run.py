@@ -96,6 +96,7 @@ class Run(PlainRun, Shown):
             sums.ranked,
             called,
             tuple(told),
+            tuple(self.record.doubts),
         )
 
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
@@ -205,7 +206,7 @@ class Run(PlainRun, Shown):
         heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
-        sentences = list(values.sentences()) if values is not None else []
+        sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
         warned = [line for line in self.said if line.startswith("warning: ")]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
@@ -247,12 +248,14 @@ class Contributions(Worths):
         standings: the sums for clients with more than one update, for comparing them.
         called: the clients' names by number.
         told: sentences that explain the values.
+        doubts: what must be said before them, such as that the model is at chance.
     """
 
     updates: NDArray[np.int64]
     standings: Standings
     called: Mapping[int, str]
     told: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     title = "Who contributed"
     unit = "value over all rounds"
@@ -266,7 +269,8 @@ class Contributions(Worths):
         """Return who was worth most and least of those that can be ranked, as a report does."""
         from hanse.reports.contributions import TOO_FEW
 
-        return super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+        first, *rest = super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+        return [" ".join([*self.doubts, first]), *rest]
 
     def notes(self) -> Sequence[str]:
         """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
