@@ -295,7 +295,7 @@ def test_books_that_were_closed_stay_closed(tmp_path: Path) -> None:
         data={"clients": 4}, model="logistic", mechanism="ipfl", run={"rounds": 2}, clients={"profiles": "roles"}
     )
     hanse.run(market, out=tmp_path / "run")
-    with pytest.raises(hanse.UserError, match=r"--rounds 3: round 2 was settled as the last one.* --set run.rounds=3"):
+    with pytest.raises(hanse.UserError, match=r"^rounds: 3: round 2 was settled as the last one.* --set run.rounds=3"):
         hanse.resume(tmp_path / "run", rounds=3)
 
 

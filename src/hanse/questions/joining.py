@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, in_python
 from hanse.base.factories import named_choice
 from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
@@ -188,6 +188,7 @@ class Joining(Shown):
         return frame([{**vars(gain)} for gain in self.gains], "client")
 
 
+@in_python()
 def who_gains(
     data: Any,
     *,

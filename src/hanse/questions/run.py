@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, in_python
 from hanse.core.telling import About
 from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
@@ -432,7 +432,8 @@ def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
     @wraps(play)
     def answering(*args: P.args, **kwargs: P.kwargs) -> Run:
         given = {f"given_{key}": kwargs.get(key) for key in ("data", "model")}
-        return _answering(play(*args, **kwargs), **given)
+        with in_python():
+            return _answering(play(*args, **kwargs), **given)
 
     return answering
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
-from hanse.base.errors import MachineError, UserError
+from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, private_folder, taken, write_whole
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import LedgerError
@@ -97,9 +97,9 @@ def claim_anew(hold: Hold, *, overwrite: bool) -> None:
     try:
         claim(hold, overwrite=overwrite)
     except UserError as wrong:
-        lines = [re.sub(r", --overwrite, or 'hanse.*", ", or overwrite=True", line) for line in wrong.lines]
-        lines = [re.sub("^--out ", "out: ", line).replace("--overwrite", "overwrite=True") for line in lines]
-        raise UserError(*lines) from None
+        with in_python():
+            lines = [re.sub(r", --overwrite, or 'hanse.*", ", or --overwrite", line) for line in wrong.lines]
+            raise UserError(*lines) from None
 
 
 def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
