@@ -426,7 +426,7 @@ def _from_a_checkpoint(
     hold.take()
     same_frozen(hold.folder, setup.problem)
     with closing(setup.engine):
-        folder, snapshot, warnings = RunDir.reopen(
+        folder, snapshot, lines = RunDir.reopen(
             hold.folder, experiment, setup.device,
             data=fingerprint(setup.data), names=setup.data.names, other_data=other_data, key=key,
         )  # fmt: skip
@@ -439,8 +439,9 @@ def _from_a_checkpoint(
                 state = snapshot.state
             elif setup.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
-            told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
-            return _play(replace(ready, said=[*said, *told]), state, folder, observers)
+            told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
+            said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
+            return _play(replace(ready, said=said), state, folder, observers)
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
