@@ -38,7 +38,10 @@ def played(data: Any, **options: Any) -> hanse.Run:
 @pytest.mark.parametrize(
     ("frame", "line"),
     [
-        (spoilt("ill", 7, None), "column 'ill': no target in 1 row (the first is row 7): 1 of client 'Visby'"),
+        (
+            spoilt("ill", 7, None),
+            "column 'ill': no target in 1 row (the first is row 7): 1 of client 'Visby'; drop these rows",
+        ),
         (
             table().assign(ill=[np.inf if i == 7 else float(i) for i in range(80)]),
             "column 'ill': no finite number in 1 row (the first is row 7): 1 of client 'Visby'",

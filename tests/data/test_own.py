@@ -232,7 +232,7 @@ FILL = "; fill them (data.source.prepare = 'auto' does), or drop these rows"
         ),
         (
             spoilt([7], "ill", None), {},
-            "data: frame: column 'ill': no target in 1 row (the first is row 7): 1 of client 'St Mary'",
+            "data: frame: column 'ill': no target in 1 row (the first is row 7): 1 of client 'St Mary'; drop these rows",
         ),
         (
             frame(), {"target": "sick"},
