@@ -123,6 +123,8 @@ def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
     assert line in str(run)
     between = hanse.run(experiment, data=table(), model=nn.Sequential(nn.Linear(1, 2), nn.Sigmoid()))
     assert any("probabilities (its last layer is a sigmoid), and cross-entropy" in line for line in between.said)
+    gains = hanse.who_gains(table(), target="ill", client="hospital", model=softmax, mechanisms="fedavg", rounds=1)
+    assert gains.sentences().count(line) == 1
     for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):
         plain = hanse.run(experiment, data=table(), model=fine)
         assert not [line for line in plain.said if "probabilities" in line]

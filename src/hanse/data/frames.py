@@ -252,12 +252,4 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
         return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}; drop these rows"]
     if kind != "f":
         return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
-    y = np.array(column, dtype=np.float32)
-    # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
-    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
-        line = (
-            f"{where}: column '{column.name}': the target is {column.dtype}, a number to be predicted, and it "
-            f"holds only 0 and 1: for classes, frame['{column.name}'].astype(int)"
-        )
-        return y, [line]
-    return y, []
+    return np.array(column, dtype=np.float32), []

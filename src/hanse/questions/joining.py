@@ -408,19 +408,20 @@ class _Plan:
             The gains, and the sentences on how they were played.
         """
         found: list[Gain] = []
-        told: tuple[str, ...] = ()
+        told, warned = tuple[str, ...](), list[str]()
         data = self.source.at(settings["data"]["seed"])
         for k, (label, mechanism) in enumerate(self.mechanisms.items()):
             train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
             experiment = Experiment(mechanism=mechanism, **{**self.sections, **settings, "train": train})
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
             counted.label = label
-            running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
+            run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
+            warned += [line for line in run.said if line.startswith("warning: ")]
             if label != ALONE:
                 joined, alone = load_run(place), load_run(folder / ALONE)
                 found += gains_of(joined, alone, label)
                 told = settings_of(joined, alone)
-        return found, told
+        return found, (*dict.fromkeys(warned), *told)
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
