@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from hanse.base.import_trust import looking, own_modules
 
-out, err = Console(), Console(stderr=True)
+out, err = Console(emoji=False), Console(stderr=True, emoji=False)  # ":one:" in a name is no emoji
 
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
