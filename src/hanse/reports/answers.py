@@ -181,7 +181,9 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
         each = [(None, _sign(economy, client)) for client in range(len(economy))]
     counts = [answer_of(*pair) for pair in each]
     missing = not any(sign is not None for sign, _ in each)
-    together = "" if economy is None else ", in tokens alone" if missing else ", model and tokens together"
+    market = utilities(first) is not None  # its count has more in it than tokens
+    by, count = ("by", "the market's own count") if market else ("in", "tokens")
+    together = "" if economy is None else f", {by} {count} alone" if missing else f", model and {count} together"
     told = [_counted(counts, len(group.runs), together)] if any(count != "unknown" for count in counts) else []
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
