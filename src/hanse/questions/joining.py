@@ -124,13 +124,13 @@ class Joining(Shown):
         (better, worse, _), n = counts[best], len(self.clients)
         if better:
             harmed = "nobody surely worse" if not worse else f"{worse} surely worse"
-            first = f"By {best}, {better} of {n} clients are surely better off than alone, {harmed}."
+            first = f"By {best}, {better} of {n} clients {_are(better)} surely better off than alone, {harmed}."
         elif worse:
-            first = (
-                f"Joining surely pays nobody here: by {best}, {worse} of {n} clients are surely worse off than alone."
-            )
+            lost = f"{worse} of {n} clients {_are(worse)} surely worse off than alone"
+            first = f"Joining surely pays nobody here: by {best}, {lost}."
         else:
-            first = f"For none of the {n} clients is it sure that joining changes anything: the intervals hold 0."
+            by = f" by {best}" if len(counts) > 1 else ""
+            first = f"For none of the {n} clients is it sure that joining{by} changes anything: the intervals hold 0."
         each = [
             f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
             f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
@@ -292,6 +292,10 @@ def who_gains(
             results.append(gains)
     reading = main_of([named]) if named is not None else LOSS
     return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:

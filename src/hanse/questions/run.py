@@ -195,7 +195,8 @@ class Run(PlainRun, Shown):
 
         path = self._path("report")
         file, first = write_report([path], path if out is None else out), answers_of(path)
-        return Page(first.joining, (*self.record.doubts, first.contributed, first.next), None, None, file)
+        headline, *rest = [*first.doubts, *(f"{question} {answer}" for question, answer in first.lines.items())]
+        return Page(headline, tuple(rest), None, None, file)
 
     def sentences(self) -> Sequence[str]:
         """Return doubts and the model's quality first, then warnings and notes on the values."""
