@@ -53,7 +53,7 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     Args:
         groups: the experiments, one line each.
     """
-    charts = []
+    charts: list[Chart] = []
     curves, meaning = _main_curves(groups)
     for key, title, axis, factor in (*curves, *_CURVES):
         lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
