@@ -209,7 +209,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["train.lr"], row["n"]) for row in found["means"]] == [("0.5", 2), ("0.25", 2)]
     assert len(list((tmp_path / "runs" / "sweep-exp" / "runs").iterdir())) == 4
     again = CliRunner().invoke(app, given)
-    assert "4 runs, 0 of them now" in again.output
+    place = "runs/sweep-exp"
+    assert f"4 runs, 0 of them now; {place}/table.csv" in again.output
+    assert again.output.endswith(f"a picture of them: hanse report {place}/runs/* --out {place}\n")
 
 
 def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

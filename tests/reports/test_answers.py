@@ -136,6 +136,7 @@ def test_the_best_experiment_is_named(tmp_path: Path) -> None:
     found = answers(groups(worse, better))
     assert found.joining.startswith("With greedyfed, joining paid for all 6 clients.")
     assert "Mean accuracy on own test data: +20.0 points." in found.joining  # for each alike, so without an interval
+    assert found.next == f"Repeat with other seeds (hanse sweep {better}/config.toml --seeds 5)."
     assert found.contributed.startswith("In greedyfed: Client 0 contributed most (83 % of gains).")
 
 

@@ -7,6 +7,7 @@ This module checks the options and prints the table; :mod:`hanse.lab.sweep` has 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -115,6 +116,9 @@ def sweep(
         if averages:
             out.print(means_table(points, averages))
         say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
+        if not rows_only:
+            place = shlex.quote(str(folder))
+            say(f"a picture of them: hanse report {place}/runs/* --out {place}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)

@@ -424,7 +424,7 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
     if found is not None and (names := found.harmful):
         return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
     if len(group.runs) == 1 and not elsewhere:
-        how = "run.seed = 1, 2, ... in Python" if by_python(run) else "hanse sweep, --seeds 5"
+        how = "run.seed = 1, 2, ... in Python" if by_python(run) else f"hanse sweep {folder}/config.toml --seeds 5"
         return f"Repeat with other seeds ({how})."
     return f"Give each client its statement (hanse statement {folder} --all)."
 
