@@ -403,6 +403,11 @@ class _InMemory(RunRecord):
         return self.run.guess
 
     @property
+    def models(self) -> int:
+        """How many rows the table has."""
+        return len(self.run.table.rows)
+
+    @property
     def lost(self) -> Mapping[int, str]:
         """No round's arrays are lost in memory."""
         return {}
