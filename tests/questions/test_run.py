@@ -101,6 +101,8 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
         assert (gain.low, gain.high) == fit.difference_interval
         assert gain.gain == pytest.approx(gain.joined - gain.alone)
     assert "eval.metrics = ['accuracy'] compares them row by row" in str(joining)
+    with pytest.raises(UserError, match=r"^client 9: no such client; this run has clients 0 to 3$"):
+        played.statement(9)
     page = played.statement("Hope")
     assert page.headline.startswith("Hope: ")
     assert "iframe" in page._repr_html_()

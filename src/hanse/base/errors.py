@@ -68,7 +68,7 @@ def in_python() -> Iterator[None]:
         yield
     except UserError as wrong:
         lines = [re.sub(r"^--(out|rounds) ", r"\1: ", line) for line in wrong.lines]
-        lines = [line.replace("--overwrite", "overwrite=True") for line in lines]
+        lines = [line.replace("--overwrite", "overwrite=True").replace("--client ", "client ") for line in lines]
         lines = [re.sub(r"'hanse resume (\S+)'", r"hanse.resume('\1')", line) for line in lines]
         if lines == list(wrong.lines):
             raise

@@ -164,6 +164,7 @@ class Run(PlainRun, Shown):
         records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
         return Comparison(tuple(records))
 
+    @in_python()
     def statement(self, client: int | str) -> Page:
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
 

@@ -125,6 +125,11 @@ def run(
         'Sequential'
     """
     _check(observers)
+    if not isinstance(experiment, Experiment | str | Path):
+        raise UserError(
+            f"experiment: {type(experiment).__name__}: must be a hanse.Experiment, which has the sections of an "
+            "experiment's file as arguments, or the path of such a file"
+        )
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
     experiment = _valued(experiment, value)
