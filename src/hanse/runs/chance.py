@@ -95,7 +95,7 @@ def doubts(
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         own = tested[-1].get("client/test_accuracy")
-        at_home = several and _number(own) and own > guess.bar
+        at_home = several and own is not None and _number(own) and own > guess.bar
         if not at_home and not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
             sentences.append(
                 f"The model is at chance: its test accuracy is {accuracy:.3f}, and always naming the most common class "

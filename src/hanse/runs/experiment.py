@@ -125,14 +125,7 @@ def run(
         'Sequential'
     """
     _check(observers)
-    if not isinstance(experiment, Experiment | str | Path):
-        raise UserError(
-            f"experiment: {type(experiment).__name__}: must be a hanse.Experiment, which has the sections of an "
-            "experiment's file as arguments, or the path of such a file"
-        )
-    if not isinstance(experiment, Experiment):
-        experiment = Experiment.read(experiment)
-    experiment = _valued(experiment, value)
+    experiment = _valued(_read(experiment), value)
     if out is not None and experiment.run.rounds == 0:
         raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
     observers = _watching(observers, progress, experiment.mechanism.name)
@@ -146,6 +139,16 @@ def run(
         claim(hold, overwrite=overwrite)
         ready = settle_engine(build(experiment, own=own))
         return play_setup(ready, observers, hold, overwrite)
+
+
+def _read(experiment: Experiment | str | Path) -> Experiment:
+    """Return an experiment, read if it is the path of a file. Raises UserError for anything else."""
+    if not isinstance(experiment, Experiment | str | Path):
+        raise UserError(
+            f"experiment: {type(experiment).__name__}: must be a hanse.Experiment, which has the sections of an "
+            "experiment's file as arguments, or the path of such a file"
+        )
+    return experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
 
 
 def _valued(experiment: Experiment, value: bool | str | Mapping[str, Any]) -> Experiment:
