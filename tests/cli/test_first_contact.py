@@ -121,6 +121,7 @@ SET = ["run", "exp.toml", "--set"]
         (["list", "--all"], "No such option '--all' (see 'hanse list --help')"),
         (["resume", "."], ".: is not a run directory (it has no config.toml)"),
         (["compare", "done", "--epsilon", "2"], "--epsilon 2.0: must be at least 0 and below 1"),
+        (["report", "a:one:b"], "a:one:b: there is no such run directory"),  # not a1️⃣b
         (["report", "exp.toml"], "exp.toml: is a file, not a run directory"),
         (["report", "done", "--out", "exp.toml"], "exp.toml: the report cannot be written"),
         (["demo", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range x>=1 (see 'hanse demo --help')"),

@@ -38,7 +38,10 @@ def played(data: Any, **options: Any) -> hanse.Run:
 @pytest.mark.parametrize(
     ("frame", "line"),
     [
-        (spoilt("ill", 7, None), "column 'ill': no target in 1 row (the first is row 7): 1 of client 'Visby'"),
+        (
+            spoilt("ill", 7, None),
+            "column 'ill': no target in 1 row (the first is row 7): 1 of client 'Visby'; drop these rows",
+        ),
         (
             table().assign(ill=[np.inf if i == 7 else float(i) for i in range(80)]),
             "column 'ill': no finite number in 1 row (the first is row 7): 1 of client 'Visby'",
@@ -120,6 +123,8 @@ def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
     assert line in str(run)
     between = hanse.run(experiment, data=table(), model=nn.Sequential(nn.Linear(1, 2), nn.Sigmoid()))
     assert any("probabilities (its last layer is a sigmoid), and cross-entropy" in line for line in between.said)
+    gains = hanse.who_gains(table(), target="ill", client="hospital", model=softmax, mechanisms="fedavg", rounds=1)
+    assert gains.sentences().count(line) == 1
     for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):
         plain = hanse.run(experiment, data=table(), model=fine)
         assert not [line for line in plain.said if "probabilities" in line]

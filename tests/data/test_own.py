@@ -232,7 +232,8 @@ FILL = "; fill them (data.source.prepare = 'auto' does), or drop these rows"
         ),
         (
             spoilt([7], "ill", None), {},
-            "data: frame: column 'ill': no target in 1 row (the first is row 7): 1 of client 'St Mary'",
+            "data: frame: column 'ill': no target in 1 row (the first is row 7): 1 of client 'St Mary'; drop these "
+            "rows",
         ),
         (
             frame(), {"target": "sick"},
@@ -254,8 +255,8 @@ FILL = "; fill them (data.source.prepare = 'auto' does), or drop these rows"
         ),
         (
             frame().assign(ill=[0.0, 1.0] * 50), {},
-            "data: frame: column 'ill': the target is float64, a number to be predicted, and it holds only 0 and 1: "
-            "for classes, frame['ill'].astype(int)",
+            "data: frame: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
+            "whole numbers, as with .astype(int)",
         ),
         (
             frame().assign(ill=[f"case {i}" for i in range(100)]), {},
@@ -274,6 +275,11 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
     gap[[3, 5], 1] = np.nan
     for given, expected in (
         ((x, y[:30]), "data: arrays: 40 inputs and 30 targets; one for each sample is needed"),
+        (
+            (x, y.astype(float), who),
+            "data: arrays: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
+            "whole numbers, as with .astype(int)",
+        ),
         ((x, y, who[:30]), "data: arrays: 40 samples and the clients of 30; one for each is needed"),
         (
             (gap, y, who),

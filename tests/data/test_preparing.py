@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,12 @@ def test_without_clients_there_are_no_own_statistics() -> None:
     [
         (pd.Timestamp("2024-01-01"), "data.source.prepare = 'auto' makes some of dates"),
         ([str(i) for i in range(120)], "pandas.to_numeric(frame['odd']) reads them"),
-        ("word", "pandas.get_dummies(frame, columns=['odd']) makes some"),
+        ("word", "pandas.get_dummies(frame, columns=['odd']) makes some (data.source.prepare = 'auto' too), or leave"),
+        ("2024-01-31 10:00", "pandas.to_datetime(frame['odd']) makes dates, and data.source.prepare = 'auto' numbers"),
+        ("31.1.2024", "pandas.to_datetime(frame['odd']) makes dates"),
+        ([datetime.date(2024, 1, 31)] * 120, "pandas.to_datetime(frame['odd']) makes dates"),
+        (pd.Timedelta("1 day"), "frame['odd'].dt.total_seconds() makes some, or leave it out"),
+        ([[1, 2]] * 120, "leave it out of the features"),
     ],
 )
 def test_a_column_that_is_no_number_names_its_own_remedy(column: Any, line: str) -> None:

@@ -105,6 +105,10 @@ def test_models_state_and_generators_are_as_without_hanse(name: str, tmp_path: P
     record = load_run(tmp_path / "run")
     assert [line.get("gap") for line in record.metrics] == [None] * ROUNDS
     assert all(seat.value is not None for seat in record.clients)
+    for line in record.metrics:  # no second is counted in two stages
+        stages = {key: spent for key, spent in line.items() if key.startswith("time/")}
+        whole = stages.pop("time/round_s"), stages.pop("time/play_s")
+        assert sum(stages.values()) <= max(whole)
 
 
 def test_the_same_nodes_are_sent_the_same_messages(tmp_path: Path) -> None:

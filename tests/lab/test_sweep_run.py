@@ -72,13 +72,13 @@ def test_what_is_printed_are_the_figures_that_are_asked_for(tmp_path: Path) -> N
         tables = printed_rows(points, rows), means_table(points, means(points, rows))
         return tuple([str(column.header) for column in table.columns] for table in tables)  # type: ignore[return-value]
 
-    of_auc = ["test/auc", "client/test_auc"]
+    of_auc = ["test auc", "client test auc"]  # in words, so that a narrow terminal breaks no word
     assert printed('[eval]\nmetrics = ["auc"]\n') == (
-        ["lr", "seed", "status", *of_auc, "ms_per_round"],
+        ["lr", "seed", "status", *of_auc, "ms per round"],
         ["lr", "n", *of_auc],
     )
-    plain = ["test/accuracy", "client/test_accuracy", "best test/accuracy"]
-    assert printed("") == (["lr", "seed", "status", *plain, "ms_per_round"], ["lr", "n", *plain])
+    plain = ["test accuracy", "client test accuracy", "best test accuracy"]
+    assert printed("") == (["lr", "seed", "status", *plain, "ms per round"], ["lr", "n", *plain])
 
 
 def test_a_dead_worker_costs_its_run_alone(tmp_path: Path) -> None:
@@ -209,7 +209,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["train.lr"], row["n"]) for row in found["means"]] == [("0.5", 2), ("0.25", 2)]
     assert len(list((tmp_path / "runs" / "sweep-exp" / "runs").iterdir())) == 4
     again = CliRunner().invoke(app, given)
-    assert "4 runs, 0 of them now" in again.output
+    place = "runs/sweep-exp"
+    assert f"4 runs, 0 of them now; {place}/table.csv" in again.output
+    assert again.output.endswith(f"a picture of them: hanse report {place}/runs/* --out {place}\n")
 
 
 def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.learning.metrics import ACCURACY
+from hanse.questions.joining import Gain, Joining
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
@@ -99,6 +101,8 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
         assert (gain.low, gain.high) == fit.difference_interval
         assert gain.gain == pytest.approx(gain.joined - gain.alone)
     assert "eval.metrics = ['accuracy'] compares them row by row" in str(joining)
+    with pytest.raises(UserError, match=r"^client 9: no such client; this run has clients 0 to 3$"):
+        played.statement(9)
     page = played.statement("Hope")
     assert page.headline.startswith("Hope: ")
     assert "iframe" in page._repr_html_()
@@ -126,6 +130,8 @@ def test_a_model_is_ready_to_predict() -> None:
 def test_the_report_of_a_run(played: hanse.Run, tmp_path: Path) -> None:
     page = played.report(tmp_path)
     assert page.path == tmp_path / "report.html"
+    assert str(page).startswith("Does joining pay? ")
+    assert "\nWho contributed? " in str(page)
     assert str(page.path) in str(page)
 
 
@@ -160,6 +166,30 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     assert (table["gain"] <= table["high"]).all()
     assert "fedavg" in str(found)
     assert "Kiel" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("gains", "first"),
+    [
+        ({"fedavg": [(-0.1, 0.3), (-0.1, 0.3)]}, "For none of the 2 clients is it sure that joining changes anything"),
+        (
+            {"fedavg": [(-0.3, -0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]},
+            "For none of the 2 clients is it sure that joining by ditto changes anything",
+        ),
+        ({"fedavg": [(0.1, 0.3), (-0.1, 0.3)]}, "By fedavg, 1 of 2 clients is surely better off than alone, nobody"),
+        (
+            {"fedavg": [(-0.3, -0.1), (-0.1, 0.3)]},
+            "Joining surely pays nobody here: by fedavg, 1 of 2 clients is surely",
+        ),
+    ],
+)
+def test_the_first_sentence_is_true_of_every_mechanism(gains: dict[str, list[tuple[float, float]]], first: str) -> None:
+    made = [
+        Gain(str(i), name, 0.5, 0.5, (low + high) / 2, low, high, 20)
+        for name, ends in gains.items()
+        for i, (low, high) in enumerate(ends)
+    ]
+    assert Joining(tuple(made), ACCURACY).sentences()[0].startswith(first)
 
 
 def test_of_a_loss_less_is_better(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,11 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
         ((ROWS, loss, [1.0]), "weights: of shape (1,): must be 7 numbers, one for each update"),
         ((ROWS, loss, [1.0] * 6 + [-1.0]), "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
         ((ROWS, loss, None, "mixtrue"), "method: 'mixtrue': no such name; did you mean 'mixture'?"),
-        ((np.zeros((21, 2)), lambda model: 0.0, None, "exact"), "method = 'exact': n is 21: exact values would take"),
+        (
+            (np.zeros((21, 2)), lambda model: 0.0, None, "exact"),
+            "method = 'exact': n is 21: exact values would take 2**21 = 2,097,152 evaluations; allowed: at most 20 "
+            "players, beyond that use mixture, monte_carlo or gtg",
+        ),
         ((ROWS, lambda model: float("nan")), "evaluate: returned nan for the average of updates "),
         ((ROWS, lambda model: None), "evaluate: returned None for the average of updates "),
     ],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reports_cases import large_run, metric, seat, write_run
 
+from hanse.reports.accuracy import curve_charts
 from hanse.reports.chart import Bars, Chart, Heat, Lines, colour, even, ticks
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
@@ -57,6 +58,13 @@ def test_a_client_with_two_seats_is_selected_once(tmp_path: Path) -> None:
     lines = [metric(0), metric(1)]
     shares = selection(group(write_run(tmp_path / "a", lines, seats)))
     assert shares.tolist() == [0, 1, 0.5, 0, 0, 0]
+
+
+def test_captions_do_not_repeat_how_lines_are_to_be_read(tmp_path: Path) -> None:
+    lines = [metric(r, 0.1 * r, **{"client/test_accuracy": 0.1 * r, "client/test_loss": 1.0}) for r in range(3)]
+    captions = [chart.caption for chart in curve_charts([group(write_run(tmp_path / "a", lines))])]
+    assert len(captions) >= 3
+    assert ["Each line is a single run" in caption for caption in captions] == [True] + [False] * (len(captions) - 1)
 
 
 def test_everyone_always_makes_no_selection_figure(tmp_path: Path) -> None:

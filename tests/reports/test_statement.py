@@ -19,6 +19,7 @@ from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.learning.intervals import difference, wilson
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
+from hanse.reports.answers import answers_of
 from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of
 from hanse.reports.statement import statement
@@ -225,6 +226,7 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
     before = statement(market, 1)
     assert before.fit.alone_accuracy is None
     assert "--client 1 --train-alone" in before.fit.how
+    assert ", by the market's own count alone. Whether their models are better" in answers_of(market).joining
     place = train_alone(market)
     assert place == market / "alone"
     lines = (place / "metrics.jsonl").read_bytes()

@@ -88,6 +88,23 @@ def test_a_strangers_guess_is_not_believed(said: Any, wrong: str, tmp_path: Path
         read_said(file)
 
 
+@pytest.mark.parametrize(
+    ("own", "several", "many"), [(0.43, True, 0), (0.43, False, 1), (0.12, True, 1), (None, True, 1)]
+)
+def test_several_models_that_are_good_at_home_are_not_at_chance(own: float | None, several: bool, many: int) -> None:
+    """Clients with labels the wrong way round and models of their own: on common data these are a guess."""
+    line = {"test/accuracy": 0.1, "test/loss": 2.9, "client/test_accuracy": own}
+    assert len(doubts([line], TEN, several=several)) == many
+
+
+def test_a_run_knows_how_many_models_it_has(tmp_path: Path) -> None:
+    for name, many in (("fedavg", 1), ("local", 3)):
+        sections: dict[str, Any] = {"data": {"clients": 3}, "mechanism": name, "run": {"rounds": 1}}
+        played = hanse.run(hanse.Experiment(**sections), out=tmp_path / name)
+        assert load_run(tmp_path / name).models == hanse.run(hanse.Experiment(**sections)).record.models == many
+        assert played.record.models == many
+
+
 def test_values_are_doubted_if_coalitions_are_worse_than_guessing_in_most_of_the_late_rounds() -> None:
     early = [{WORSE: 9.0}] * 4
     assert doubts([*early, *[{WORSE: 0.0}] * 4], TEN) == []
@@ -127,6 +144,13 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
     assert 0 < said.index(chance) < said.index(values) < said.index("25 rounds; test/accuracy")
     found = statement(tmp_path / "run", 1)
     assert found.contributed.place == 1  # the attacker: which is why it must be said
+    assert found.short["Its contribution"].startswith("not reliable here (see the warning): ")
+    assert "Who contributed? Not reliable here (see the warning): Client 1 contributed most" in said
+    paid = CliRunner().invoke(
+        entry.app, ["invoice", str(tmp_path / "run"), "--budget", "100", "--currency", "EUR"], env={"COLUMNS": "500"}
+    )
+    assert 0 < paid.output.index(chance) < paid.output.index(values) < paid.output.index("participant")
+    assert str(hanse.load(tmp_path / "run").values()).startswith(f"{chance} {values} client 1 has the highest value")
     page = render(found)
     assert page.index("The model is at chance") < page.index(found.verdict.headline + "</h2>")
     report = write_report([tmp_path / "run"], tmp_path / "report").read_text()

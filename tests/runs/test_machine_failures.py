@@ -259,6 +259,10 @@ def test_a_start_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
     (run / "rounds").mkdir(parents=True)
     (run / "environment.json").write_text("{")
     hanse.run(experiment(rounds=1), out=run)
+    with pytest.raises(hanse.UserError) as taken:  # in the words of Python, not of the command line
+        hanse.run(experiment(rounds=1), out=run)
+    again = f"give another folder, overwrite=True, or hanse.resume('{run}')"
+    assert str(taken.value) == f"out: {run}: exists already; {again}"
     assert len(untimed(run / "metrics.jsonl")) == 1
     (run / "config.toml").unlink()  # and a run without its file is not deleted
     for overwrite in (False, True):

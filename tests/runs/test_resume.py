@@ -295,8 +295,20 @@ def test_books_that_were_closed_stay_closed(tmp_path: Path) -> None:
         data={"clients": 4}, model="logistic", mechanism="ipfl", run={"rounds": 2}, clients={"profiles": "roles"}
     )
     hanse.run(market, out=tmp_path / "run")
-    with pytest.raises(hanse.UserError, match=r"--rounds 3: round 2 was settled as the last one.* --set run.rounds=3"):
+    with pytest.raises(hanse.UserError, match=r"^rounds: 3: round 2 was settled as the last one.* --set run.rounds=3"):
         hanse.resume(tmp_path / "run", rounds=3)
+
+
+def test_another_version_is_named(tmp_path: Path) -> None:
+    hanse.run(experiment(rounds=1), out=tmp_path / "run")
+    file, now = tmp_path / "run" / "environment.json", hanse.__version__
+    text = file.read_text()
+    file.write_text(text.replace(f'"hanse": "{now}"', '"hanse": "9.9.9"'))
+    line = f"note: this run began with hanse 9.9.9 (now {now}): its numbers may differ from here on"
+    assert line in hanse.resume(tmp_path / "run", rounds=2).said
+    for same in (text, "[]", "{", "{}", '{"packages": 3}'):  # nothing else reads this file: damage stops nobody
+        file.write_text(same)
+        assert not any("began with" in said for said in hanse.resume(tmp_path / "run").said)
 
 
 def test_progress_is_shown_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

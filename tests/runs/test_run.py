@@ -131,6 +131,10 @@ def test_zero_rounds_leave_the_initial_model_and_no_run_directory(tmp_path: Path
     assert run.metrics == []
     assert run.table.size == 1
     assert not run.interrupted
+    with pytest.raises(
+        hanse.UserError, match=r"^experiment: dict: must be a hanse\.Experiment, which has the sections"
+    ):
+        hanse.run({"mechanism": "fedavg"})  # type: ignore[arg-type]
     with pytest.raises(hanse.UserError, match=r"^run\.rounds: 0: must be at least 1 for a run with a run directory$"):
         hanse.run(experiment, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()

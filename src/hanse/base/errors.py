@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hanse.base.import_trust import OWN, is_looking, own_things
@@ -49,6 +51,28 @@ class RunFailedError(MachineError):
 
 class PartError(RuntimeError):
     """A part of a mechanism broke the rules for parts. The message names the part, the round and what is allowed."""
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Within this context, or a function decorated with it, UserErrors name arguments and calls of Python in the place
+    of the command line's options.
+
+    Examples:
+        >>> with in_python():
+        ...     raise UserError("--out a: exists already; give another folder, --overwrite, or 'hanse resume a'")
+        Traceback (most recent call last):
+        hanse.base.errors.UserError: out: a: exists already; give another folder, overwrite=True, or hanse.resume('a')
+    """
+    try:
+        yield
+    except UserError as wrong:
+        lines = [re.sub(r"^--(out|rounds) ", r"\1: ", line) for line in wrong.lines]
+        lines = [line.replace("--overwrite", "overwrite=True").replace("--client ", "client ") for line in lines]
+        lines = [re.sub(r"'hanse resume (\S+)'", r"hanse.resume('\1')", line) for line in lines]
+        if lines == list(wrong.lines):
+            raise
+        raise UserError(*lines).with_traceback(wrong.__traceback__) from None
 
 
 def first_line(error: BaseException) -> str:

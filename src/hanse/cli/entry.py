@@ -40,7 +40,7 @@ from hanse.cli import (
     sweep,
     theory,
 )
-from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting
+from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
 from hanse.deployment import new
 
 app = typer.Typer(
@@ -234,8 +234,7 @@ def _finish(result: object) -> None:
     if result.over is not None:
         out.print(result.over, highlight=False)
     record = load_run(result.path) if result.metrics and result.path is not None else None
-    for line in record.doubts if record is not None else ():
-        say(f"warning: {line}", style="bold yellow")
+    warn(record.doubts if record is not None else ())
     last = result.metrics[-1] if result.metrics else {}
     main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
@@ -311,7 +310,9 @@ def report(
 
     with trusting(trust), counting("drawing", err) as progress:
         page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
-    for question, answer in answers_of(*dirs).lines.items():
+    first = answers_of(*dirs)
+    warn(first.doubts)
+    for question, answer in first.lines.items():
         say(f"{question} {answer}")
     say(f"wrote {page}")
 

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.cli.options import RunFolder, out, say
+from hanse.cli.options import RunFolder, out, say, warn
 
 
 def invoice(
@@ -44,6 +44,7 @@ def invoice(
                 write_whole(file, text(made))
             except OSError as wrong:
                 raise UserError(f"{option} {file}: cannot be written: {wrong.strerror}") from None
+    warn(made.doubts)
     table = RichTable("participant", "share", made.currency, "95 % interval")
     for column in table.columns[1:]:
         column.justify = "right"

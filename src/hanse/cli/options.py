@@ -8,7 +8,7 @@ The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a com
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from hanse.base.import_trust import looking, own_modules
 
-out, err = Console(), Console(stderr=True)
+out, err = Console(emoji=False), Console(stderr=True, emoji=False)  # ":one:" in a name is no emoji
 
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
@@ -80,6 +80,12 @@ def say(text: object, console: Console = out, *, wrap: bool = False, style: str 
         style: rich's name of a colour for all of it.
     """
     console.print(text, markup=False, highlight=False, soft_wrap=not wrap, style=style)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings that must stand before results, a paragraph each."""
+    for line in lines:
+        say(f"warning: {line}", style="bold yellow", wrap=True)
 
 
 @contextmanager

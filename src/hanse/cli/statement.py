@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.cli.options import Trust, err, out, say, trusting
+from hanse.cli.options import Trust, err, out, say, trusting, warn
 
 if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
@@ -148,8 +148,7 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> 
     if as_json:
         print(json.dumps([found.as_json() for found in made], indent=1, allow_nan=False))
         return
-    for line in made[0].doubts:
-        say(f"warning: {line}", style="bold yellow", wrap=True)
+    warn(made[0].doubts)
     for line in made[0].lost:
         say(line, wrap=True)
     table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
@@ -207,8 +206,7 @@ def _write(found: Statement, page: Path | None) -> None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
     _kept(page, render(found))
-    for line in found.doubts:
-        say(f"warning: {line}", style="bold yellow", wrap=True)
+    warn(found.doubts)
     for line in found.lines:
         say(line, wrap=True)
     say(f"The whole of it: {page}")

@@ -7,6 +7,7 @@ This module checks the options and prints the table; :mod:`hanse.lab.sweep` has 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -114,10 +115,16 @@ def sweep(
         out.print(printed_rows(points, rows))
         if averages:
             out.print(means_table(points, averages))
-        say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
+        say(f"{len(points)} runs, {done.played} of them now; {folder / table}{'' if rows_only else _picture(folder)}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)
+
+
+def _picture(folder: Path) -> str:
+    """Return a line with the command that draws a sweep's runs."""
+    place = shlex.quote(str(folder))
+    return f"\na picture of them: hanse report {place}/runs/* --out {place}"
 
 
 def _check(varied: bool, ray: str | None, workers: int | None, gpus: float | None) -> None:

@@ -6,6 +6,7 @@ serve the other forms of own data, too. pandas is not imported: if you have a fr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -184,18 +185,27 @@ def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | No
     if kind not in "biuf":
         example = next((v for v in column.dropna().to_list()), None)
         says = f" such as {example!r}" if example is not None else ""
-        if is_dates(column):
-            remedy = "data.source.prepare = 'auto' makes some of dates"
-        elif example is not None and are_numbers(column):
-            remedy = f"pandas.to_numeric(frame['{column.name}']) reads them"
-        else:
-            words = f"pandas.get_dummies(frame, columns=['{column.name}']) makes some"
-            remedy = f"{words} (data.source.prepare = 'auto' too)"
         return (
-            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: {remedy}, or "
-            "leave it out of the features"
+            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: "
+            f"{_remedy(column, example)}leave it out of the features"
         )
     return _gaps(column, owner, where)
+
+
+def _remedy(column: Any, example: Any) -> str:
+    """Return how to make numbers of a column, ending in " or "; "" if nothing is known for what it holds."""
+    of, auto = f"frame['{column.name}']", "data.source.prepare = 'auto'"
+    if is_dates(column):
+        return f"{auto} makes some of dates, or "
+    if getattr(column.dtype, "kind", "O") == "m":
+        return f"{of}.dt.total_seconds() makes some, or "
+    if example is not None and are_numbers(column):
+        return f"pandas.to_numeric({of}) reads them, or "
+    if re.match(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}", str(example)):
+        return f"pandas.to_datetime({of}) makes dates, and {auto} numbers of these, or "
+    if isinstance(example, str | bool | None):
+        return f"pandas.get_dummies(frame, columns=['{column.name}']) makes some ({auto} too), or "
+    return ""
 
 
 def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = False) -> str | None:
@@ -239,15 +249,7 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
         return np.zeros(0), [line]
     rows = np.flatnonzero(column.isna().to_numpy())
     if len(rows):
-        return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}"]
+        return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}; drop these rows"]
     if kind != "f":
         return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
-    y = np.array(column, dtype=np.float32)
-    # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
-    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
-        line = (
-            f"{where}: column '{column.name}': the target is {column.dtype}, a number to be predicted, and it "
-            f"holds only 0 and 1: for classes, frame['{column.name}'].astype(int)"
-        )
-        return y, [line]
-    return y, []
+    return np.array(column, dtype=np.float32), []

@@ -313,6 +313,12 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     ys = [rows.y] if tested is None else [rows.y, tested.y]
     given = [y.numpy() if isinstance(y, Tensor) else np.asarray(y) for y in ys]
     if all(y.dtype.kind == "f" for y in given):
+        # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
+        if given[0].size == len(given[0]) > 0 and np.isin(given[0], (0, 1)).all():
+            raise UserError(
+                f"{where}: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
+                "whole numbers, as with .astype(int)"
+            )
         return rows, tested, None
     values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
     # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below

@@ -540,7 +540,8 @@ def _rich(rows: Sequence[Row], columns: Sequence[str]) -> RichTable:
     for name in columns:
         short = name.rpartition(".")[2]  # "lr" of "train.lr"
         alone = sum(other.rpartition(".")[2] == short for other in columns) == 1
-        table.add_column(short if alone else name, overflow="fold")
+        heading = (short if alone else name).replace("_", " ").replace("/", " ")  # narrow terminals break at words
+        table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in columns))
     return table

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, in_python
 from hanse.base.factories import named_choice
 from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
@@ -124,13 +124,13 @@ class Joining(Shown):
         (better, worse, _), n = counts[best], len(self.clients)
         if better:
             harmed = "nobody surely worse" if not worse else f"{worse} surely worse"
-            first = f"By {best}, {better} of {n} clients are surely better off than alone, {harmed}."
+            first = f"By {best}, {better} of {n} clients {_are(better)} surely better off than alone, {harmed}."
         elif worse:
-            first = (
-                f"Joining surely pays nobody here: by {best}, {worse} of {n} clients are surely worse off than alone."
-            )
+            lost = f"{worse} of {n} clients {_are(worse)} surely worse off than alone"
+            first = f"Joining surely pays nobody here: by {best}, {lost}."
         else:
-            first = f"For none of the {n} clients is it sure that joining changes anything: the intervals hold 0."
+            by = f" by {best}" if len(counts) > 1 else ""
+            first = f"For none of the {n} clients is it sure that joining{by} changes anything: the intervals hold 0."
         each = [
             f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
             f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
@@ -188,6 +188,7 @@ class Joining(Shown):
         return frame([{**vars(gain)} for gain in self.gains], "client")
 
 
+@in_python()
 def who_gains(
     data: Any,
     *,
@@ -291,6 +292,10 @@ def who_gains(
             results.append(gains)
     reading = main_of([named]) if named is not None else LOSS
     return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:
@@ -407,19 +412,20 @@ class _Plan:
             The gains, and the sentences on how they were played.
         """
         found: list[Gain] = []
-        told: tuple[str, ...] = ()
+        told, warned = tuple[str, ...](), list[str]()
         data = self.source.at(settings["data"]["seed"])
         for k, (label, mechanism) in enumerate(self.mechanisms.items()):
             train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
             experiment = Experiment(mechanism=mechanism, **{**self.sections, **settings, "train": train})
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
             counted.label = label
-            running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
+            run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
+            warned += [line for line in run.said if line.startswith("warning: ")]
             if label != ALONE:
                 joined, alone = load_run(place), load_run(folder / ALONE)
                 found += gains_of(joined, alone, label)
                 told = settings_of(joined, alone)
-        return found, told
+        return found, (*dict.fromkeys(warned), *told)
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, in_python
 from hanse.core.telling import About
 from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
@@ -96,6 +96,7 @@ class Run(PlainRun, Shown):
             sums.ranked,
             called,
             tuple(told),
+            tuple(self.record.doubts),
         )
 
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
@@ -163,6 +164,7 @@ class Run(PlainRun, Shown):
         records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
         return Comparison(tuple(records))
 
+    @in_python()
     def statement(self, client: int | str) -> Page:
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
 
@@ -194,7 +196,8 @@ class Run(PlainRun, Shown):
 
         path = self._path("report")
         file, first = write_report([path], path if out is None else out), answers_of(path)
-        return Page(first.joining, (*self.record.doubts, first.contributed, first.next), None, None, file)
+        headline, *rest = [*first.doubts, *(f"{question} {answer}" for question, answer in first.lines.items())]
+        return Page(headline, tuple(rest), None, None, file)
 
     def sentences(self) -> Sequence[str]:
         """Return doubts and the model's quality first, then warnings and notes on the values."""
@@ -205,7 +208,7 @@ class Run(PlainRun, Shown):
         heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
-        sentences = list(values.sentences()) if values is not None else []
+        sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
         warned = [line for line in self.said if line.startswith("warning: ")]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
@@ -247,12 +250,14 @@ class Contributions(Worths):
         standings: the sums for clients with more than one update, for comparing them.
         called: the clients' names by number.
         told: sentences that explain the values.
+        doubts: what must be said before them, such as that the model is at chance.
     """
 
     updates: NDArray[np.int64]
     standings: Standings
     called: Mapping[int, str]
     told: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     title = "Who contributed"
     unit = "value over all rounds"
@@ -266,7 +271,8 @@ class Contributions(Worths):
         """Return who was worth most and least of those that can be ranked, as a report does."""
         from hanse.reports.contributions import TOO_FEW
 
-        return super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+        first, *rest = super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+        return [" ".join([*self.doubts, first]), *rest]
 
     def notes(self) -> Sequence[str]:
         """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
@@ -398,6 +404,11 @@ class _InMemory(RunRecord):
         return self.run.guess
 
     @property
+    def models(self) -> int:
+        """How many rows the table has."""
+        return len(self.run.table.rows)
+
+    @property
     def lost(self) -> Mapping[int, str]:
         """No round's arrays are lost in memory."""
         return {}
@@ -428,7 +439,8 @@ def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
     @wraps(play)
     def answering(*args: P.args, **kwargs: P.kwargs) -> Run:
         given = {f"given_{key}": kwargs.get(key) for key in ("data", "model")}
-        return _answering(play(*args, **kwargs), **given)
+        with in_python():
+            return _answering(play(*args, **kwargs), **given)
 
     return answering
 

@@ -53,14 +53,16 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     Args:
         groups: the experiments, one line each.
     """
-    charts = []
+    charts: list[Chart] = []
     curves, meaning = _main_curves(groups)
     for key, title, axis, factor in (*curves, *_CURVES):
         lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
         accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
         if not lines or (key == "client/test_loss" and accurate):
             continue
-        caption = f"{(_MEANING | meaning)[key]} {_band(groups, lines)}"
+        band = _band(groups, lines)
+        read = band if not any(band in chart.caption for chart in charts) else ""  # once in a section is enough
+        caption = f"{(_MEANING | meaning)[key]} {read}".strip()
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, caption, Lines(tuple(lines)), x="rounds played", y=axis))
     return [*charts, *_over_time(groups)]

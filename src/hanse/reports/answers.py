@@ -23,7 +23,7 @@ from hanse.learning.metrics import Reading
 from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
-from hanse.reports.contributions import TOO_FEW, Contribution, contribution, ends
+from hanse.reports.contributions import DOUBTFUL, TOO_FEW, Contribution, contribution, ends
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
@@ -51,12 +51,14 @@ class Answers:
         contributed: who contributed most, and who did harm.
         next: what to do next.
         picture: the contributions as bars with intervals; None where nobody was valued.
+        doubts: what must stand before these answers, such as that the model is at chance.
     """
 
     joining: str
     contributed: str
     next: str
     picture: Chart | None = field(repr=False)
+    doubts: tuple[str, ...] = ()
 
     @property
     def lines(self) -> dict[str, str]:
@@ -69,7 +71,8 @@ class Answers:
 
     def _repr_html_(self) -> str:
         """Return the answers and the picture for a notebook."""
-        told = "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
+        told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
+        told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
         return told + ("" if self.picture is None else to_svg(to_vegalite(self.picture)))
 
 
@@ -103,11 +106,26 @@ def answers(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = Non
     valued = [(one, found) for one in ranked if (found := contribution(one)) is not None]
     given, found = valued[0] if valued else (group, None)
     told = _contributed(found)
+    if valued and any(run.doubts for run in given.runs):
+        told = f"{DOUBTFUL}: {told}"
     if len(ranked) > 1 and valued:
-        told = f"In {given.label}{given.seeds_text}{',' * bool(given.seeds_text)} {told[0].lower()}{told[1:]}"
+        told = f"In {given.label}{given.seeds_text}: {told}"
     picture = None if found is None else picture_of(given, found)
     named = f"With {group.label}, {joined.told[0].lower()}{joined.told[1:]}" if len(ranked) > 1 else joined.told
-    return Answers(named, told, _next(group, joined, found), picture)
+    return Answers(named, told, _next(group, joined, found), picture, tuple(doubts_of(groups)))
+
+
+def doubts_of(groups: Sequence[SeedGroup]) -> list[str]:
+    """Return the doubts about each experiment: those of its first doubtful seed, and how many more there are."""
+    told = []
+    for group in groups:
+        doubtful = [run for run in group.runs if run.doubts]
+        for line in doubtful[0].doubts if doubtful else []:
+            named = group.label if len(group.runs) > 1 or len(groups) > 1 else ""
+            more = len(doubtful) - 1
+            seeds = f" (seed {doubtful[0].seeds[0]}; {more} other{'s' * (more > 1)} alike)" if more else ""
+            told.append(f"{named}{seeds}: {line}" if named else line)
+    return told
 
 
 def _best_first(groups: Sequence[SeedGroup]) -> list[SeedGroup]:
@@ -163,7 +181,9 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
         each = [(None, _sign(economy, client)) for client in range(len(economy))]
     counts = [answer_of(*pair) for pair in each]
     missing = not any(sign is not None for sign, _ in each)
-    together = "" if economy is None else ", in tokens alone" if missing else ", model and tokens together"
+    market = utilities(first) is not None  # its count has more in it than tokens
+    by, count = ("by", "the market's own count") if market else ("in", "tokens")
+    together = "" if economy is None else f", {by} {count} alone" if missing else f", model and {count} together"
     told = [_counted(counts, len(group.runs), together)] if any(count != "unknown" for count in counts) else []
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
@@ -249,6 +269,7 @@ def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
     if len(sample) > 1:
         error = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * reading.factor
         half = float(stats.t.ppf(0.975, len(sample) - 1)) * error
+        half = half if half > 1e-9 * abs(mean) else math.nan  # alike for all: what is left is rounding
     told = rounded(mean, half, sign=True)
     unit = points(told) if reading.percent else " (less is better)" if reading.less_is_better else ""
     sure = f" (95 % interval {between(mean, half)})" if half > 0 else ""
@@ -403,7 +424,7 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
     if found is not None and (names := found.harmful):
         return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
     if len(group.runs) == 1 and not elsewhere:
-        how = "run.seed = 1, 2, ... in Python" if by_python(run) else "hanse sweep, --seeds 5"
+        how = "run.seed = 1, 2, ... in Python" if by_python(run) else f"hanse sweep {folder}/config.toml --seeds 5"
         return f"Repeat with other seeds ({how})."
     return f"Give each client its statement (hanse statement {folder} --all)."
 

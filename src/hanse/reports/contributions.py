@@ -34,6 +34,7 @@ from hanse.runs.run_record import RunRecord
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 TOO_FEW = "Too few rounds were valued to say who contributed."
+DOUBTFUL = "Not reliable here (see the warning)"
 EXACT = (
     "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
     "other samples is not recorded"

@@ -10,15 +10,19 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
 
     Args:
         value: the number.
-        error: its error, or half its interval; None or 0: not known, and ``most`` digits are shown.
+        error: its error, or half its interval; None, or no more than rounding makes: not known, and ``most`` digits are
+            shown.
         sign: write a plus, too.
         most: significant digits where no error is known.
 
     Examples:
         >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
         ('0.7', '-9', '0.703', '1234')
+        >>> rounded(0.1 + 0.2, 1e-17)
+        '0.300'
     """
-    last = math.log10(error) if error and math.isfinite(error) else math.log10(abs(value) or 1.0) // 1 + 1 - most
+    known = error is not None and math.isfinite(error) and error > 1e-9 * abs(value)
+    last = math.log10(error) if error and known else math.log10(abs(value) or 1.0) // 1 + 1 - most
     places = max(0, -math.floor(last))
     told = f"{value:{'+' if sign else ''}.{places}f}"
     return f"{0:.{places}f}" if float(told) == 0 else told

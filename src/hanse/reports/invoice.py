@@ -75,6 +75,7 @@ class Invoice:
         total: in the smallest coin.
         lines: one for each participant, by number.
         said: sentences on what the parts mean, and on how sure they are.
+        doubts: what must stand before the amounts, such as that values mean little in this run.
     """
 
     run: str
@@ -84,6 +85,7 @@ class Invoice:
     total: int
     lines: tuple[Line, ...]
     said: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     def money(self, coins: int) -> str:
         """Return an amount of the smallest coin as a decimal number of the currency.
@@ -203,7 +205,7 @@ def _made(
         )
         for c in range(run.num_clients)
     )
-    return Invoice(run.name, by, currency, _DIGITS.get(currency, 2), total, lines, tuple(said))
+    return Invoice(run.name, by, currency, _DIGITS.get(currency, 2), total, lines, tuple(said), tuple(run.doubts))
 
 
 def as_csv(made: Invoice) -> str:

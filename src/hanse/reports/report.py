@@ -322,19 +322,6 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
     return told
 
 
-def _doubts(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return the doubts about each experiment: those of its first doubtful seed, and how many more there are."""
-    told = []
-    for group in groups:
-        doubtful = [run for run in group.runs if run.doubts]
-        for line in doubtful[0].doubts if doubtful else []:
-            named = group.label if len(group.runs) > 1 or len(groups) > 1 else ""
-            more = len(doubtful) - 1
-            seeds = f" (seed {doubtful[0].seeds[0]}; {more} other{'s' * (more > 1)} alike)" if more else ""
-            told.append(f"{named}{seeds}: {line}" if named else line)
-    return told
-
-
 def _list(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
@@ -388,7 +375,7 @@ def write_report(
     page = _page(
         title=title or _title(groups),
         lead=lead or "",
-        doubts=_doubts(groups),
+        doubts=first.doubts,
         answers=first,
         summary=summary(groups),
         warnings=[*warnings(groups, runs), *unread, *notes, *missing],

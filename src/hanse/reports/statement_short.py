@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hanse.learning.metrics import ACCURACY, LOSS
+from hanse.reports.contributions import DOUBTFUL
 from hanse.reports.digits import points, rounded
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
@@ -43,7 +44,10 @@ def in_short(
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
         What next: stay in.
     """
-    found = {"Its model": _model(fit), "Its contribution": _gave(given), "Its privacy": privacy}
+    gave = _gave(given)
+    if doubts and given.value is not None:
+        gave = f"{DOUBTFUL[0].lower()}{DOUBTFUL[1:]}: {gave}"
+    found = {"Its model": _model(fit), "Its contribution": gave, "Its privacy": privacy}
     found["What next"] = _next(answer, fit, given, doubts, finished, alone)
     return {about: told for about, told in found.items() if told}
 

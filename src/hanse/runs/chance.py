@@ -75,7 +75,9 @@ class Guess:
         return accuracy > self.bar or explains
 
 
-def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True) -> list[str]:
+def doubts(
+    metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True, several: bool = False
+) -> list[str]:
     """Return the sentences to show before a run's other results; none if there is nothing to doubt.
 
     There are two: that the model was no better than chance at the last test (:meth:`Guess.beaten`), and that in more
@@ -86,12 +88,15 @@ def doubts(metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_e
         metrics: the lines of ``metrics.jsonl``.
         guess: a guess's scores on the server's test set; None: not known, and chance is not judged.
         cross_entropy: whether the loss that is tested is the plain cross-entropy.
+        several: whether there are several models, which may be good for their own clients alone.
     """
     sentences = []
     tested = [line for line in metrics if _number(line.get("test/accuracy"))]
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
-        if not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
+        own = tested[-1].get("client/test_accuracy")
+        at_home = several and own is not None and _number(own) and own > guess.bar
+        if not at_home and not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
             sentences.append(
                 f"The model is at chance: its test accuracy is {accuracy:.3f}, and always naming the most common class "
                 f"gives {guess.most:.3f} ({guess.bar:.3f} with {MARGIN:g} standard errors)."

@@ -125,9 +125,7 @@ def run(
         'Sequential'
     """
     _check(observers)
-    if not isinstance(experiment, Experiment):
-        experiment = Experiment.read(experiment)
-    experiment = _valued(experiment, value)
+    experiment = _valued(_read(experiment), value)
     if out is not None and experiment.run.rounds == 0:
         raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
     observers = _watching(observers, progress, experiment.mechanism.name)
@@ -141,6 +139,16 @@ def run(
         claim(hold, overwrite=overwrite)
         ready = settle_engine(build(experiment, own=own))
         return play_setup(ready, observers, hold, overwrite)
+
+
+def _read(experiment: Experiment | str | Path) -> Experiment:
+    """Return an experiment, read if it is the path of a file. Raises UserError for anything else."""
+    if not isinstance(experiment, Experiment | str | Path):
+        raise UserError(
+            f"experiment: {type(experiment).__name__}: must be a hanse.Experiment, which has the sections of an "
+            "experiment's file as arguments, or the path of such a file"
+        )
+    return experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
 
 
 def _valued(experiment: Experiment, value: bool | str | Mapping[str, Any]) -> Experiment:
@@ -426,7 +434,7 @@ def _from_a_checkpoint(
     hold.take()
     same_frozen(hold.folder, setup.problem)
     with closing(setup.engine):
-        folder, snapshot, warnings = RunDir.reopen(
+        folder, snapshot, lines = RunDir.reopen(
             hold.folder, experiment, setup.device,
             data=fingerprint(setup.data), names=setup.data.names, other_data=other_data, key=key,
         )  # fmt: skip
@@ -439,8 +447,9 @@ def _from_a_checkpoint(
                 state = snapshot.state
             elif setup.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
-            told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
-            return _play(replace(ready, said=[*said, *told]), state, folder, observers)
+            told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
+            said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
+            return _play(replace(ready, said=said), state, folder, observers)
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:

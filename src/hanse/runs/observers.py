@@ -103,9 +103,9 @@ def errors() -> Console:
     """Return the console on standard error, for progress bars. Without ipywidgets, a notebook gets bars as in a
     terminal.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     if console.is_jupyter and find_spec("ipywidgets") is None:
-        return Console(stderr=True, force_jupyter=False, force_terminal=True, width=80)
+        return Console(stderr=True, force_jupyter=False, force_terminal=True, width=80, emoji=False)
     return console
 
 

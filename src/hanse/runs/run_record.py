@@ -164,13 +164,20 @@ class RunRecord:
         """
         return read_said(self.path / SHAPE).get("guess")
 
+    @property
+    def models(self) -> int:
+        """How many rows the run's table had in the last round; 1 if that was not recorded."""
+        shape = self.arrays(self.metrics[-1]["round"], only=("W_shape",)).get("W_shape") if self.metrics else None
+        return 1 if shape is None or shape.shape != (2,) or shape.dtype.kind not in "iu" else int(shape[0])
+
     @cached_property
     def doubts(self) -> list[str]:
         """Sentences to show before the run's results: a model at chance, meaningless values, warnings of parts. Raises
         UserError if ``shape.json`` is missing or damaged.
         """
         loss = table(self.config, "train").get("loss")
-        known = doubts(self.metrics, self.guess, cross_entropy=loss in (None, "cross_entropy"))
+        cross_entropy = loss in (None, "cross_entropy")
+        known = doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
         return [*known, *self.about.warnings]
 
     def series(self, key: str) -> tuple[Ints, Floats]:

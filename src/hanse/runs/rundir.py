@@ -28,8 +28,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
-from hanse.base.errors import MachineError, UserError
-from hanse.base.files import ASKED, FEDERATION, MEMBERS, going_on, on_network, private_folder, taken, write_whole
+from hanse.base.errors import MachineError, UserError, in_python
+from hanse.base.files import (
+    ASKED,
+    FEDERATION,
+    MEMBERS,
+    going_on,
+    on_network,
+    private_folder,
+    read_json,
+    table,
+    taken,
+    write_whole,
+)
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
@@ -97,9 +108,9 @@ def claim_anew(hold: Hold, *, overwrite: bool) -> None:
     try:
         claim(hold, overwrite=overwrite)
     except UserError as wrong:
-        lines = [re.sub(r", --overwrite, or 'hanse.*", ", or overwrite=True", line) for line in wrong.lines]
-        lines = [re.sub("^--out ", "out: ", line).replace("--overwrite", "overwrite=True") for line in lines]
-        raise UserError(*lines) from None
+        with in_python():
+            lines = [re.sub(r", --overwrite, or 'hanse.*", ", or --overwrite", line) for line in wrong.lines]
+            raise UserError(*lines) from None
 
 
 def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
@@ -256,7 +267,7 @@ class RunDir:
             MachineError: the books cannot be brought to the state of the checkpoint.
         """
         note = compare_data(path, data, allowed=other_data, names=names)
-        notes = [] if note is None else [note]
+        notes = [*([] if note is None else [note]), *_other_versions(path)]
         folder = RunDir(path)
         with folder._storing():
             snapshot = folder._last_sound(device, notes)
@@ -414,6 +425,18 @@ def _lost(path: Path) -> list[str]:
     if not (path / METRICS).exists() or not played_lines(path, METRICS):
         return []
     return [f"warning: round {round}: {why}; what it said is lost" for round, why in lost_rounds(path).items()]
+
+
+def _other_versions(path: Path) -> list[str]:
+    """Return a note if other versions than these began a run, since only the same ones promise the same bits."""
+    try:
+        said = read_json(path / "environment.json")
+    except UserError:  # nothing else reads this file
+        return []
+    began, now = table(said, "packages") if isinstance(said, Mapping) else {}, _environment()["packages"]
+    pairs = [(name, str(began[name])[:40], now[name]) for name in ("hanse", "torch") if name in began]
+    told = [f"{name} {old} (now {new})" for name, old, new in pairs if old != new]
+    return [f"note: this run began with {' and '.join(told)}: its numbers may differ from here on"] if told else []
 
 
 @cache  # a process that plays many runs looks once: reading what is installed takes as long as a round
