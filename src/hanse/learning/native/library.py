@@ -22,7 +22,6 @@ from hanse.learning.module_layers import Spec
 VERSION = 2
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
-_LARGEST_KERNEL = 8  # a line of it is one vector of tiles.h
 
 
 class Layer(ctypes.Structure):
@@ -176,7 +175,7 @@ def read_native(problem: Problem) -> NativeLayers | None:
 def _runs(convolution: nn.Conv2d, after: Sequence[nn.Module]) -> bool:
     """Say whether the compiled code runs a convolution and the layers after it, ReLU and pooling at most once each."""
     kernel, pad = set(convolution.kernel_size), convolution.padding
-    if isinstance(pad, str) or len(kernel) != 1 or max(kernel) > _LARGEST_KERNEL:
+    if isinstance(pad, str) or len(kernel) != 1:
         return False
     padded = len(set(pad)) == 1 and pad[0] in range(min(kernel))
     plain = set(convolution.stride) | set(convolution.dilation) == {1}
