@@ -39,6 +39,7 @@ struct convolution {
   float *slope, *bias_slope; /* a batch's gradient, as the weights and the biases */
   float *ones;               /* of one filter, the gradients that are not 0, and where the kernel stood there */
   int32_t *from;
+  int64_t *sees;             /* how far from there each vector of a filter looks */
   const float **lines;       /* [kernel][places]: where a line of the kernel stands for each output */
   uint8_t *at;               /* [width][out]: which of the 2 x 2 was the largest */
 };
@@ -176,23 +177,25 @@ static struct work shape_of(const struct layer *l, const struct layer *lower, in
 }
 
 /* Give a layer its buffers from `memory` on, unless it is NULL; return how many floats they take. */
-static int64_t cut(struct work *w, int64_t width, float *memory) {
+static int64_t cut(struct work *w, int64_t lanes, int64_t width, float *memory) {
   struct convolution *k = &w->k;
   float **const all[] = {&w->w, &w->v, &w->c, &w->b, &w->bv, &w->bc, &w->a, &w->g,
                          &k->image, &k->below, &k->maps, &k->turned, &k->slope, &k->bias_slope, &k->ones,
-                         (float **)&k->from, (float **)&k->lines, (float **)&k->at};
+                         (float **)&k->from, (float **)&k->sees, (float **)&k->lines, (float **)&k->at};
   const int64_t image = (k->height + 2 * k->pad) * k->line, acts = width * w->ld + 16; /* pool writes whole vectors */
   const int64_t sizes[] = {w->weights, w->weights, w->weights, w->biases, w->biases, w->biases, acts, acts,
                            image, image, k->places * k->ld, k->kernel * k->wide * k->ld, k->kernel ? w->weights : 0,
-                           k->ld, k->places + 1, k->places + 1, 2 * k->kernel * k->places,
+                           k->ld, k->places + 1, k->places + 1, 2 * k->kernel * k->span / lanes, 2 * k->kernel * k->places,
                            k->pooled ? acts / 4 + 16 : 0};
   int64_t taken = 0;
-  for (int64_t i = 0; i < 18; taken += padded(sizes[i++], 16))
+  for (int64_t i = 0; i < 19; taken += padded(sizes[i++], 16))
     if (memory) *all[i] = memory + taken;
   for (int64_t i = 0; memory && i < k->kernel * k->places; i++) {
     const int64_t place = i % k->places, y = place / k->columns + i / k->places, x = place % k->columns;
     k->lines[i] = k->image + y * k->line + x * k->channels;
   }
+  for (int64_t i = 0; memory && i < k->kernel * k->span / lanes; i++)
+    k->sees[i] = i * lanes / k->span * k->line + i * lanes % k->span;
   return taken;
 }
 
@@ -466,14 +469,14 @@ int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, in
   for (int64_t i = 0; i < count; i++) width = seats[i].width > width ? seats[i].width : width;
   struct work *layers = malloc(sizeof(struct work) * depth);
   for (int64_t i = 0; layers && i < depth; i++)
-    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, width, NULL);
+    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, by->lanes, width, NULL);
   float *memory = calloc(size + 16, sizeof(float)); /* 16 more, to begin at a cache line of 64 bytes */
   const float **x = malloc(sizeof(float *) * 2 * width);
   int64_t *places = malloc(sizeof(int64_t) * width);
   const int enough = memory && x && places && layers;
   if (enough) {
     float *free_from = (float *)(((uintptr_t)memory + 63) / 64 * 64);
-    for (int64_t i = 0; i < depth; i++) free_from += cut(layers + i, width, free_from);
+    for (int64_t i = 0; i < depth; i++) free_from += cut(layers + i, by->lanes, width, free_from);
     for (int64_t i = 0; i < count; i++)
       train(by, seats + i, layers, depth, pool, given->in, labels, targets, (float)lr, (float)momentum, free_from, x,
             x + width, places);
@@ -490,13 +493,13 @@ int hanse_outputs(const struct layer *given, int64_t depth, const float *row, co
   int64_t size = 0;
   struct work *layers = malloc(sizeof(struct work) * depth);
   for (int64_t i = 0; layers && i < depth; i++)
-    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, BLOCK, NULL);
+    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, by->lanes, BLOCK, NULL);
   float *memory = calloc(size + 16, sizeof(float));
   const int enough = memory && layers;
   if (enough) {
     float *free_from = (float *)(((uintptr_t)memory + 63) / 64 * 64);
     for (int64_t i = 0; i < depth; i++) {
-      free_from += cut(layers + i, BLOCK, free_from);
+      free_from += cut(layers + i, by->lanes, BLOCK, free_from);
       row = take(row, layers + i, layers[i].w, layers[i].b);
       turn(&layers[i].k, layers[i].w);
     }

@@ -179,13 +179,13 @@ static void NAME(pool)(const struct convolution *k, float *a, uint8_t *at) {
     }
 }
 
-/* nv vectors of the gradient of one line of a filter: the sum over n outputs of their gradients times what the line saw */
-INLINE void NAME(slope_tile)(const float *image, const int32_t *from, const float *ones, int64_t n, float *to,
-                             const int nv) {
-  vec sum[4];
+/* nv vectors of a filter's gradient: the sum over n outputs of their gradients times what these vectors saw there */
+INLINE void NAME(slope_tile)(const float *image, const int64_t *sees, const int32_t *from, const float *ones, int64_t n,
+                             float *to, const int nv) {
+  vec sum[8];
   UNROLL for (int v = 0; v < nv; v++) sum[v] = NAME(load)(to + v * LANES);
   for (int64_t i = 0; i < n; i++)
-    UNROLL for (int v = 0; v < nv; v++) sum[v] += ones[i] * NAME(load)(image + from[i] + v * LANES);
+    UNROLL for (int v = 0; v < nv; v++) sum[v] += ones[i] * NAME(load)(image + from[i] + sees[v]);
   UNROLL for (int v = 0; v < nv; v++) NAME(store)(to + v * LANES, sum[v]);
 }
 
@@ -194,8 +194,9 @@ INLINE void NAME(slope_tile)(const float *image, const int32_t *from, const floa
    used. */
 static void NAME(convolve_back)(const struct convolution *k, const float *w, const float *g, const uint8_t *at,
                                 int below) {
-  const int64_t rows = k->rows >> k->pooled, columns = k->columns >> k->pooled;
+  const int64_t rows = k->rows >> k->pooled, columns = k->columns >> k->pooled, vectors = k->kernel * k->span / LANES;
   for (int64_t f = 0; f < k->filters; f++) {
+    float *to = k->slope + f * vectors * LANES;
     float total = 0;
     int64_t n = 0;
     for (int64_t y = 0, p = f; y < rows; y++)
@@ -206,23 +207,18 @@ static void NAME(convolve_back)(const struct convolution *k, const float *w, con
       }
     for (int64_t i = 0; i < n; i++) total += k->ones[i];
     k->bias_slope[f] += total;
-    for (int64_t y = 0; y < k->kernel; y++)
-      for (int64_t v = 0; v < k->span; v += 4 * LANES) {
-        const float *image = k->image + y * k->line + v;
-        float *to = k->slope + (f * k->kernel + y) * k->span + v;
-        switch ((k->span - v) / LANES) {
-          case 1: NAME(slope_tile)(image, k->from, k->ones, n, to, 1); break;
-          case 2: NAME(slope_tile)(image, k->from, k->ones, n, to, 2); break;
-          case 3: NAME(slope_tile)(image, k->from, k->ones, n, to, 3); break;
-          default: NAME(slope_tile)(image, k->from, k->ones, n, to, 4);
-        }
+    for (int64_t v = 0, left = vectors; left > 0; left -= 8, v += 8)
+      switch (left) {
+#define DO(NV) \
+  case NV: NAME(slope_tile)(k->image, k->sees + v, k->from, k->ones, n, to + v * LANES, NV); break;
+        DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+#undef DO
+        default: NAME(slope_tile)(k->image, k->sees + v, k->from, k->ones, n, to + v * LANES, 8);
       }
     for (int64_t i = 0; below && i < n; i++)
-      for (int64_t y = 0; y < k->kernel; y++) {
-        const float *own = w + (f * k->kernel + y) * k->span;
-        float *to = k->below + k->from[i] + y * k->line;
-        for (int64_t v = 0; v < k->span; v += LANES)
-          NAME(store)(to + v, NAME(load)(to + v) + k->ones[i] * NAME(load)(own + v));
+      for (int64_t v = 0; v < vectors; v++) {
+        float *there = k->below + k->from[i] + k->sees[v];
+        NAME(store)(there, NAME(load)(there) + k->ones[i] * NAME(load)(w + (f * vectors + v) * LANES));
       }
   }
 }
