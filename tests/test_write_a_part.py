@@ -32,7 +32,7 @@ SMALL = {
 }
 
 
-FILES = ["inverse_loss", "longest_ago", "alone", "wages", "newcomer", "boost", "label_flip"]
+FILES = ["inverse_loss", "longest_ago", "alone", "wages", "boost", "label_flip"]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -117,12 +117,6 @@ def test_the_fees_go_to_whose_values_are_above_zero(composed: Watch) -> None:
     assert book.balance(pool("wages")) == 0
     assert book.balance(MINT) == -800 * TOKEN + kitty
     assert max(want.values()) > 100 * TOKEN  # somebody earned something
-
-
-def test_the_new_mechanism_trains_everyone_in_turn(files: dict[str, str]) -> None:
-    watch = played(mechanism={"name": "newcomer:newcomer", "clients_per_round": 4, "value": "exact"})
-    assert sorted(s["client"] for s in watch.run.clients if s["round"] == 1) == [4, 5, 6, 7]
-    assert "value/sum" in watch.run.metrics[-1]
 
 
 def test_who_boosts_is_told(files: dict[str, str]) -> None:

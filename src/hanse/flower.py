@@ -1,10 +1,10 @@
-"""Hanse on Flower: the names that a Flower app of one's own imports.
+"""hanse on Flower: the names that your Flower app imports.
 
-* For a project of ``hanse new``, whose participants hold their data: ``server_app`` makes its server's app of an
-  experiment, ``client_app`` a participant's of a ``load_data``, which returns ``ClientData``; ``instructions`` reads
-  texts for language models, and ``Trusted`` says with whose updates its own may be summed.
-* For a Flower app that stays as it is: ``strategy`` plays a mechanism over its client app, whose messages ``Keys``
-  describes, and ``speaks`` is the line in that client app with which it answers what a mechanism asks besides training.
+* For a project of ``hanse new``, whose participants hold their data: ``server_app`` makes the server's app from an
+experiment, ``client_app`` a participant's app from a function ``load_data`` that returns ``ClientData``;
+``instructions`` reads texts for language models, and ``Trusted`` names the members with whose updates a participant's
+may be summed. * For an existing Flower app: ``strategy`` plays a mechanism with its client app, whose messages ``Keys``
+describes. Some mechanisms ask more than training; one line with ``speaks`` lets the client app answer.
 
 Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 """

@@ -13,7 +13,7 @@ from hanse.learning.sequential import SequentialEngine
 
 COMPILED = not isinstance(library(), str)  # whether this installation has the native engine
 DENSE = "native" if COMPILED else "stacked"  # what the rule chooses for linear layers
-NARROW = "native" if vectors_are_wide() else "sequential"  # and for narrow convolutions
+CONV = "native" if vectors_are_wide() else "sequential"  # and for convolutions that it can train
 
 
 def made(shape: tuple[int, ...], classes: int | None, n: int = 400, seed: int = 0) -> Samples:

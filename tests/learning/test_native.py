@@ -199,7 +199,7 @@ def test_samples_positions_and_rows_of_any_type_and_order(kind: torch.dtype) -> 
     ("model", "options", "reason"),
     [
         ("mlp", {"hidden": [8], "batch_norm": True}, "not linear layers with ReLU or tanh between them"),
-        ("cnn", {}, "not linear layers"),
+        ("cnn_femnist", {}, "not linear layers"),
     ],
 )
 @HERE

@@ -18,7 +18,7 @@ from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
-from .helpers import COMPILED, DENSE, NARROW, jobs_of, made, oracle
+from .helpers import COMPILED, CONV, DENSE, jobs_of, made, oracle
 
 USER = "tests.learning.usermodels:"
 RECIPE = Recipe(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
@@ -48,8 +48,8 @@ MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
         (("dense", 10, MNIST_MLP, 2), ("native", 1, 2)),
         (("dense", 3, MNIST_MLP, 8), ("native", 1, 3)),
         (("dense", 1, MNIST_MLP, 2), ("native", 1, 1)),
-        (("narrow", 10, 50 * 3_424, 2), ("native", 1, 2)),
-        (("narrow", 1, 50 * 3_424, 2), ("native", 1, 1)),
+        (("conv", 10, 50 * 3_424, 2), ("native", 1, 2)),
+        (("conv", 1, 50 * 3_424, 2), ("native", 1, 1)),
         (("dense", 10, 20 * 610, 2), ("native", 1, 1)),
         (("dense", 10, MNIST_MLP, 2, "cpu", "stacked"), ("stacked", 2, 1)),
         (("images", 10, MNIST_MLP, 16, "cuda"), ("sequential", 1, 1)),
@@ -87,8 +87,8 @@ def test_nothing_is_timed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, t
             f"for {'linear layers with ReLU or tanh' if COMPILED else 'layers that can be stacked'}, 10 seats a round",
         ),
         (USER + "normalised", "stacked", "for layers that can be stacked, 10 seats a round"),
-        ("cnn", "sequential", "for convolutions, 10 seats a round"),
-        ("cnn_small", NARROW, "convolutions, 10 seats a round"),
+        ("cnn_femnist", "sequential", "for convolutions, 10 seats a round"),
+        ("cnn_small", CONV, f"convolutions{' that compiled code trains' * (CONV == 'native')}, 10 seats a round"),
         (USER + "residual", "vmapped", "for layers that torch.func can batch, 10 seats a round"),
         (USER + "dropping", "sequential", "vmapped: it draws random numbers"),
     ],
@@ -125,7 +125,7 @@ def test_models_that_do_not_fit_the_cache_are_stacked() -> None:
 
 
 def test_what_is_asked_for_is_kept() -> None:
-    cnn, mlp = (build_problem(name, (1, 28, 28), 10, 1) for name in ("cnn", "mlp"))
+    cnn, mlp = (build_problem(name, (1, 28, 28), 10, 1) for name in ("cnn_femnist", "mlp"))
     assert chosen(*cnn, train="sequential", threads=1, workers=2) == EngineChoice("sequential", 1, 2)
     assert chosen(*cnn, threads=1) == EngineChoice("sequential", 1, 1)
     assert chosen(*cnn, workers=3) == EngineChoice("sequential", 1, 3)
@@ -141,7 +141,7 @@ def test_what_is_asked_for_is_kept() -> None:
 
 
 def test_engines_without_bf16_say_so() -> None:
-    mlp, cnn = (build_problem(name, (1, 28, 28), 10, 1) for name in ("mlp", "cnn"))
+    mlp, cnn = (build_problem(name, (1, 28, 28), 10, 1) for name in ("mlp", "cnn_femnist"))
     assert f"{DENSE}: computes in float32, where bf16 gains nothing" in chosen(*mlp, precision="bf16").why
     assert not any("bf16" in line for line in chosen(*cnn, precision="bf16").why)
 

@@ -348,8 +348,8 @@ def _usage(wrong: Any) -> str:
 def _cannot_be_read(wrong: Exception) -> None:
     """Say in a line that a damaged run directory made a command fail where nothing had looked for that damage.
 
-    What looks at a run only computes with what its files say, so what it stumbles over is almost always in them. If
-    not, the place that is named and HANSE_TRACEBACK=1 tell.
+    Commands that look at a run only read its files, so their errors almost always come from these files. If not, the
+    place that is named and HANSE_TRACEBACK=1 tell.
     """
     last = traceback.extract_tb(wrong.__traceback__)[-1]
     message = " ".join(str(wrong).split())[:200]

@@ -37,14 +37,14 @@ _KEY = "hanse.form"  # name of the record that holds a form; its fixed arrays ar
 class Form:
     """The names, types and shapes of an app's arrays, and where each of them lies in a row.
 
-    Only arrays of real numbers become columns. The others are kept aside as they are: counters, a serialised forest,
-    and numbers of a type that NumPy does not have, such as bfloat16.
+    Only arrays of real numbers become columns. The others are kept unchanged: counters, a serialised forest, and
+    numbers of types that NumPy lacks, such as bfloat16.
 
     Attributes:
         names: names of the arrays that become columns, in the order of the columns.
         types: NumPy dtype of each of these arrays, such as ``"float32"``.
         layout: shape and place of each of these arrays in a row ``[P]``.
-        fixed: the other arrays by name. :meth:`arrays` puts them beside every model unchanged.
+        fixed: the other arrays by name. :meth:`arrays` adds them unchanged to every model.
 
     Examples:
         >>> from flwr.app import Array
@@ -120,9 +120,7 @@ class Form:
         return torch.cat(parts)
 
     def arrays(self, row: Tensor) -> ArrayRecord:
-        """Return a row ``[P]`` as arrays with the app's own names, shapes and types; the fixed arrays stand beside
-        them.
-        """
+        """Return a row ``[P]`` as arrays with the app's own names, shapes and types, together with the fixed arrays."""
         views = self.layout.unflatten(row).values()
         made = {n: x.detach().cpu().numpy().astype(t) for n, t, x in zip(self.names, self.types, views, strict=True)}
         return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in {**made, **self.fixed}.items()})
@@ -141,7 +139,7 @@ class Form:
     # ---- beside a question, for who has to make arrays of its rows
 
     def into(self, records: RecordDict) -> RecordDict:
-        """Return ``records`` with a description of this form in them, from which :meth:`beside` makes it again.
+        """Return ``records`` with a description of this form, from which :meth:`beside` restores it.
 
         A client that is asked to score models needs it: hanse sends models as plain rows, and the client's app wants
         arrays.
@@ -153,7 +151,7 @@ class Form:
 
     @staticmethod
     def beside(records: RecordDict) -> Form:
-        """Return the form that :meth:`into` has put beside a question.
+        """Return the form that :meth:`into` has added to a question.
 
         Raises:
             WireError: there is none.

@@ -5,9 +5,9 @@
 :mod:`~hanse.deployment.members` and :mod:`~hanse.deployment.newcomers`), sends each client its own request, and looks
 for answers at short intervals until all are in or the time is over.
 
-Three things save time or traffic. A node keeps the last models that it was sent, so that a request goes without those;
-a node that has lost them says so and is sent all of them once more. Receipts travel with requests. And where a round
-need not wait for everybody, messages stay open and are answered in a later round.
+Three things save time or traffic. A node keeps the last models that it was sent, so requests omit them; a node that has
+lost them says so and gets all of them again. Receipts travel with requests. If a round need not wait for everybody,
+messages stay open and are answered in a later round.
 
 What nodes send is untrusted input: whatever goes wrong while it is read becomes a refusal of that one client.
 """
@@ -56,14 +56,14 @@ class Open:
         request: what was asked; None if the message only carries receipts.
         node: Flower's id of the node that it went to.
         again: whether it was sent a second time, with all models.
-        waits: whether its node was asked once more because it waited for cosignatures of the head.
+        waits: whether its node was asked again because it waited for cosignatures of the head.
         unsure: whether it said so in its last answer.
-        away: whether the node was seen to be away at some time since.
-        down: bytes that were sent for it so far.
+        away: whether the node has been seen offline since.
+        down: bytes sent for it so far.
         letters: how many receipts travel with it.
         shown: what it shows of the books.
-        told: how many of the bytes in ``down`` an earlier round has counted already, because it ended without waiting;
-            None if no round has.
+        told: how many of the bytes in ``down`` an earlier round, which ended without waiting, has already counted;
+            None: none has.
 
     Examples:
         >>> from hanse.core.port import Ask
@@ -121,8 +121,8 @@ class FlowerFederation:
         members: the register of participants.
         job: ``job(member, num_clients)`` returns what the member's node must know of the run.
         key: the operator's, which signs every message to a node (:mod:`hanse.deployment.signing`).
-        deadline_s: seconds that an exchange waits where the experiment sets no deadline. A node that has died then
-            costs its seat in the round and not the run.
+        deadline_s: seconds that an exchange waits if the experiment sets no deadline, so a dead node loses its seat in
+            the round and does not end the run.
         capacity: how many client ids the mechanism was built for; members with higher ids wait for another run. 0: no
             bound.
         largest: the most bytes that a reply may have; larger ones are refused unread.
@@ -132,7 +132,7 @@ class FlowerFederation:
         shown: the heads of the books that go with each request, and their cosignatures.
         check: returns why a participant's samples do not fit the experiment, or None if they do.
         asked: ids of the clients asked in the last exchange, ascending.
-        newcomers: nodes that are online and no members yet.
+        newcomers: nodes that are online but not members yet.
         online: the nodes that were online at the last look, by key.
 
     Examples:
@@ -182,9 +182,9 @@ class FlowerFederation:
         """Return the members that can be asked in this round: they are online and train for no earlier round.
 
         Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
-        has ordered a pause. It also gives up what is open of earlier rounds where nothing can come of it: a node that
-        was away while it should have trained (it can be asked again from the next round on), or a client that may no
-        longer take part. The next exchange reports these.
+        has ordered a pause. It also gives up open messages of earlier rounds that cannot be answered any more: those of
+        a node that was offline while it should have trained (it can be asked again from the next round on), or of a
+        client that may no longer take part. The next exchange reports these.
         """
         self.look()
         self.admit()
@@ -216,8 +216,8 @@ class FlowerFederation:
         """Register the newcomers whose samples fit the experiment; refuse the others with a reason.
 
         All members must have samples of the same kind. If there are no members yet, the kind that most newcomers have
-        counts. Ids are given in the order that the newcomers state (their partition), and by key where that is equal,
-        so that they do not depend on who was faster.
+        counts. Ids follow the order that the newcomers state (their partition), then their keys, so they do not depend
+        on who was faster.
         """
         said = dict(self.newcomers.said)
         for key, reason in [(k, r) for k, hello in said.items() if (r := self.check(hello)) is not None]:
@@ -262,7 +262,7 @@ class FlowerFederation:
                 reply whose ``arrival`` is open, and their answers are returned by a later exchange.
 
         Returns:
-            The replies, sound or refused, in the order in which they came. A client that said nothing in time has none.
+            The replies, sound or refused, in order of arrival. A client that did not answer in time has none.
         """
         seconds = deadline_s or self.deadline_s
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]

@@ -1,9 +1,9 @@
 """Who takes part in a run on a network: the register of members, and the operator's orders.
 
-A newcomer introduces itself with a :class:`Hello`. If it is taken, it becomes a :class:`Member` with a client id in the
+A newcomer introduces itself with a :class:`Hello`. If accepted, it becomes a :class:`Member` with a client id in the
 register :class:`Members`, which a run keeps as ``members.json``. A member is recognised by its authenticated key
-(without node authentication: by its node id), whatever name it gives itself. So it has the same id, account and grant
-when it comes back.
+(without node authentication: by its node id), whatever its name. So it has the same id, account and grant when it
+returns.
 
 :class:`Orders` are what an operator has ordered during a run with ``hanse network pause``, ``go-on`` and ``expel``:
 :func:`give` adds an order to ``operator.jsonl``, and the server reads the file in each round.
@@ -63,7 +63,7 @@ class SaidInput:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a newcomer says of itself, each field within bounds.
+    """A newcomer's description of itself, each field within bounds.
 
     Attributes:
         num_samples: samples that it trains on.
@@ -120,7 +120,7 @@ class Member:
 
     Attributes:
         id: its client id, given in the order of registration, from 0.
-        key: what it is recognised by: its key's hash, or ``node-ID`` (:func:`hanse.deployment.nodes.key_of`).
+        key: its identity: its key's hash, or ``node-ID`` (:func:`hanse.deployment.nodes.key_of`).
         name: its name; ``client ID`` if it gave none.
         expelled: why it may no longer take part; None if it may.
     """
@@ -148,9 +148,9 @@ Check = Callable[[Hello | Member], str | None]  # says why such samples do not f
 
 
 def kind(said: Hello | Member) -> str:
-    """Return in words what a participant's samples are like. Members' samples fit together if these words are equal.
+    """Describe a participant's samples in words. Members' samples fit together if these words are equal.
 
-    Texts may be of any length, so that their shape is not part of it.
+    Texts may have any length, so their shape is not part of it.
     """
     if said.text:
         return f"texts of {said.num_classes} tokens"
@@ -162,9 +162,7 @@ def kind(said: Hello | Member) -> str:
 
 
 def majority(said: Iterable[Hello | Member]) -> str | None:
-    """Return the kind of samples that most participants have, the first one's among equally many; None if there are
-    none.
-    """
+    """Return the kind of samples that most participants have, the first one's if tied; None if there are none."""
     counted = Counter(kind(one) for one in said).most_common(1)
     return counted[0][0] if counted else None
 
@@ -174,8 +172,8 @@ class Members:
     """The register of participants.
 
     Attributes:
-        path: the file to which it is written at each change; None: it is kept in memory alone.
-        by_key: the members by what they are recognised by.
+        path: the file to which it is written at each change; None: it is only in memory.
+        by_key: the members by their identities.
 
     Examples:
         >>> members = Members()
@@ -289,7 +287,7 @@ LONGEST_REASON = 500  # the most characters of a reason
 
 @dataclass(frozen=True)
 class Orders:
-    """What all orders so far come to.
+    """The effect of all orders so far.
 
     Attributes:
         paused: the reason of the pause; None if there is none.
@@ -301,7 +299,7 @@ class Orders:
 
     @staticmethod
     def read(run: Path) -> Orders:
-        """Return what the orders in a run directory come to; nothing, if there is no file.
+        """Return the effect of the orders in a run directory; none if there is no file.
 
         A last line that is still being written is left for the next time.
 

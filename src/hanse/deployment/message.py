@@ -1,11 +1,11 @@
 """hanse's messages as Flower's records.
 
 A message of :mod:`hanse.federation.codec` is a JSON header and arrays by content hash. Here the header goes into a
-``ConfigRecord`` and the arrays into an ``ArrayRecord``, with a few plain values beside the header. :func:`to_records`
-writes one, :func:`from_records` reads it, and :func:`said_beside` checks the plain values of a client's answer.
+``ConfigRecord``, with a few plain values, and the arrays into an ``ArrayRecord``. :func:`to_records` writes one,
+:func:`from_records` reads it, and :func:`said_beside` checks the plain values of a client's answer.
 
-The reading side treats everything as untrusted: what is too large or of another form raises
-:class:`hanse.federation.codec.WireError` before memory is taken for it.
+The reading side trusts nothing: records that are too large or have another form raise
+:class:`hanse.federation.codec.WireError` before memory is allocated for them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Beside(TypedDict, total=False):
         refused: why the client does not answer.
         missing: content hashes of the models that the node has lost.
         cosigned: its cosignature under the head of the books that it was shown.
-        saw: how many transactions the last head of the books has that it has seen; it needs a proof from there.
+        saw: the number of transactions in the last head of the books that it has seen; it needs a proof from there.
         waits: how many of its witnesses have cosigned the head; it waits for more than half of them.
-        hello: what a newcomer says of itself, as JSON (:class:`hanse.deployment.members.Hello`).
+        hello: a newcomer's description of itself, as JSON (:class:`hanse.deployment.members.Hello`).
     """
 
     round: Int64
@@ -53,13 +53,13 @@ _BESIDE = Declared[Beside](Beside)
 
 
 def to_records(message: Message, **values: Any) -> RecordDict:
-    """Return a message as Flower's records, with plain ``values`` (numbers, texts) beside its header."""
+    """Return a message as Flower's records, with plain ``values`` (numbers, texts) next to its header."""
     arrays = {name: Array(array) for name, array in message.arrays.items()}
     return RecordDict({"hanse": ConfigRecord({"header": message.header, **values}), "arrays": ArrayRecord(arrays)})
 
 
 def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, dict[str, Any]]:
-    """Return the message in Flower's records, and the plain values beside it.
+    """Return the message in Flower's records, and its plain values.
 
     Args:
         records: what came from the network.
@@ -82,7 +82,7 @@ def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, 
 
 
 def said_beside(values: dict[str, Any]) -> Beside:
-    """Return the plain values beside a client's message, checked against their declared types.
+    """Return the plain values in a client's message, checked against their declared types.
 
     Raises:
         WireError: there is a value of another name or type.

@@ -1,8 +1,8 @@
-"""Nodes that are online and are no members yet: asked who they are, heard, and refused with a reason.
+"""Nodes that are online but not members yet: asks who they are, reads their answers, and refuses some with a reason.
 
-:class:`Newcomers` is what :class:`hanse.deployment.link.FlowerFederation` asks. All of it happens in the background of
+:class:`Newcomers` is what :class:`hanse.deployment.link.FlowerFederation` asks. Everything happens in the background of
 the rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause
-that doubles each time, so that one whose app was mended gets in without a restart.
+that doubles each time, so a node whose app was repaired gets in without a restart.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class _Asked:
 
 @dataclass
 class Newcomers:
-    """The nodes that are online and no members.
+    """The nodes that are online but not members.
 
-    They are kept by key, so that a node that comes back is recognised.
+    They are kept by key, so a node that returns is recognised.
 
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
@@ -59,7 +59,7 @@ class Newcomers:
         clock: returns the time in seconds; tests give another one.
 
     Examples:
-        Two nodes are met, heard, and one of them is kept out:
+        Two nodes are asked and answer, and one of them is kept out:
 
         >>> from hanse.deployment.nodes import key_of
         >>> from hanse.deployment.rehearsal import rehearse_network
@@ -102,7 +102,7 @@ class Newcomers:
         """Hear who has answered.
 
         Args:
-            every: do nothing if the last look was less than so many seconds ago.
+            every: do nothing if the last look was less than this many seconds ago.
         """
         now = self.clock()
         out = {one.message: key for key in self._here if (one := self._asked[key]).message}

@@ -1,8 +1,8 @@
-"""What nodes answer: whether an app failed, and the records of its reply.
+"""Reads nodes' answers: whether an app failed, and the records of its reply.
 
-Answers are untrusted input, whichever app they come from: hanse's own, or one that was written without hanse. What does
-not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`guarded` makes a refusal of whatever
-else reading an answer raises.
+Answers are untrusted input, whichever app they come from: hanse's own, or one that was written without hanse. Anything
+that does not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`guarded` turns any other
+exception into a refusal.
 """
 
 from __future__ import annotations

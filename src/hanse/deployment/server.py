@@ -65,19 +65,19 @@ def server_app(
     largest: int = LARGEST,
     other_data: bool = False,
 ) -> ServerApp:
-    """Return a Flower server app that plays an experiment into a run directory, or goes on with the run that is there.
+    """Return a Flower server app that plays an experiment into a run directory, or continues the run there.
 
     Args:
         experiment: the experiment, or the path of its file.
         out: the run directory. Flower runs a copy of the project, so give an absolute path.
-        members: how many participants the first round waits for. Those that answer that they cannot take part are not
-            waited for; others may join later, up to ``data.clients`` of the experiment.
-        load_server_data: returns the server's own validation set and test set, each None if it has none. Mechanisms
-            that value updates need a validation set.
+        members: how many participants the first round waits for. It does not wait for those that answer that they
+            cannot take part; others may join later, up to ``data.clients`` of the experiment.
+        load_server_data: returns the server's validation set and test set, each None if it has none. Mechanisms that
+            value updates need a validation set.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         patience_s: seconds to wait for the participants before the run fails.
-        largest: the most bytes of a reply; larger ones are refused unread.
-        other_data: whether a run may go on with other sets of the server than it began with.
+        largest: the most bytes of a reply; larger replies are refused unread.
+        other_data: whether a run may continue although the server's sets have changed.
 
     Returns:
         The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.

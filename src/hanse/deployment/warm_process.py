@@ -2,11 +2,11 @@
 
 Flower starts a command (``flwr-clientapp``) for every message, and a fresh interpreter spends seconds on imports.
 :func:`link` makes a folder with a command of the same name. If that folder comes first on a node's ``PATH``, Flower
-starts this command instead: a few lines that hand their arguments to the warm process (:func:`keep`), which forks and
-runs Flower's own entry point in the child. Nothing of Flower is changed, and without the warm process the command says
-so and starts Flower's own.
+starts this command instead: a few lines that pass their arguments to the warm process (:func:`keep`), which forks and
+runs Flower's own entry point in the child. Flower itself is not changed. Without the warm process the command says so
+and starts Flower's own.
 
-``hanse network up`` sets all of this up, and ``hanse network join --warm`` does for a node on a machine of its own
+``hanse network up`` sets all of this up; ``hanse network join --warm`` does so for a node on its own machine
 (:func:`warmed`).
 """
 
@@ -56,7 +56,7 @@ except (KeyError, OSError) as wrong:
 
 
 def link(folder: Path) -> Path:
-    """Make ``folder`` with the command that asks the warm process, and return it.
+    """Create ``folder`` with the command that asks the warm process, and return it.
 
     Raises:
         UserError: Flower is not installed, or no program can be run from the folder.
@@ -108,7 +108,7 @@ def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
 
 @contextmanager
 def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
-    """Have a warm process of this process's own, and yield the variables that lead a node to it.
+    """Start a warm process for this process, and yield the variables that lead a node to it.
 
     Raises:
         UserError: it does not come up; what it printed says why.

@@ -38,23 +38,23 @@ class Deviant(OfSome):
 
     Attributes:
         clients: their ids. Several deviate in the same way, and lie about gradients together.
-        second: what all but the first send: the "same"; the first one's update, "copied"; or "opposed": the first adds
-            noise of three times its update's length, and the others send only the noise with the opposite sign. With
-            "turns" they are present in odd rounds and the first in even ones.
-        sends: what they send as their update: what they "trained", "nothing" (the received model), "copied" (the last
-            update of the first honest client, from the same round if it answers earlier), or one of the kinds of
-            :class:`hanse.federation.behaviour.Attacker`.
+        second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
+            "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
+            opposite sign. With "turns" they are there in odd rounds and the first in even ones.
+        sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
+            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
+            of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
-        start: the model that they start from: their "own", or the centre that they were "sent", made of what they
-            bought (iPFL, FedAMP). Together with "nothing", they resell it.
-        scale: multiplies the update.
-        times: factors for reported numbers: "samples", "steps", "loss" and "accuracy" with updates and scores (an
-            accuracy stays within 0 and 1), or a number in an answer, as in "declare.cost".
-        says: fixed answers, by question and field: a number ("declare.cost" = 0), true or false ("offer.sell"), "none"
-            or "all" of a list ("bid.tiers", "buy.sellers").
-        gradient: if asked for a gradient, they send one of this length that makes their own update look best. 0: the
-            true one.
-        silent: whether they ignore requests to train.
+        start: what they go on from: their "own" model, or the centre that they were "sent", which is made of what they
+            bought (iPFL, FedAMP). With "nothing" of their own they then sell that on.
+        scale: a factor of the update that is sent.
+        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
+            (an accuracy stays within 0 and 1), or a number of an answer, as in "declare.cost".
+        says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
+            ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
+            best. 0: the true one.
+        silent: whether they do not answer when they are asked to train.
         since: the first round in which they deviate.
         leaves: the first round in which they are gone. None: they stay.
 

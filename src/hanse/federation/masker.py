@@ -53,19 +53,19 @@ FRESH = ("sealing", "masking")  # a member's keys of one round
 
 @dataclass(frozen=True)
 class Trusted:
-    """Whom a participant's updates may be summed with.
+    """The members with whose updates a participant's may be summed.
 
     Attributes:
-        keys: the public keys of other members, 32 bytes each, as these gave them: their ``witness.pub``.
-        least: the least members of a sum, from 3.
-        same: whether its sums must be of the very same members in all rounds of a run (``regroup = false`` of the
-            experiment), so none may drop out: sums over groups that change tell mean updates.
+        keys: the public keys of other members, 32 bytes each, as they gave them: their ``witness.pub``.
+        least: the smallest number of members in a sum, at least 3.
+        same: whether its sums must have the same members in all rounds of a run (``regroup = false`` in the
+            experiment), so none may drop out, because sums over changing groups reveal mean updates.
 
     Raises:
         UserError: ``least`` is below 3: of a sum of two, each member knows the other's update.
 
     Examples:
-        Two other members, whose keys came by telephone, and no sum of fewer than four:
+        Two other members, whose keys were exchanged by telephone, and no sum of fewer than four:
 
         >>> Path("members.txt").write_text(f"clinic {'1' * 64}" + chr(10) + f"farm {'2' * 64}" + chr(10))
         142

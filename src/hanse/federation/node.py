@@ -84,7 +84,7 @@ KEPT = 16
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one participant holds.
+    """One participant's data.
 
     Samples of several inputs are made with a dictionary (:class:`hanse.data.Samples`).
 

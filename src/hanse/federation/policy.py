@@ -255,12 +255,13 @@ class Trader:
         return {key: now[key] for key in DECLARED if key in now}
 
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it sells its model at a posted price: yes, if the price covers its cost of sharing.
+        """Return whether it sells its model at a posted price: if that covers its cost of sharing.
 
         Args:
             me: the client.
             round: the round's number.
-            told: the ``price`` in tokens, the client's ``profile``, and the ``cost`` to use if the profile has none.
+            told: the ``price`` in tokens, ``profile``, the client's own, and the ``cost`` of those whose profile has
+                none.
         """
         return {"sell": at_round(told.get("profile", {}), round).get("cost", told["cost"]) <= told["price"]}
 
@@ -275,7 +276,7 @@ class Trader:
             round: the round's number.
             told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
                 weight of a distance; the client's own ``samples``, ``balance`` (units) and ``profile``; and the
-                ``eagerness`` to use if the profile has none.
+                ``eagerness`` of those whose profile has none.
         """
         now = at_round(told["profile"], round)
         eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]
@@ -415,7 +416,7 @@ class Offer(TypedDict, total=False):
 
 
 class Sale(TypedDict, total=False):
-    """The allowed answer to "offer": whether the client sells at the posted price (default: it does not)."""
+    """What is allowed as the answer to "offer": whether it sells at the posted price (it does not, if not said)."""
 
     sell: bool
 

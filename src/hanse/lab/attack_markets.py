@@ -185,8 +185,8 @@ class Lie:
 def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
     """Yield the lies of a client that could pay, that is, on which trade depends.
 
-    At posted prices, size claims are left out whose failed audits cost more than any sale earns, or whose sales earn no
-    more than they cost. Costs that do not change the client's answer are left out, too.
+    At posted prices a claim is left out that fails its audit too often to be paid for by any sale, or that leaves no
+    more than the cost of a sale; and so is a cost that leaves the client's answer as it is.
     """
     posted, cost = rule.pricing == "posted", float(truth.costs[who])
 

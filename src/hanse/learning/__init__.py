@@ -3,6 +3,5 @@
 ``job.py`` says what training is asked to do. ``models.py`` makes models, ``losses.py`` and ``metrics.py`` what they
 minimise and how they are judged. ``engines.py`` chooses an engine (``sequential.py``, ``stacked.py``, ``vmapped.py``,
 ``native/``), and ``agreement.py`` compares it with the module itself. ``scoring.py`` scores many models,
-``coalitions.py`` values coalitions of clients, ``valuing.py`` values models that nobody ran here. ``loop.py`` is for
-training loops of a user's own.
+``coalitions.py`` values coalitions of clients. ``loop.py`` is for users' own training loops.
 """

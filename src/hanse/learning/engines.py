@@ -30,7 +30,7 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
-Kind = Literal["dense", "narrow", "layers", "images", "texts", "batched", "other"]
+Kind = Literal["dense", "conv", "layers", "images", "texts", "batched", "other"]
 
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: with more than these nothing has been measured
@@ -38,7 +38,7 @@ _LARGE = 8_000_000  # multiplications of a seat's step from which its operators 
 _CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _IN_WORDS: dict[Kind, str] = {
     "dense": "linear layers with ReLU or tanh",
-    "narrow": "narrow convolutions",
+    "conv": "convolutions that compiled code trains",
     "layers": "layers that can be stacked",
     "images": "convolutions",
     "texts": "texts or recurrent layers",
@@ -83,7 +83,7 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
     """Return the engine for a round.
 
     Args:
-        kind: "dense" (linear layers that compiled code can train here), "narrow" (convolutions that it can), "layers"
+        kind: "dense" (linear layers that compiled code can train here), "conv" (convolutions that it can), "layers"
             (a sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or
             recurrent layers), "batched" (any other module that ``torch.func`` can batch), or "other".
         seats: how many seats train in a round.
@@ -98,10 +98,10 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         >>> rule("images", seats=10, work=32 * 40_000, cores=4).label
         'sequential (4 seats side by side, 1 thread each)'
     """
-    large, card = kind in ("narrow", "images", "texts") or work >= _LARGE, device != "cpu"
+    large, card = kind in ("conv", "images", "texts") or work >= _LARGE, device != "cpu"
     if engine == "auto":
         batches = kind == "batched" and (seats > 1 if card else seats >= _FEW and not large)
-        by_kind = {"dense": "native", "narrow": "native", "layers": "stacked"}
+        by_kind = {"dense": "native", "conv": "native", "layers": "stacked"}
         engine = by_kind.get(kind, "vmapped" if batches else "sequential")
     if card:
         return EngineChoice(engine, 1, 1, graphs=engine == "stacked" and device == "cuda")
@@ -230,8 +230,9 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
-    if plain == "images" and no_native is None and (train == "native" or vectors_are_wide()):
-        return "narrow", unable
+    small = problem.layout.num_parameters <= _CACHED or train == "native"
+    if plain == "images" and no_native is None and small and (train == "native" or vectors_are_wide()):
+        return "conv", unable
     # trying takes two engines a step each, so it is done only where the answer can change the choice
     tried = train == "auto" and not stacks and (plain == "other" or (plain == "images" and device != "cpu"))
     if tried or train == "vmapped":
@@ -239,7 +240,6 @@ def _kind(
         if reason:
             unable["vmapped"] = reason
     if stacks:
-        small = problem.layout.num_parameters <= _CACHED or train == "native"
         return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
 

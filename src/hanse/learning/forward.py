@@ -176,10 +176,13 @@ def _pair(given: int | tuple[int, ...]) -> tuple[int, ...]:
     return (given, given) if isinstance(given, int) else given
 
 
-def read_convolutions(problem: Problem) -> ConvStack | None:
-    """Return the stack of an ``nn.Sequential`` that begins with a narrow convolution, or None for any other module."""
+def read_convolutions(problem: Problem, widest: int = _NARROW) -> ConvStack | None:
+    """Return the stack of an ``nn.Sequential`` that begins with a convolution of at most ``widest`` channels.
+
+    None for any other module.
+    """
     layers = None if problem.plain else layers_in_order(problem.module)
-    if not layers or type(layers[0][1]) is not nn.Conv2d or layers[0][1].out_channels > _NARROW:
+    if not layers or type(layers[0][1]) is not nn.Conv2d or layers[0][1].out_channels > widest:
         return None
     cut = next((i for i, (_, layer) in enumerate(layers) if flattens(layer)), len(layers))
     images, dense = layers[:cut], read_layers(layers[cut + 1 :])

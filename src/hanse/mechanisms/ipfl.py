@@ -135,7 +135,7 @@ class Trade:
             size with which i imports it.
         truth: the clients' true traits.
         claimed: the sizes before they were capped by evidence, ``[m]``.
-        caps: the most samples of each client that count, ``[m]``; infinite without evidence.
+        caps: the most samples that count of each, ``[m]``; infinite without evidence.
     """
 
     clients: Ints
@@ -165,8 +165,8 @@ class Offers:
 
     Attributes:
         market: what clients declared or offer, and the distances between their models.
-        gram: the cosines and lengths that the centres need; None: not needed.
-        out: by position, why a client was left out.
+        gram: the cosines and lengths that the centres need; None: they need none.
+        out: by place who was left out, with the reason.
     """
 
     market: Market
@@ -241,10 +241,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             factors, because a row of the table holds factors.
         mu: strength of the pull of eq. (7); None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
-        per_thousand: tokens per thousand samples that a model was trained on, at posted prices.
-        evidence: a size counts at most as much as the evidence supports, times e to the power of this many standard
-            errors (:mod:`hanse.games.market_evidence`). In a client's first round, in which it trains alone, all others
-            score its model on their validation shares; the result holds from the next market on. None: no evidence.
+        per_thousand: tokens for each thousand samples that a model was trained on, at posted prices.
+        evidence: sizes count at most as evidence says, times e to the power of so many standard errors
+            (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
+            score its model on their validation shares; what that says holds from the next market on. None: no evidence.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -543,7 +543,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             apart = np.where(apart < 1 - self.related / math.sqrt(measured.shape[1]), apart, APART)
             np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
-            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so eta sum A n_j/n_i <= 1 keeps the centre between
+            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
         return Offers(Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam), gram, out)
 
     def _went(self, view: View, state: State) -> Tensor:
@@ -653,7 +653,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
             if self.bounded:
                 inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
-        # with squared L2 the weights sum to 1, so a reference which all share cancels
+        # with squared L2 the weights sum to 1, so that a reference which all share cancels
         if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
         # the weights act on theta - reference, so the centre is theta_i + (W - I) (theta - reference)
@@ -1181,7 +1181,7 @@ def ipfl(
         pricing: "marginal" or "critical"; posted prices are :func:`ipfl_posted`'s.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how alike two clients' changes must be for them to trade; "none", as published: all may.
+        related: how much two ways must have in common for their clients to trade; "none", as published: nothing.
     """
     part = IPFL(
         lam,
@@ -1214,7 +1214,7 @@ def ipfl_posted(
     related: Weight | None = 3.0,
     evidence: Weight | None = None,
 ) -> Mechanism:
-    """iPFL's market at posted prices: nobody gains by misstating its cost or eagerness.
+    """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
     chooses from the offers itself (:mod:`hanse.games.market_posted`). Clients whose models have nothing in common do
@@ -1222,8 +1222,8 @@ def ipfl_posted(
     Everything else is as in :func:`ipfl`.
 
     Args:
-        flat: tokens for any model; ideally the lowest cost of sharing a model.
-        per_thousand: tokens per thousand samples of the model's owner.
+        flat: tokens for any model; best the least that sharing a model costs anybody.
+        per_thousand: tokens for each thousand samples of the model's owner.
         lam: see :class:`IPFL`, as for all further options.
         eta: the step with which centres are made.
         cost: the true cost, in tokens, of clients whose profile has none.
@@ -1233,8 +1233,8 @@ def ipfl_posted(
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how alike two clients' changes must be for them to trade; "none": all may.
-        evidence: by how many standard errors a size may exceed what others' losses support; "none": no limit.
+        related: how much two ways must have in common for their clients to trade; "none": nothing.
+        evidence: how many standard errors above what others' losses say a size may count; "none": losses say nothing.
     """
     part = IPFL(
         lam,

@@ -72,29 +72,30 @@ def strategy(
     overwrite: bool = False,
     **options: Any,
 ) -> MechanismStrategy:
-    """Return a mechanism that is started like a Flower strategy: ``.start(grid, initial_arrays, num_rounds)``.
+    """Return a mechanism in the form of a Flower strategy: start it by ``.start(grid, initial_arrays, num_rounds)``.
 
     Args:
         mechanism: its name ("greedyfed"), a table as under ``[mechanism]`` in an experiment's file, or a
             :class:`hanse.core.part.Mechanism`.
-        out: the run directory to make, for ``hanse report``, ``statement``, ``serve`` and ``ledger``. None: nothing is
-            written.
-        evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: one number, the more the
-            better, or numbers by name ("loss", "accuracy", ...), where the name decides whether less is better
+        out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``. None: nothing
+            is written.
+        evaluate: ``evaluate(arrays)`` scores a model on the server's own samples: one number (higher is better), or
+            numbers by name ("loss", "accuracy", ...), where the name decides whether lower is better
             (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
-        clients: how many nodes take part; ``start`` waits for them. None: those that are there once there are two.
-        another: ``another(k)`` makes the k-th other model to start from (k from 1), for mechanisms with clusters or
-            tiers. None: all models start as ``initial_arrays``.
+        clients: how many nodes take part; ``start`` waits for them. None: those that are online once there are two.
+        another: ``another(k)`` makes the k-th further initial model (k from 1), for mechanisms with clusters or tiers.
+            None: all models start as ``initial_arrays``.
         test: whether all nodes test the model after each round, by the app's evaluate function.
-        grant: tokens that each client begins with, where the mechanism pays.
-        seed: seed of everything that is drawn at random.
+        grant: tokens that each client starts with, if the mechanism pays.
+        seed: the seed of all random draws.
         keys: names of records and metrics, if they are not those of Flower's own strategies.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         overwrite: whether a run in ``out`` may be replaced.
         options: the mechanism's options, such as ``clients_per_round=3``, if it is given by name.
 
     Raises:
-        UserError: the mechanism or an option is wrong, or asks what a plain app does not do; with a line for each.
+        UserError: the mechanism or an option is wrong, or needs something that a plain app cannot do; with a line for
+            each.
 
     Examples:
         >>> strategy("greedyfed", evaluate=lambda arrays: {"loss": 0.5}, clients_per_round=3).experiment.mechanism.name

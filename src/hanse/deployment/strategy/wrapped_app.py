@@ -38,12 +38,12 @@ SPEAKS = "speaks"
 
 
 def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None = None, name: str = "") -> ClientApp:
-    """Return the same client app, which answers hanse's questions as well.
+    """Make a client app answer hanse's questions, too, and return it.
 
     Args:
-        app: the app, with an evaluate function whose metrics have a loss or what the mechanism asks about.
-        policy: what the participant decides for itself: bids, prices, whether it stays
-            (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
+        app: the app, with an evaluate function whose metrics include a loss or what the mechanism asks for.
+        policy: the participant's own decisions: bids, prices, whether it stays (:mod:`hanse.federation.policy`).
+            Default: :class:`~hanse.federation.policy.Loyal`.
         profile: plain values that the server may know of it, such as its costs.
         name: what it is called, at most 80 characters. Default: the name that its node was registered by.
 

@@ -1,9 +1,8 @@
-"""The process in which a strategy aggregates some of a round's replies: a program that its parent starts.
+"""The program in which a strategy aggregates some of a round's replies.
 
-:mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Whatever the strategy
-does to a process, it does to this one: generators, logging, warnings, threads. Output is dropped. Python code that
-would write a file, open a connection or start a program fails, since the strategy has done so already in its own
-process.
+:mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Any effects of the
+strategy on its process (generators, logging, warnings, threads) happen here. Output is dropped. Python code that would
+write a file, open a connection or start a program fails, because the strategy has already done so in its own process.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class RefusedError(Exception):
-    """What the strategy may not do here, in one line, and with what it tried to.
+    """What the strategy may not do here, in one line, and the object of the attempt.
 
-    The second is for the log alone: a path, a command or an address may hold what is secret.
+    The object is only for the log: a path, a command or an address may contain secrets.
     """
 
 
@@ -52,7 +51,7 @@ class TorchFirst(BaseException):
 
 
 class Guard:
-    """An audit hook that refuses what reaches beyond this process, while ``works`` is set."""
+    """An audit hook that refuses effects outside this process, while ``works`` is set."""
 
     works = False
 
@@ -87,8 +86,8 @@ Answer = tuple[Any, str, str]  # arrays or None, why there is none, and what the
 def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
     """Return the aggregate of some clients' replies, or the reason why it cannot be made.
 
-    With neither, the strategy makes no aggregate of so few. Messages of the user's code are for the log alone, since
-    they may hold what is secret.
+    With neither, the strategy makes no aggregate of so few. Messages of the user's code are only for the log, since
+    they may contain secrets.
 
     Args:
         task: a round, as :class:`hanse.deployment.valued.reaggregate.Again` sends it.

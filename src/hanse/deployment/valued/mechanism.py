@@ -1,12 +1,12 @@
-"""A Flower strategy's rounds in the terms of hanse: a mechanism whose decisions the strategy has already made.
+"""A Flower strategy's rounds as a mechanism of hanse whose decisions the strategy has already made.
 
-:class:`Watched` collects what the strategy did in a round. :func:`watching` makes a mechanism of it: :class:`Asked`
-selects whom the strategy asked, :class:`Combined` returns the aggregate that it made, and :class:`OfReplies` values the
-replies. :class:`Replies` stands for the clients and hands out the replies that are here already. The usual loop then
-plays the round, so that values, payments, books and records are made as in any other run.
+:class:`Watched` collects what the strategy did in a round. :func:`watching` turns it into a mechanism: :class:`Asked`
+selects the clients that the strategy asked, :class:`Combined` returns its aggregate, and :class:`OfReplies` values the
+replies. :class:`Replies` replaces the clients and returns the replies that have already arrived. The usual loop then
+plays the round, so values, payments, books and records are made as in any other run.
 
 The run's ``config.toml`` names this mechanism as ``hanse.deployment.valued.mechanism:flower``. It cannot be played from
-there, since nobody is there to tell it what the strategy did.
+there, because nothing would tell it what the strategy did.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ class Watched:
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
         weights: the number of samples that each sound reply states; 0 if it states none.
-        made: what the strategy made of the replies; None: it made no aggregate.
+        made: the strategy's aggregate of the replies; None: it made none.
         average: whether that is the weighted average of the sound replies.
-        again: makes the aggregate of some of the replies, where it is no average.
+        again: makes the aggregate of some of the replies, if it is no average.
         answered: whose replies, sound or not, the strategy has seen.
-        why_not: why the aggregate of some replies cannot be had, if ``again`` is None.
-        tests: what clients say of the model after the round: ``(figure, samples)`` by client, the more the better.
+        why_not: why the aggregate of some replies is not available, if ``again`` is None.
+        tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client; higher is better.
         tests_before: the same of the model before.
 
     Examples:
-        A round of FedAvg with the replies of two clients, told by hand:
+        A round of FedAvg with the replies of two clients, given by hand:
 
         >>> from flwr.app import Array
         >>> def model(*w):
@@ -121,7 +121,7 @@ class Watched:
         >>> told.coalition([1])["w"].numpy()
         array([0., 1.], dtype=float32)
 
-        As a mechanism, it plays the round anew with the replies that are here:
+        As a mechanism, it plays the round again with these replies:
 
         >>> mechanism, federation = watching(flower(), told), Replies(told)
         >>> federation.present(0).ids, mechanism.select.told is told
@@ -191,8 +191,8 @@ class Watched:
         return self.made is not None and remade is not None and same(self.made, remade)
 
     def settled(self) -> None:
-        """Find out whether the aggregate is the average of the sound replies, and if not, whether a copy of the
-        strategy makes the same one again. If neither is so, ``why_not`` says why.
+        """Find out whether the aggregate is the average of the sound replies and, if not, whether a copy of the
+        strategy reproduces it. If neither, ``why_not`` says why.
         """
         if self.made is None:
             return
@@ -211,8 +211,8 @@ class Watched:
         self.again, self.why_not = None, self.unsound(self.answered, self.replies) or why
 
     def unsound(self, answered: Iterable[int], sound: Iterable[int]) -> str:
-        """Return the reason why a round cannot be valued whose aggregate also has the updates of other clients than
-        the sound ones, which hanse has no rows of. Empty if all who answered are sound.
+        """Return why a round cannot be valued whose aggregate also contains updates of unsound clients, for which hanse
+        has no rows. Empty if all who answered are sound.
         """
         others = sorted(set(answered) - set(sound))
         names = ", ".join(self.roster[client].name for client in others)[:150]
@@ -326,8 +326,8 @@ class Combined(AggregatePart):
     told: Watched | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the average's weights, or the row that the strategy made. Of some of the replies it is the aggregate
-        that the strategy would have made of these; the row stays as it was where there is none.
+        """Return the average's weights, or the strategy's row. For some of the replies, it is the aggregate that the
+        strategy would have made of them; without one, the row stays unchanged.
         """
         told = self.told
         assert told is not None
@@ -344,7 +344,7 @@ class Combined(AggregatePart):
 
 @dataclass(frozen=True)
 class OfReplies(ValuePart):
-    """A value part: what the replies were worth in the game whose coalitions' models are the strategy's own aggregates.
+    """A value part: the values of the replies in the game whose coalitions' models are the strategy's own aggregates.
 
     Attributes:
         part: the value part that solves the game, one of :mod:`hanse.mechanisms.value`, such as ``GTG()``. If the
@@ -353,7 +353,7 @@ class OfReplies(ValuePart):
         told: what the strategy did in the round.
 
     Examples:
-        A round of two clients whose models a function of one's own judges:
+        A round of two clients whose models a user's function judges:
 
         >>> from flwr.app import Array
         >>> from hanse.core.table import Seats, Table, Updates
@@ -392,7 +392,7 @@ class OfReplies(ValuePart):
 
         Raises:
             NoWorthError: a model could not be judged, or the strategy made no aggregate.
-            NotAgain: the models of coalitions cannot be had.
+            NotAgain: the models of coalitions are not available.
         """
         told = self.told
         assert told is not None
@@ -464,7 +464,7 @@ class OfReplies(ValuePart):
 
 @dataclass
 class Replies(Federation):
-    """The federation of clients whose replies are here already.
+    """The federation of clients whose replies have already arrived.
 
     Attributes:
         told: the round that they belong to.
@@ -492,7 +492,7 @@ class Replies(Federation):
 
         Args:
             round: the round's number; the replies are those of the round that ``told`` is of.
-            requests: training tasks by client. A client of whom ``told`` has neither a reply nor a refusal is left out.
+            requests: training tasks by client. A client without a reply or a refusal in ``told`` is left out.
             deadline_s: not used; nobody is waited for.
             closing: likewise.
         """

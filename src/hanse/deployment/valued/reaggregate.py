@@ -1,14 +1,13 @@
-"""A strategy's aggregate of some of the replies, made in another process: the model of a coalition where it is no
-average.
+"""A strategy's aggregate of some of the replies, made in another process: a coalition's model if it is no average.
 
 To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
-the replies. For any other rule the strategy is pickled, before it aggregates a round, and sent to a process of its own
-(:mod:`hanse.deployment.valued.child`), which aggregates subsets of the replies. The app's process is not touched: its
+the replies. For any other rule the strategy is pickled, before it aggregates a round, and sent to a separate process
+(:mod:`hanse.deployment.valued.child`), which aggregates subsets of the replies. The app's process does not change: its
 generators, logging, warnings, threads and functions.
 
 The process is a fresh interpreter, not a fork (an app has threads, and gRPC's do not survive one), and not
-``multiprocessing``'s spawn, which would run the app's main program again. It gets the app's ``sys.path``, so that it
-can import the strategy's class. There is one for a run, started when it is first needed.
+``multiprocessing``'s spawn, which would run the app's main program again. It gets the app's ``sys.path``, so it can
+import the strategy's class. A run has one, started when first needed.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class _Pickler(pickle.Pickler):
 
 
 def pickled(strategy: Strategy) -> bytes:
-    """Return a strategy as bytes, in memory, for a process of our own.
+    """Return a strategy as bytes, in memory, for the other process.
 
     Raises:
         NotAgain: it cannot be pickled, or what it is made of cannot be imported; the message names the attribute.
@@ -231,8 +230,8 @@ class Again:
         None if the strategy makes none of them, for example because it needs more replies.
 
         Raises:
-            NotAgain: it cannot be made again, the round's time is used up, or the strategy raises for all the replies
-                together: that is no matter of their number.
+            NotAgain: it cannot be made again, the round's time is used up, or the strategy raises even for all replies
+                together.
         """
         if not self._sent:
             self._send()

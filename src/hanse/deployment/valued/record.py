@@ -4,9 +4,8 @@
 each round the watch plays it with the mechanism of :mod:`hanse.deployment.valued.mechanism` and appends it to the run
 directory. :class:`Plan` holds what the user has asked for.
 
-Nothing here may reach the training, so that all calls go through :func:`guarded`. A round whose values cannot be had is
-recorded with the reason, its *gap*. If the run directory itself cannot be written, a warning says so and nothing more
-is kept.
+Nothing here may affect the training, so all calls go through :func:`guarded`. A round that cannot be valued is recorded
+with the reason, its *gap*. If the run directory cannot be written, a warning says so and recording ends.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Plan:
         experiment: the run as its ``config.toml`` says it.
         worth: what judges models.
         out: the run directory.
-        names: what nodes are called, by Flower's node id; or the name of what they report of themselves.
+        names: the nodes' names, by Flower's node id; or the key of a value that they report, which becomes their name.
         overwrite: whether a run in ``out`` may be replaced.
 
     Examples:
@@ -108,13 +107,13 @@ class Watch:
         strategy: the strategy that is watched.
         hold: the lock of the run directory.
         members: the nodes that have come so far, as clients.
-        state: the loop's state after the last recorded round; None before the run directory is made.
+        state: the loop's state after the last recorded round; None before the run directory exists.
         gaps: a line for each round without values.
         rounds: how many rounds are planned; 0: not known.
-        broken: whether keeping the run was given up.
+        broken: whether recording was given up.
         child: the process in which the strategy aggregates again.
         kept: puts back what user code changes in this process.
-        judged: whether the server evaluates models itself, after everything else of a round.
+        judged: whether the server evaluates models itself, after the rest of a round.
 
     Examples:
         A round of two clients, told by hand as :class:`hanse.deployment.valued.valued.Valued` does it:
@@ -174,7 +173,7 @@ class Watch:
         """Make the run directory.
 
         Args:
-            arrays: the initial arrays; None if they are not known yet. The first round says them then.
+            arrays: the initial arrays; None: not known until the first round.
             rounds: how many rounds are planned, if that is known.
 
         Raises:
@@ -215,9 +214,9 @@ class Watch:
     def comes(self, replies: Sequence[Message]) -> None:
         """Hear the replies, before the strategy may change them.
 
-        Sound ones are kept as updates, the others with the reason of their refusal. If the strategy may do other than
-        average, it is pickled here. Its aggregates of a round may take as long as the round has taken until now, and
-        ``LEAST_S`` in any case.
+        Sound ones are kept as updates, the others with the reason of their refusal. If the strategy might not average,
+        it is pickled here. Its aggregates of a round may together take as long as the round has taken so far, but at
+        least ``LEAST_S``.
         """
         now = self._now
         if now is None:
@@ -506,10 +505,9 @@ def _hello(name: str) -> Hello:
 
 
 def guarded(watch: Watch, listen: Callable[[], None]) -> None:
-    """Call ``listen`` so that nothing of it reaches the training.
+    """Call ``listen`` without any effect on the training.
 
-    Generators and settings are as before afterwards. An exception ends the keeping of the run, with a warning, and
-    nothing is called after that.
+    Generators and settings are restored. An exception ends the recording with a warning; later calls do nothing.
     """
     if watch.broken:
         return

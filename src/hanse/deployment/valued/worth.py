@@ -1,8 +1,8 @@
-"""What a model is worth, in three ways: one for each kind of judge that an app has.
+"""Three ways to judge a model, one for each kind of judge that an app has.
 
-:class:`ByFunction` asks a function of the user's. :class:`ByModule` loads the model into a torch module and tests it on
-a validation set of the server. Both can judge any model, and so also the models of coalitions that were never trained
-with. :class:`ByClients` needs neither: it shares out what the clients' own evaluations say a round has gained.
+:class:`ByFunction` calls the user's function. :class:`ByModule` loads the model into a torch module and tests it on the
+server's validation set. Both can judge any model, including those of coalitions. :class:`ByClients` needs neither: it
+divides a round's gain according to the clients' own evaluations.
 
 :func:`hanse.valued` picks one by its arguments ``validation`` and ``model``; :func:`counted_in` says its unit in words.
 """
@@ -50,10 +50,10 @@ FIRST = (
 
 @dataclass(frozen=True)
 class ByFunction:
-    """A function of the user's that judges models.
+    """A user's function that judges models.
 
     Attributes:
-        evaluate: ``evaluate(arrays)`` returns a number, the more the better, or numbers by name.
+        evaluate: ``evaluate(arrays)`` returns a number (higher is better), or numbers by name.
         utility: the name of the number that counts; None: the loss, else the accuracy, else the only one
             (:func:`hanse.learning.figures.counted`).
         known: which number was found to count, under "utility"; filled in by the first call.
@@ -64,7 +64,7 @@ class ByFunction:
     known: dict[str, str] = field(default_factory=dict)
 
     def worth(self, arrays: ArrayRecord) -> float:
-        """Return what a model is worth, the more the better: losses count negatively.
+        """Return a model's worth; higher is better, so losses count negatively.
 
         Args:
             arrays: the model; ``evaluate`` gets a copy, which it may change.
@@ -141,7 +141,7 @@ def counted_in(worth: Worth) -> str:
 
 @dataclass(frozen=True)
 class ByModule:
-    """A torch module on a validation set of the server.
+    """A torch module on the server's validation set.
 
     Attributes:
         problem: the module, with its loss and metrics.
@@ -187,7 +187,7 @@ class ByModule:
 
 
 def why_no_path(worth: Worth) -> str | None:
-    """Return why path values cannot be had of a judge; None if they can."""
+    """Return why path values are impossible with a judge; None if they are possible."""
     if not isinstance(worth, ByModule) or worth.utility != "loss":
         return "follows the gradient of a loss: give model=, and validation= its samples, with utility 'loss'"
     why = why_no_slope(worth.problem, worth.samples)
@@ -234,23 +234,21 @@ def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | N
 class ByClients:
     """The clients' own evaluations, for an app whose server has no samples.
 
-    The gain of a round is by how much the clients that evaluated the model before and after it say it got better,
+    The gain of a round is the improvement reported by the clients that evaluated the model before and after it,
     weighted by their samples. Client i's part of it is proportional to ``w_i <D_i, sum_j w_j D_j>``: how far its update
     ``D_i`` went in the direction of all updates together. This is a first-order share: it needs no models of
     coalitions. FedCE (Jiang et al., CVPR 2023) uses this direction as one of its two terms.
 
     Attributes:
         utility: the metric that counts in the clients' evaluate replies; None: the loss, else the accuracy.
-        known: which metric was found to count, under "utility"; once found it stays, so that all rounds have one unit.
+        known: which metric counts, under "utility"; once found it stays, so all rounds have one unit.
     """
 
     utility: str | None = None
     known: dict[str, str] = field(default_factory=dict)
 
     def figure(self, numbers: Figures) -> float | None:
-        """Return what one client's evaluation says, the more the better; None if it lacks the metric or it is not
-        finite.
-        """
+        """Return a client's evaluation, higher is better; None if the metric is missing or not finite."""
         wanted = self.utility or self.known.get("utility")
         name = counted(numbers, wanted) if wanted else counted(numbers, "loss") or counted(numbers, "accuracy")
         if name is None or not math.isfinite(numbers[name]):
@@ -293,8 +291,8 @@ class ByClients:
             moves: ``[S, P]``, each update minus the model that it started from.
 
         Returns:
-            The shares; zeros if the weighted updates cancel, so that the model did not move. A share is negative if its
-            update went against the others.
+            The shares; zeros if the weighted updates cancel and the model did not move. A share is negative if its
+                update opposed the others.
         """
         parts = shares(weights)
         together = parts * (inner_products(moves) @ parts)

@@ -33,7 +33,7 @@ def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
 
 
 class NativeEngine(ScoringEngine):
-    """Trains linear layers with ReLU or tanh between them, and narrow convolutions before them, by SGD, on the CPU.
+    """Trains linear layers with ReLU or tanh between them, and convolutions before them, by SGD, on the CPU.
 
     A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,6 @@ from hanse.learning.module_layers import Spec
 VERSION = 2
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
-_LARGEST_KERNEL = 8  # a line of it is one vector of tiles.h
 
 
 class Layer(ctypes.Structure):
@@ -92,14 +92,14 @@ def vectors_are_wide() -> bool:
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
-    It can train linear layers with ReLU or tanh between them, and before them narrow convolutions with ReLU and pooling
+    It can train linear layers with ReLU or tanh between them, and before them convolutions with ReLU and pooling
     by 2, all of which train, with cross-entropy or the squared error.
     """
     compiled = library()
     if isinstance(compiled, str):
         return compiled
     if read_native(problem) is None:
-        return "the model is not linear layers with ReLU or tanh between them, or narrow convolutions before them"
+        return "the model is not linear layers with ReLU or tanh between them, or convolutions before them"
     if problem.objective is not None:
         return "the loss is neither cross-entropy nor the squared error"
     return "some parameters do not train" if problem.frozen else None
@@ -160,7 +160,7 @@ def read_native(problem: Problem) -> NativeLayers | None:
     if problem.stack is not None:
         dense = read_dense(problem.stack)
         return None if dense is None else NativeLayers((), dense)
-    stack = read_convolutions(problem)
+    stack = read_convolutions(problem, widest=sys.maxsize)
     dense = None if stack is None else read_dense(stack.dense)
     if stack is None or dense is None:
         return None
@@ -174,9 +174,12 @@ def read_native(problem: Problem) -> NativeLayers | None:
 
 
 def _runs(convolution: nn.Conv2d, after: Sequence[nn.Module]) -> bool:
-    """Say whether the compiled code runs a convolution and the layers after it, ReLU and pooling at most once each."""
+    """Say whether the compiled code runs a convolution and the layers after it: ReLU, pooling by 2, or both.
+
+    With neither of them all gradients count, and oneDNN is faster.
+    """
     kernel, pad = set(convolution.kernel_size), convolution.padding
-    if isinstance(pad, str) or len(kernel) != 1 or max(kernel) > _LARGEST_KERNEL:
+    if isinstance(pad, str) or len(kernel) != 1 or not after:
         return False
     padded = len(set(pad)) == 1 and pad[0] in range(min(kernel))
     plain = set(convolution.stride) | set(convolution.dilation) == {1}

@@ -1,4 +1,4 @@
-/* Local SGD of one seat's model after another: convolutions of few channels with pooling and ReLU, then linear layers
+/* Local SGD of one seat's model after another: convolutions with pooling and ReLU, then linear layers
    with ReLU or tanh between them, in 32-bit floats.
 
    The PyTorch engines do the same arithmetic. This one keeps a seat's weights, velocities and batch in the second cache
@@ -21,21 +21,26 @@ enum activation { NONE, RELU, TANH };
 struct layer {
   int64_t in, out, activation, bias; /* bias: whether there is one */
   /* of a convolution with stride 1; a linear layer's kernel is 0. in = channels height width; pooled: whether the
-     largest of every 2 x 2 outputs is taken. kernel is its height and width, at most 8, and pad below it. */
+     largest of every 2 x 2 outputs is taken. kernel is its height and width, pad is below it. */
   int64_t channels, height, width, filters, kernel, pad, pooled;
 };
 
-/* A convolution at work. line and plane are how many floats apart two lines and two channels of the padded image are;
-   kp is that of two lines of a kernel. Beyond its width every line has at least 7 zeros, so whole vectors are read. */
+/* A convolution at work. Images and outputs have their channels last: [height][width][channels], so that a product's
+   row, kernel x channels numbers of one line, lies together. */
 struct convolution {
   int64_t channels, height, width, filters, kernel, pad, pooled;
-  int64_t rows, columns; /* of the outputs before pooling */
-  int64_t kp, line, plane;
-  float *image, *below;      /* one sample, padded, and the gradient at it: [channels][plane] */
-  float *maps;               /* two lines of outputs before pooling: [filters][2][line] */
+  int64_t rows, columns, places; /* of the outputs before pooling, and how many these are */
+  int64_t line;              /* floats from one line of the padded image to the next, a whole vector behind its end */
+  int64_t wide, span;        /* kernel x channels; the same, padded to whole vectors */
+  int64_t ld;                /* filters, padded to whole vectors */
+  float *image, *below;      /* one sample, padded, and the gradient at it: [height + 2 pad][line] */
+  float *maps;               /* its outputs before pooling: [places][ld] */
+  float *turned;             /* the weights as products take them: [kernel][wide][ld] */
   float *slope, *bias_slope; /* a batch's gradient, as the weights and the biases */
   float *ones;               /* of one filter, the gradients that are not 0, and where the kernel stood there */
   int32_t *from;
+  int64_t *sees;             /* how far from there each vector of a filter looks */
+  const float **lines;       /* [kernel][places]: where a line of the kernel stands for each output */
   uint8_t *at;               /* [width][out]: which of the 2 x 2 was the largest */
 };
 
@@ -93,8 +98,7 @@ struct vectors {
   void (*forward)(const float *const *, int64_t, int64_t, const float *, int64_t, float *);
   void (*step)(const float *const *, int64_t, int64_t, const float *, int64_t, float *, float *, const float *,
                const struct step *);
-  void (*pool)(const float *, const float *, int64_t, float *, uint8_t *);
-  void (*convolve)(const struct convolution *, const float *, const float *, int64_t, float *);
+  void (*pool)(const struct convolution *, float *, uint8_t *);
   void (*convolve_back)(const struct convolution *, const float *, const float *, const uint8_t *, int);
 };
 
@@ -103,11 +107,11 @@ static const struct vectors *chosen;
 /* Choose vectors by name ("plain", "avx2", "avx512"), or the widest that this processor has (NULL). Returns 0, or 1 if
    it has none of that name. */
 int hanse_use_vectors(const char *name) {
-  static const struct vectors plain = {"plain", 4, forward_plain, step_plain, pool_plain, convolve_plain, convolve_back_plain};
+  static const struct vectors plain = {"plain", 4, forward_plain, step_plain, pool_plain, convolve_back_plain};
   const struct vectors *found[3], **end = found;
 #if defined(__x86_64__)
-  static const struct vectors avx2 = {"avx2", 8, forward_avx2, step_avx2, pool_avx2, convolve_avx2, convolve_back_avx2};
-  static const struct vectors avx512 = {"avx512", 16, forward_avx512, step_avx512, pool_avx512, convolve_avx512, convolve_back_avx512};
+  static const struct vectors avx2 = {"avx2", 8, forward_avx2, step_avx2, pool_avx2, convolve_back_avx2};
+  static const struct vectors avx512 = {"avx512", 16, forward_avx512, step_avx512, pool_avx512, convolve_back_avx512};
   if (__builtin_cpu_supports("avx512f")) *end++ = &avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) *end++ = &avx2;
 #endif
@@ -133,10 +137,11 @@ const char *hanse_vectors(void) { return vectors()->name; }
 int hanse_native_version(void) { return 2; }
 
 /* One layer at work. w, v, c: weights, their velocities and constants, [in][ld], of a convolution
-   [filters][channels][kernel][kp]: `weights` floats each. b, bv, bc: the same of the biases, `biases` floats each.
+   [filters][kernel][span]: `weights` floats each. b, bv, bc: the same of the biases, `biases` floats each.
    a: activations, g: the gradients at them, [width][ld]. ld is the number of outputs, padded to whole vectors. */
 struct work {
   int64_t in, out, ld, activation, bias, weights, biases;
+  int64_t maps; /* of a linear layer above a convolution, the filters of that; else 1 */
   float *w, *v, *c, *b, *bv, *bc, *a, *g;
   struct convolution k; /* its kernel is 0 for a linear layer */
 };
@@ -154,46 +159,70 @@ static int64_t transposed_size(const struct layer *layers, int64_t depth, int64_
   return most;
 }
 
-/* Describe a layer; the buffers come with cut. */
-static struct work shape_of(const struct layer *l, int64_t lanes) {
+/* Describe a layer above another (or NULL); the buffers come with cut. */
+static struct work shape_of(const struct layer *l, const struct layer *lower, int64_t lanes) {
   const int64_t ld = padded(l->out, lanes);
   struct work w = {.in = l->in, .out = l->out, .ld = ld, .activation = l->activation, .bias = l->bias};
-  w.weights = l->in * ld, w.biases = ld;
+  w.weights = l->in * ld, w.biases = ld, w.maps = lower && lower->kernel ? lower->filters : 1;
   if (l->kernel) {
-    struct convolution k = {l->channels, l->height, l->width, l->filters, l->kernel, l->pad, l->pooled};
-    k.rows = l->height + 2 * l->pad - l->kernel + 1, k.columns = l->width + 2 * l->pad - l->kernel + 1;
-    k.kp = l->kernel <= 4 ? 4 : 8, k.line = padded(k.columns, 2 * lanes) + 8, k.plane = (l->height + 2 * l->pad) * k.line;
-    w.weights = l->filters * l->channels * l->kernel * k.kp, w.biases = padded(l->filters, lanes), w.k = k;
+    struct convolution *k = &w.k;
+    k->channels = l->channels, k->height = l->height, k->width = l->width, k->filters = l->filters;
+    k->kernel = l->kernel, k->pad = l->pad, k->pooled = l->pooled;
+    k->rows = l->height + 2 * l->pad - l->kernel + 1, k->columns = l->width + 2 * l->pad - l->kernel + 1;
+    k->places = k->rows * k->columns, k->line = padded((l->width + 2 * l->pad) * l->channels, lanes) + lanes;
+    k->wide = l->kernel * l->channels, k->span = padded(k->wide, lanes), k->ld = padded(l->filters, lanes);
+    w.weights = l->filters * l->kernel * k->span, w.biases = k->ld;
   }
   return w;
 }
 
 /* Give a layer its buffers from `memory` on, unless it is NULL; return how many floats they take. */
-static int64_t cut(struct work *w, int64_t width, float *memory) {
-  float **const all[] = {&w->w, &w->v, &w->c, &w->b, &w->bv, &w->bc, &w->a, &w->g, &w->k.image, &w->k.below,
-                         &w->k.maps, &w->k.slope, &w->k.bias_slope, &w->k.ones,
-                         (float **)&w->k.from, (float **)&w->k.at};
-  const struct convolution *k = &w->k;
-  const int64_t image = k->channels * k->plane, pixels = k->rows * k->columns + 1, many = k->kernel ? w->weights : 0, few = k->kernel ? w->biases : 0;
-  const int64_t sizes[] = {w->weights, w->weights, w->weights, w->biases, w->biases, w->biases, width * w->ld,
-                           width * w->ld, image, image, 2 * k->filters * k->line, many, few, pixels, pixels,
-                           k->pooled ? padded(width * w->out, 4) / 4 : 0};
+static int64_t cut(struct work *w, int64_t lanes, int64_t width, float *memory) {
+  struct convolution *k = &w->k;
+  float **const all[] = {&w->w, &w->v, &w->c, &w->b, &w->bv, &w->bc, &w->a, &w->g,
+                         &k->image, &k->below, &k->maps, &k->turned, &k->slope, &k->bias_slope, &k->ones,
+                         (float **)&k->from, (float **)&k->sees, (float **)&k->lines, (float **)&k->at};
+  const int64_t image = (k->height + 2 * k->pad) * k->line, acts = width * w->ld + 16; /* pool writes whole vectors */
+  const int64_t sizes[] = {w->weights, w->weights, w->weights, w->biases, w->biases, w->biases, acts, acts,
+                           image, image, k->places * k->ld, k->kernel * k->wide * k->ld, k->kernel ? w->weights : 0,
+                           k->ld, k->places + 1, k->places + 1, 2 * k->kernel * k->span / lanes, 2 * k->kernel * k->places,
+                           k->pooled ? acts / 4 + 16 : 0};
   int64_t taken = 0;
-  for (int64_t i = 0; i < 16; taken += padded(sizes[i++], 16))
+  for (int64_t i = 0; i < 19; taken += padded(sizes[i++], 16))
     if (memory) *all[i] = memory + taken;
+  for (int64_t i = 0; memory && i < k->kernel * k->places; i++) {
+    const int64_t place = i % k->places, y = place / k->columns + i / k->places, x = place % k->columns;
+    k->lines[i] = k->image + y * k->line + x * k->channels;
+  }
+  for (int64_t i = 0; memory && i < k->kernel * k->span / lanes; i++)
+    k->sees[i] = i * lanes / k->span * k->line + i * lanes % k->span;
   return taken;
+}
+
+/* Where the weight i of PyTorch's input stands here: a linear layer above a convolution meets its channels last. */
+static int64_t input_of(const struct work *l, int64_t i) {
+  const int64_t places = l->in / l->maps;
+  return i % places * l->maps + i / places;
+}
+
+/* Where the weight i of a filter [channels][kernel][kernel] stands in [kernel][span]. */
+static int64_t weight_of(const struct convolution *k, int64_t i) {
+  const int64_t x = i % k->kernel, y = i / k->kernel % k->kernel, c = i / (k->kernel * k->kernel);
+  return y * k->span + x * k->channels + c;
 }
 
 /* Read a layer from a row, with weights turned to [in][ld] and zeros as padding; return where the next layer begins. */
 static const float *take(const float *row, const struct work *l, float *w, float *b) {
   const struct convolution *k = &l->k;
+  const int64_t each = k->kernel * k->wide;
   memset(w, 0, sizeof(float) * l->weights);
   memset(b, 0, sizeof(float) * l->biases);
   if (k->kernel)
-    for (int64_t i = 0; i < l->weights; i += k->kp, row += k->kernel) memcpy(w + i, row, sizeof(float) * k->kernel);
+    for (int64_t f = 0; f < k->filters; f++, row += each)
+      for (int64_t i = 0; i < each; i++) w[f * k->kernel * k->span + weight_of(k, i)] = row[i];
   else
     for (int64_t o = 0; o < l->out; o++, row += l->in)
-      for (int64_t i = 0; i < l->in; i++) w[i * l->ld + o] = row[i];
+      for (int64_t i = 0; i < l->in; i++) w[input_of(l, i) * l->ld + o] = row[i];
   if (!l->bias) return row;
   const int64_t biases = k->kernel ? k->filters : l->out;
   memcpy(b, row, sizeof(float) * biases);
@@ -203,15 +232,24 @@ static const float *take(const float *row, const struct work *l, float *w, float
 /* Write a layer to a row as PyTorch has it; return where the next layer begins. */
 static float *put(float *row, const struct work *l) {
   const struct convolution *k = &l->k;
+  const int64_t each = k->kernel * k->wide;
   if (k->kernel)
-    for (int64_t i = 0; i < l->weights; i += k->kp, row += k->kernel) memcpy(row, l->w + i, sizeof(float) * k->kernel);
+    for (int64_t f = 0; f < k->filters; f++, row += each)
+      for (int64_t i = 0; i < each; i++) row[i] = l->w[f * k->kernel * k->span + weight_of(k, i)];
   else
     for (int64_t o = 0; o < l->out; o++, row += l->in)
-      for (int64_t i = 0; i < l->in; i++) row[i] = l->w[i * l->ld + o];
+      for (int64_t i = 0; i < l->in; i++) row[i] = l->w[input_of(l, i) * l->ld + o];
   if (!l->bias) return row;
   const int64_t biases = k->kernel ? k->filters : l->out;
   memcpy(row, l->b, sizeof(float) * biases);
   return row + biases;
+}
+
+/* Make a convolution's weights ready for products. */
+static void turn(const struct convolution *k, const float *w) {
+  for (int64_t f = 0; f < k->filters; f++)
+    for (int64_t y = 0; y < k->kernel; y++, w += k->span)
+      for (int64_t i = 0; i < k->wide; i++) k->turned[(y * k->wide + i) * k->ld + f] = w[i];
 }
 
 /* Apply the activation to `rows` samples, in place. */
@@ -236,33 +274,28 @@ static void lines(const float **to, const float *from, int64_t ld, int64_t rows)
   for (int64_t r = 0; r < rows; r++) to[r] = from + r * ld;
 }
 
-/* Copy a sample [channels][height][width] into the padded image, or (back) the gradient at the padded image to g. */
-static void image_of(const struct convolution *k, const float *x) {
-  for (int64_t c = 0; c < k->channels; c++)
-    for (int64_t y = 0; y < k->height; y++, x += k->width)
-      memcpy(k->image + c * k->plane + (y + k->pad) * k->line + k->pad, x, sizeof(float) * k->width);
-}
-static void gradient_at_image(const struct convolution *k, float *g) {
-  for (int64_t c = 0; c < k->channels; c++)
-    for (int64_t y = 0; y < k->height; y++, g += k->width)
-      memcpy(g, k->below + c * k->plane + (y + k->pad) * k->line + k->pad, sizeof(float) * k->width);
+/* Copy a sample into the padded image: from the pool [channels][height][width], or from the layer below. */
+static void image_of(const struct convolution *k, const float *x, int pool) {
+  for (int64_t c = 0; pool && c < k->channels; c++)
+    for (int64_t y = 0; y < k->height; y++) {
+      float *line = k->image + (y + k->pad) * k->line + k->pad * k->channels + c;
+      for (int64_t i = 0; i < k->width; i++) line[i * k->channels] = *x++;
+    }
+  const int64_t whole = k->width * k->channels;
+  for (int64_t y = 0; !pool && y < k->height; y++)
+    memcpy(k->image + (y + k->pad) * k->line + k->pad * k->channels, x + y * whole, sizeof(float) * whole);
 }
 
-/* Run a convolution on one sample, so that a and at hold its outputs [filters][rows][columns] after pooling. */
-static void convolve(const struct vectors *by, const struct work *l, const float *x, float *a, uint8_t *at) {
+/* Run a convolution on one sample, so that a and at hold its outputs after pooling. */
+static void convolve(const struct vectors *by, const struct work *l, const float *x, int pool, float *a, uint8_t *at) {
   const struct convolution *k = &l->k;
-  const int64_t rows = k->rows >> k->pooled, columns = k->columns >> k->pooled;
-  image_of(k, x);
-  for (int64_t y = 0; y < rows; y++) {
-    by->convolve(k, l->w, l->b, y << k->pooled, k->maps);
-    if (k->pooled) by->convolve(k, l->w, l->b, 2 * y + 1, k->maps + k->line);
-    for (int64_t f = 0; f < k->filters; f++) {
-      const float *lines = k->maps + 2 * f * k->line;
-      const int64_t to = (f * rows + y) * columns;
-      if (k->pooled) by->pool(lines, lines + k->line, columns, a + to, at + to);
-      else memcpy(a + to, lines, sizeof(float) * columns);
-    }
-  }
+  image_of(k, x, pool);
+  for (int64_t i = 0; i < k->places; i++) memcpy(k->maps + i * k->ld, l->b, sizeof(float) * k->ld);
+  for (int64_t y = 0; y < k->kernel; y++)
+    by->forward(k->lines + y * k->places, k->places, k->wide, k->turned + y * k->wide * k->ld, k->ld, k->maps);
+  if (k->pooled) by->pool(k, a, at);
+  else
+    for (int64_t i = 0; i < k->places; i++) memcpy(a + i * k->filters, k->maps + i * k->ld, sizeof(float) * k->filters);
 }
 
 /* Run the layers on samples x, so that a[] of the last one are the outputs; `own` is room for pointers to rows. */
@@ -271,7 +304,7 @@ static void run(const struct vectors *by, const struct work *layers, int64_t dep
   for (int64_t i = 0; i < depth; i++) {
     const struct work *l = layers + i;
     for (int64_t r = 0; r < rows; r++)
-      if (l->k.kernel) convolve(by, l, x[r], l->a + r * l->ld, l->k.at + r * l->out);
+      if (l->k.kernel) convolve(by, l, x[r], !i, l->a + r * l->ld, l->k.at + r * l->out);
       else memcpy(l->a + r * l->ld, l->b, sizeof(float) * l->ld);
     if (!l->k.kernel) by->forward(x, rows, l->in, l->w, l->ld, l->a);
     activate(l, rows);
@@ -342,20 +375,24 @@ static void step_biases(const struct work *l, const struct step *s, int64_t rows
 static void back_convolution(const struct vectors *by, const struct work *l, int lowest, const float **x, int64_t rows,
                              const struct step *s) {
   const struct convolution *k = &l->k;
+  const int64_t whole = k->width * k->channels;
   memset(k->slope, 0, sizeof(float) * l->weights);
   memset(k->bias_slope, 0, sizeof(float) * l->biases);
   for (int64_t r = 0; r < rows; r++) {
-    image_of(k, x[r]);
-    if (!lowest) memset(k->below, 0, sizeof(float) * k->channels * k->plane);
+    image_of(k, x[r], lowest);
+    if (!lowest) memset(k->below, 0, sizeof(float) * (k->height + 2 * k->pad) * k->line);
     by->convolve_back(k, l->w, l->g + r * l->ld, k->at + r * l->out, !lowest);
-    if (!lowest) gradient_at_image(k, l[-1].g + r * l[-1].ld);
+    for (int64_t y = 0; !lowest && y < k->height; y++)
+      memcpy(l[-1].g + r * l[-1].ld + y * whole, k->below + (y + k->pad) * k->line + k->pad * k->channels,
+             sizeof(float) * whole);
   }
   if (!lowest) slope(l - 1, rows);
-  for (int64_t from = 0; from < l->weights; from += k->kp)
-    for (int64_t i = from; i < from + k->kernel; i++) { /* what stands beyond a kernel's line is none of it */
+  for (int64_t from = 0; from < l->weights; from += k->span)
+    for (int64_t i = from; i < from + k->wide; i++) { /* what stands beyond a kernel's line is none of it */
       l->v[i] = s->momentum * l->v[i] + s->pull * l->w[i] + l->c[i] + k->slope[i];
       l->w[i] -= s->lr * l->v[i];
     }
+  turn(k, l->w);
   for (int64_t f = 0; l->bias && f < k->filters; f++) {
     l->bv[f] = s->momentum * l->bv[f] + s->pull * l->b[f] + l->bc[f] + k->bias_slope[f];
     l->b[f] -= s->lr * l->bv[f];
@@ -392,6 +429,7 @@ static void begin(const struct seat *seat, const struct work *layers, int64_t de
     memset(l->bv, 0, sizeof(float) * l->biases);
     memset(l->bc, 0, sizeof(float) * l->biases);
     start = take(start, l, l->w, l->b);
+    turn(&l->k, l->w);
     if (constant) constant = take(constant, l, l->c, l->bc);
   }
 }
@@ -431,14 +469,14 @@ int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, in
   for (int64_t i = 0; i < count; i++) width = seats[i].width > width ? seats[i].width : width;
   struct work *layers = malloc(sizeof(struct work) * depth);
   for (int64_t i = 0; layers && i < depth; i++)
-    layers[i] = shape_of(given + i, by->lanes), size += cut(layers + i, width, NULL);
+    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, by->lanes, width, NULL);
   float *memory = calloc(size + 16, sizeof(float)); /* 16 more, to begin at a cache line of 64 bytes */
   const float **x = malloc(sizeof(float *) * 2 * width);
   int64_t *places = malloc(sizeof(int64_t) * width);
   const int enough = memory && x && places && layers;
   if (enough) {
     float *free_from = (float *)(((uintptr_t)memory + 63) / 64 * 64);
-    for (int64_t i = 0; i < depth; i++) free_from += cut(layers + i, width, free_from);
+    for (int64_t i = 0; i < depth; i++) free_from += cut(layers + i, by->lanes, width, free_from);
     for (int64_t i = 0; i < count; i++)
       train(by, seats + i, layers, depth, pool, given->in, labels, targets, (float)lr, (float)momentum, free_from, x,
             x + width, places);
@@ -455,14 +493,15 @@ int hanse_outputs(const struct layer *given, int64_t depth, const float *row, co
   int64_t size = 0;
   struct work *layers = malloc(sizeof(struct work) * depth);
   for (int64_t i = 0; layers && i < depth; i++)
-    layers[i] = shape_of(given + i, by->lanes), size += cut(layers + i, BLOCK, NULL);
+    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, by->lanes, BLOCK, NULL);
   float *memory = calloc(size + 16, sizeof(float));
   const int enough = memory && layers;
   if (enough) {
     float *free_from = (float *)(((uintptr_t)memory + 63) / 64 * 64);
     for (int64_t i = 0; i < depth; i++) {
-      free_from += cut(layers + i, BLOCK, free_from);
+      free_from += cut(layers + i, by->lanes, BLOCK, free_from);
       row = take(row, layers + i, layers[i].w, layers[i].b);
+      turn(&layers[i].k, layers[i].w);
     }
     const float *lines_of_x[BLOCK], *own[BLOCK];
     const struct work *top = layers + depth - 1;

@@ -2,7 +2,7 @@
 
    seats.c includes this file once for each width, with VB (bytes of a vector) and SUFFIX set, with which every name
    ends. What comes out are four functions: forward (out += x w), step (gradient, momentum and a step of SGD in one), and
-   for convolutions pool, convolve and convolve_back.
+   for convolutions pool and convolve_back.
 
    Rows of x are given as pointers, so that samples are read where they lie in the pool. Weights are [in][ld]: for each
    input the weights of all outputs side by side, padded with zeros to ld, a multiple of the vector. A tile keeps nr
@@ -15,8 +15,7 @@
 #define LANES (VB / 4)
 #define vec NAME(vec)
 #define ivec NAME(ivec)
-#define quad NAME(quad)
-#define oct NAME(oct)
+#define bytes NAME(bytes)
 #define UNROLL _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 
@@ -35,6 +34,7 @@
 
 typedef float vec __attribute__((vector_size(VB), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(VB), aligned(4)));
+typedef uint8_t bytes __attribute__((vector_size(VB / 4), aligned(1)));
 
 INLINE vec NAME(load)(const float *p) { return *(const vec *)p; }
 INLINE void NAME(store)(float *p, vec v) { *(vec *)p = v; }
@@ -150,48 +150,6 @@ static void NAME(step)(const float *const *x, int64_t rows, int64_t in, const fl
   }
 }
 
-/* Outputs x to x + nv vectors of one line of filters f to f + nf: their kernels over the image's lines from `image` on.
-   `apart`: floats between two filters in `to`. */
-INLINE void NAME(convolve_tile)(const struct convolution *k, const float *image, const float *w, const float *b,
-                                float *to, const int nv, const int nf) {
-  const int64_t apart = 2 * k->line, filter = k->channels * k->kernel * k->kp;
-  vec sum[8][2];
-  UNROLL for (int f = 0; f < nf; f++) UNROLL for (int v = 0; v < nv; v++) sum[f][v] = (vec){0} + b[f];
-  for (int64_t c = 0; c < k->channels; c++)
-    for (int64_t i = 0; i < k->kernel; i++) {
-      const float *line = image + c * k->plane + i * k->line, *own = w + (c * k->kernel + i) * k->kp;
-      for (int64_t j = 0; j < k->kernel; j++) {
-        vec row[2];
-        UNROLL for (int v = 0; v < nv; v++) row[v] = NAME(load)(line + j + v * LANES);
-        UNROLL for (int f = 0; f < nf; f++) UNROLL for (int v = 0; v < nv; v++) sum[f][v] += own[f * filter + j] * row[v];
-      }
-    }
-  UNROLL for (int f = 0; f < nf; f++) UNROLL for (int v = 0; v < nv; v++)
-      NAME(store)(to + f * apart + v * LANES, sum[f][v]);
-}
-
-/* nv vectors of a line's outputs for all filters: as many at a time as the registers hold, then fewer */
-INLINE void NAME(convolve_columns)(const struct convolution *k, const float *image, const float *w, const float *b,
-                                   float *to, const int nv) {
-  const int64_t apart = 2 * k->line, filter = k->channels * k->kernel * k->kp;
-  int64_t f = 0;
-#define FILTERS(NF)   for (; f + NF <= k->filters; f += NF) NAME(convolve_tile)(k, image, w + f * filter, b + f, to + f * apart, nv, NF);
-#if VB == 64
-  FILTERS(8)
-#endif
-  FILTERS(4) FILTERS(2) FILTERS(1)
-#undef FILTERS
-}
-
-/* Line y of a convolution's outputs, bias included, to [filters][2 line]. Behind the last column stand numbers that
-   mean nothing. */
-static void NAME(convolve)(const struct convolution *k, const float *w, const float *b, int64_t y, float *to) {
-  const float *image = k->image + y * k->line;
-  for (int64_t x = 0; x < k->columns; x += 2 * LANES)
-    if (k->columns - x > LANES) NAME(convolve_columns)(k, image + x, w, b, to + x, 2);
-    else NAME(convolve_columns)(k, image + x, w, b, to + x, 1);
-}
-
 /* a where the mask is set, else b */
 INLINE ivec NAME(either)(ivec mask, ivec a, ivec b) { return (mask & a) | (~mask & b); }
 
@@ -203,80 +161,65 @@ INLINE void NAME(larger)(vec *a, ivec *at, vec b, ivec other) {
   *at = NAME(either)(second, other, *at);
 }
 
-/* The largest of every 2 x 2 of two lines, and which it is, from 0 (upper left) to 3. */
-static void NAME(pool)(const float *upper, const float *lower, int64_t columns, float *to, uint8_t *at) {
-  ivec even, odd;
-  UNROLL for (int i = 0; i < LANES; i++) even[i] = 2 * i, odd[i] = 2 * i + 1;
-  for (int64_t x = 0; x < columns; x += LANES) {
-    const int64_t some = columns - x < LANES ? columns - x : LANES;
-    const vec u = NAME(load)(upper + 2 * x), v = NAME(load)(upper + 2 * x + LANES);
-    const vec m = NAME(load)(lower + 2 * x), n = NAME(load)(lower + 2 * x + LANES);
-    vec above = __builtin_shuffle(u, v, even), below = __builtin_shuffle(m, n, even);
-    ivec first = (ivec){0}, second = (ivec){0} + 2;
-    NAME(larger)(&above, &first, __builtin_shuffle(u, v, odd), (ivec){0} + 1);
-    NAME(larger)(&below, &second, __builtin_shuffle(m, n, odd), (ivec){0} + 3);
-    NAME(larger)(&above, &first, below, second);
-    for (int64_t i = 0; i < some; i++) to[x + i] = above[i], at[x + i] = first[i];
-  }
+/* The largest of every 2 x 2 of a convolution's outputs to a [rows][columns][filters], and which it is, from 0 (upper
+   left) to 3. Whole vectors are written: what follows the last filter is overwritten by the next place. */
+static void NAME(pool)(const struct convolution *k, float *a, uint8_t *at) {
+  for (int64_t y = 0; y < k->rows / 2; y++)
+    for (int64_t x = 0; x < k->columns / 2; x++, a += k->filters, at += k->filters) {
+      const float *upper = k->maps + (2 * y * k->columns + 2 * x) * k->ld, *lower = upper + k->columns * k->ld;
+      for (int64_t f = 0; f < k->filters; f += LANES) {
+        vec most = NAME(load)(upper + f);
+        ivec which = (ivec){0};
+        NAME(larger)(&most, &which, NAME(load)(upper + k->ld + f), (ivec){0} + 1);
+        NAME(larger)(&most, &which, NAME(load)(lower + f), (ivec){0} + 2);
+        NAME(larger)(&most, &which, NAME(load)(lower + k->ld + f), (ivec){0} + 3);
+        NAME(store)(a + f, most);
+        *(bytes *)(at + f) = __builtin_convertvector(which, bytes);
+      }
+    }
 }
 
-/* For each size of a kernel two functions. slopes: the gradient of one channel of a filter [kernel][kp], the sum over n
-   outputs of their gradients times what the kernel saw there; two sums in turn hide the time of a multiplication.
-   below: what one output's gradient gives that at the padded image, through a filter w [channels][kernel][kp]. */
-#define SLOPES(KERNEL, kvec, kp) \
-  INLINE void NAME(slopes_##KERNEL)(const float *image, int64_t line, const int32_t *from, const float *ones, int64_t n, \
-                                    float *to) { \
-    kvec even[KERNEL], odd[KERNEL]; \
-    UNROLL for (int j = 0; j < KERNEL; j++) even[j] = odd[j] = (kvec){0}; \
-    int64_t i = 0; \
-    for (; i + 2 <= n; i += 2) { \
-      const float *one = image + from[i], *two = image + from[i + 1]; \
-      UNROLL for (int j = 0; j < KERNEL; j++) even[j] += ones[i] * *(const kvec *)(one + j * line); \
-      UNROLL for (int j = 0; j < KERNEL; j++) odd[j] += ones[i + 1] * *(const kvec *)(two + j * line); \
-    } \
-    if (i < n) UNROLL for (int j = 0; j < KERNEL; j++) even[j] += ones[i] * *(const kvec *)(image + from[i] + j * line); \
-    UNROLL for (int j = 0; j < KERNEL; j++) *(kvec *)(to + j * kp) += even[j] + odd[j]; \
-  } \
-  INLINE void NAME(below_##KERNEL)(const struct convolution *k, float *to, float one, const float *w) { \
-    for (int64_t c = 0; c < k->channels; c++, to += k->plane, w += KERNEL * kp) { \
-      float *own = to; \
-      UNROLL for (int j = 0; j < KERNEL; j++, own += k->line) *(kvec *)own += one * *(const kvec *)(w + j * kp); \
-    } \
-  }
-#define KERNELS(DO) \
-  DO(1, quad, 4) DO(2, quad, 4) DO(3, quad, 4) DO(4, quad, 4) DO(5, oct, 8) DO(6, oct, 8) DO(7, oct, 8) DO(8, oct, 8)
-typedef float quad __attribute__((vector_size(16), aligned(4)));
-typedef float oct __attribute__((vector_size(32), aligned(4)));
-KERNELS(SLOPES)
+/* nv vectors of a filter's gradient: the sum over n outputs of their gradients times what these vectors saw there */
+INLINE void NAME(slope_tile)(const float *image, const int64_t *sees, const int32_t *from, const float *ones, int64_t n,
+                             float *to, const int nv) {
+  vec sum[8];
+  UNROLL for (int v = 0; v < nv; v++) sum[v] = NAME(load)(to + v * LANES);
+  for (int64_t i = 0; i < n; i++)
+    UNROLL for (int v = 0; v < nv; v++) sum[v] += ones[i] * NAME(load)(image + from[i] + sees[v]);
+  UNROLL for (int v = 0; v < nv; v++) NAME(store)(to + v * LANES, sum[v]);
+}
 
-/* From the gradient g [out] at one sample's outputs after pooling, add to the gradients of weights and biases, and
-   (below) to that at the padded image. Pooling and ReLU leave few gradients that are not 0: only these are used. */
+/* From the gradient g [places][filters] at one sample's outputs after pooling, add to the gradients of weights w and of
+   biases, and (below) to that at the padded image. Pooling and ReLU leave few gradients that are not 0: only these are
+   used. */
 static void NAME(convolve_back)(const struct convolution *k, const float *w, const float *g, const uint8_t *at,
                                 int below) {
-  const int64_t rows = k->rows >> k->pooled, columns = k->columns >> k->pooled, channel = k->kernel * k->kp;
+  const int64_t rows = k->rows >> k->pooled, columns = k->columns >> k->pooled, vectors = k->kernel * k->span / LANES;
   for (int64_t f = 0; f < k->filters; f++) {
-    const float *own = w + f * k->channels * channel;
+    float *to = k->slope + f * vectors * LANES;
     float total = 0;
     int64_t n = 0;
-    for (int64_t y = 0; y < rows; y++)
-      for (int64_t x = 0; x < columns; x++, g++, at++) {
-        const int64_t down = k->pooled ? 2 * y + (*at >> 1) : y, right = k->pooled ? 2 * x + (*at & 1) : x;
-        k->from[n] = (int32_t)(down * k->line + right), k->ones[n] = *g;
-        n += *g != 0;
+    for (int64_t y = 0, p = f; y < rows; y++)
+      for (int64_t x = 0; x < columns; x++, p += k->filters) {
+        const int64_t down = k->pooled ? 2 * y + (at[p] >> 1) : y, right = k->pooled ? 2 * x + (at[p] & 1) : x;
+        k->from[n] = (int32_t)(down * k->line + right * k->channels), k->ones[n] = g[p];
+        n += g[p] != 0;
       }
     for (int64_t i = 0; i < n; i++) total += k->ones[i];
     k->bias_slope[f] += total;
-    switch (k->kernel) {
-#define DO(KERNEL, kvec, kp) \
-  case KERNEL: \
-    for (int64_t c = 0; c < k->channels; c++) \
-      NAME(slopes_##KERNEL)(k->image + c * k->plane, k->line, k->from, k->ones, n, \
-                            k->slope + (f * k->channels + c) * channel); \
-    for (int64_t i = 0; below && i < n; i++) NAME(below_##KERNEL)(k, k->below + k->from[i], k->ones[i], own); \
-    break;
-      KERNELS(DO)
+    for (int64_t v = 0, left = vectors; left > 0; left -= 8, v += 8)
+      switch (left) {
+#define DO(NV) \
+  case NV: NAME(slope_tile)(k->image, k->sees + v, k->from, k->ones, n, to + v * LANES, NV); break;
+        DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #undef DO
-    }
+        default: NAME(slope_tile)(k->image, k->sees + v, k->from, k->ones, n, to + v * LANES, 8);
+      }
+    for (int64_t i = 0; below && i < n; i++)
+      for (int64_t v = 0; v < vectors; v++) {
+        float *there = k->below + k->from[i] + k->sees[v];
+        NAME(store)(there, NAME(load)(there) + k->ones[i] * NAME(load)(w + (f * vectors + v) * LANES));
+      }
   }
 }
 
@@ -286,10 +229,7 @@ static void NAME(convolve_back)(const struct convolution *k, const float *w, con
 #undef LANES
 #undef vec
 #undef ivec
-#undef quad
-#undef oct
-#undef SLOPES
-#undef KERNELS
+#undef bytes
 #undef UNROLL
 #undef INLINE
 #undef WIDEST
