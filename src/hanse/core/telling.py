@@ -35,7 +35,7 @@ Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=10**7)], ...], Field(max_len
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart over the rounds of metrics that a part records.
+    """A chart of metrics that a part records, by round.
 
     Attributes:
         title: the chart's title.

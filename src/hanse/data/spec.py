@@ -229,7 +229,7 @@ def mistakes(item: Any, loc: tuple[Any, ...], values: Any) -> list[str]:
     Args:
         item: the error.
         loc: the key below ``data``.
-        values: the whole table, for keys that belong elsewhere.
+        values: the whole ``[data]`` table, used to say where a misplaced key belongs.
     """
     name = ".".join(str(part) for part in ("data", *loc))
     wrong = item.get("ctx", {}).get("error")

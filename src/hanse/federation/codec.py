@@ -332,7 +332,7 @@ def _pairs(items: list[Any]) -> list[Any]:
 
 @dataclass
 class Traffic:
-    """Counts the bytes that messages would have.
+    """Counts the bytes that messages would take on a network.
 
     A model that a client was sent in this round is not counted again, however many tasks name it.
     """

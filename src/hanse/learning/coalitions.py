@@ -65,7 +65,7 @@ class Coalitions:
             table row in which the updates' weights sum to ``total``.
         again: a rule that returns a coalition's model instead of the mean, given the members' positions.
         game: "average", or "increment", for which ``weights`` are those in the table row, and ``affine`` is not used.
-        floor: a utility; models worth less are counted.
+        floor: a utility; ``below_floor`` counts the models that are worth less.
 
     Attributes:
         evaluated: how many models were evaluated.

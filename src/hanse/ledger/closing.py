@@ -160,7 +160,7 @@ class Records:
         self._folder, self._at, self._last = folder, {METRICS: 0, SEATS: 0}, {METRICS: -1, SEATS: -1}
 
     def of(self, round: int) -> Facts:
-        """Return the facts of a round; rounds are asked for in order. One without a line has :data:`NOTHING`.
+        """Return a round's facts, :data:`NOTHING` if it has no line. Rounds must be asked for in ascending order.
 
         Raises:
             UserError: a line is damaged.

@@ -915,6 +915,8 @@ class SmallerBudget:
 def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
     """Return what each smaller budget that a run recorded (the option ``also``) would have told.
 
+    A round of few seats is valued exactly and records none; if all are, the list is empty.
+
     Args:
         run: the run.
         found: its contributions with the whole budget.

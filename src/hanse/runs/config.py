@@ -540,8 +540,10 @@ class Experiment(BaseModel):
         return found
 
     def to_toml(self) -> str:
-        """Return the experiment as the text of a TOML file, with every default. Reading it gives the same
-        experiment.
+        """Return the experiment as the text of a TOML file with every default written out.
+
+        Reading it gives an experiment that plays the same. It need not be ``==`` this one: what was left to a default
+        is now set, so that ``clients_per_round``, for one, no longer follows ``data.clients``.
         """
         return toml.dumps(self.sections())
 

@@ -44,7 +44,7 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
 
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        nodes: the nodes by key.
+        nodes: the nodes, as ``grid.get_nodes()`` gives them, by names of your own.
         seconds: how long to wait.
 
     Returns:

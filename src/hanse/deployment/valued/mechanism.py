@@ -295,7 +295,7 @@ class Asked(SelectPart):
     told: Watched | None = None
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the clients that were asked, ascending, all at the server's row."""
+        """Return the clients that were asked, in ascending order. All start from the server's row."""
         assert self.told is not None
         return Choice(np.array(sorted(self.told.asked), np.int64)), state
 

@@ -52,7 +52,7 @@ class Planned:
     Attributes:
         claims: the names of the claims that it brings to a test, or whose noise floor it measures.
         jobs: the runs that it needs.
-        again: whether they are repeats on another instruction set.
+        again: whether they repeat earlier runs with another instruction set of the processor.
         seconds: their cost in processor time.
         worth: the expected number of claims that the runs decide.
         paper: whose claims.
