@@ -384,6 +384,7 @@ class Mixture(GameValue):
             says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
         interactions: record which seats complement each other and which duplicate each other.
         also: smaller budgets; the values that they would have given are recorded, too, without evaluating more models.
+            For n seats a budget below 2 n + 2 (or 2 to the n, if that is less) records nothing.
         check: also compute the exact values, for groups of at most 8 seats.
     """
 

@@ -915,7 +915,8 @@ class SmallerBudget:
 def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
     """Return what each smaller budget that a run recorded (the option ``also``) would have told.
 
-    A round of few seats is valued exactly and records none; if all are, the list is empty.
+    A round of n seats records a budget if it evaluated at least as many models, and the budget is at least 2 n + 2, or
+    2 to the n if that is less. The list is empty if no round recorded any.
 
     Args:
         run: the run.
