@@ -74,7 +74,7 @@ class Shares(TypedDict):
 
 
 class AskedSum(Shares):
-    """The shares that were dealt to the member that is asked: ``sealed`` and ``prints`` as in :class:`Shares`, but by the
+    """The shares dealt to the member that is asked: ``sealed`` and ``prints`` as in :class:`Shares`, but by the
     id of who dealt them.
     """
 
