@@ -79,6 +79,7 @@ from hanse.mechanisms.weigh import Centres
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates", "own"]
+Start = Literal["own", "centre"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
@@ -248,6 +249,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         evidence: sizes count at most as evidence says, times e to the power of so many standard errors
             (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
             score its model on their validation shares; what that says holds from the next market on. None: no evidence.
+        start: what a client with imports trains from: its "own" model or its "centre". Eq. (7) has the same minimum from
+            either.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -276,6 +279,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     per_thousand: Weight = Tariff.per_thousand
     related: Weight | None = None
     evidence: Weight | None = None
+    start: Start = "own"
 
     def __post_init__(self) -> None:
         """Fill in the default of ``mu``. Raises UserError for a tariff without effect."""
@@ -446,7 +450,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each client at its own model, pulled towards its centre if others' models are in it.
+        """Return a seat for each client at its own model or its centre, pulled to the centre if others' models are in it.
 
         Args:
             view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
@@ -454,9 +458,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """
         clients = chosen_seats(view).client
         own = view.at("model", clients)
-        pull = units(view.at("centre", clients), view.table.size)
+        centre, pulled = view.at("centre", clients), state["pulled"][clients]
         assert self.mu is not None
-        return Seats(clients, own, own, R=pull, mu=self.mu * state["pulled"][clients]), state
+        start = np.where(pulled & (self.start == "centre"), centre, own)
+        return Seats(clients, start, own, R=units(centre, view.table.size), mu=self.mu * pulled), state
 
     # WEIGH
 
@@ -552,20 +557,21 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _went(self, view: View, state: State) -> Tensor:
         """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
 
-        A round of SGD takes a client by ``U - start = s (centre - start) + own``, with the share s of
-        :func:`pull_share`. Who sends a multiple of its update has gone further towards its centre than that, and would
-        come closer to those it bought from. So if a client that was pulled went a larger share of the way to its
-        centre, that share is taken off. Nor does it come closer by saying that it took fewer steps than it was asked
-        for: these count at least.
+        A round of SGD takes a client by ``U - start = s (centre - own model) + own``, with the share s of
+        :func:`pull_share`, or 0 from the centre on. Who sends a multiple of its update has gone further that way, and
+        would come closer to those it bought from. So if a client that was pulled went a larger share of the way from
+        its own model to its centre, that share is taken off. Nor does it come closer by saying that it took fewer steps
+        than it was asked for: these count at least.
         """
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
-        start = view.table.rows[seats.start, :width]
+        start, centre = view.table.rows[seats.start, :width], view.at("centre", seats.client)
         mu = np.zeros(len(updates)) if seats.mu is None else seats.mu
         asked = [recipe.sampling(int(n))[1] for n in updates.num_samples.tolist()]
         steps = np.maximum(updates.steps, asked).tolist()
-        pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(mu.tolist(), steps, strict=True)]
-        towards = view.table.rows[view.at("centre", seats.client), :width] - start
+        from_own = np.where(seats.start == centre, 0.0, mu).tolist()
+        pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(from_own, steps, strict=True)]
+        towards = view.table.rows[centre, :width] - view.table.rows[seats.target, :width]
         moved = updates.rows[:, :width] - start
         along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
         shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
@@ -1167,6 +1173,7 @@ def ipfl(
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = None,
+    start: Start = "own",
 ) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness.
 
@@ -1185,6 +1192,7 @@ def ipfl(
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
         related: how much two ways must have in common for their clients to trade; "none", as published: nothing.
+        start: whether a client with imports trains from its "own" model or from its "centre".
     """
     part = IPFL(
         lam,
@@ -1198,6 +1206,7 @@ def ipfl(
         keep_best=keep_best,
         adapters=adapters,
         related=related,
+        start=start,
     )
     return market_of("ipfl", part)
 
@@ -1216,6 +1225,7 @@ def ipfl_posted(
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = 3.0,
     evidence: Weight | None = None,
+    start: Start = "centre",
 ) -> Mechanism:
     """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
 
@@ -1238,6 +1248,7 @@ def ipfl_posted(
         adapters: "factors" or "products".
         related: how much two ways must have in common for their clients to trade; "none": nothing.
         evidence: how many standard errors above what others' losses say a size may count; "none": losses say nothing.
+        start: whether a client with imports trains from its "own" model or from its "centre".
     """
     part = IPFL(
         lam,
@@ -1254,5 +1265,6 @@ def ipfl_posted(
         per_thousand=per_thousand,
         related=related,
         evidence=evidence,
+        start=start,
     )
     return market_of("ipfl_posted", part)
