@@ -396,7 +396,10 @@ def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": f"{__name__}:told", "cost": "much"}, "clients.profiles: client 0: cost: 'much': must be a number from 0"),
+        (
+            {"name": f"{__name__}:told", "cost": "much"},
+            "clients.profiles: client 0: cost: 'much': must be a number from 0",
+        ),
         ({"name": f"{__name__}:told", "most": -1.0}, "clients.profiles: client 0: most: -1.0: must be a number from 0"),
         ({"name": f"{__name__}:told", "cost": float("nan")}, "clients.profiles.cost: nan: must not be NaN"),
         (

@@ -65,6 +65,44 @@ def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> N
 
 
 @dataclass(frozen=True)
+class Spends:
+    """Client 0 buys all that is on sale, whatever it is worth; the others sell below their cost and buy nothing."""
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sell": True}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sellers": told["sellers"] if me.id == 0 else []}
+
+
+def test_who_chooses_to_lose_at_posted_prices_is_named_and_does_not_fail_the_market(tmp_path: Path) -> None:
+    dear = {"name": "ipfl_posted", "flat": 12.0, "related": "none"}
+    hanse.run(experiment(policy=f"{__name__}:Spends", mechanism=dear), out=tmp_path / "run")
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds
+    [said] = [fact.said for fact in audit.facts if fact.name == "own choices"]
+    lost = {
+        (r["market_client"][i], k)
+        for k, r in enumerate(records(tmp_path / "run"))
+        for i in np.flatnonzero(r["market_utility"] < 0)
+    }
+    assert {client for client, _ in lost} >= {0, 1}  # 1 only buys, and sells at an infinite cost
+    assert said.startswith(
+        f"clients {', '.join(str(c) for c in sorted({c for c, _ in lost}))} bought or sold at a loss"
+    )
+    assert f"at a loss {len(lost)} times" in said
+
+
+def test_who_loses_by_a_size_that_was_not_there_did_not_choose_to(tmp_path: Path) -> None:
+    liar = {"liar": {"clients": [2], "size": 60.0}}
+    hanse.run(experiment(behaviour=liar, mechanism={"related": "none"}), out=tmp_path / "run")
+    audit = audit_run(tmp_path / "run")
+    [check] = [check for check in audit.checks if check.name == "true rationality"]
+    assert not check.holds
+    assert "own choices" not in {fact.name for fact in audit.facts}
+
+
+@dataclass(frozen=True)
 class Greedy:
     """Client 0 buys what it is told to, whatever is on sale."""
 

@@ -249,8 +249,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         evidence: sizes count at most as evidence says, times e to the power of so many standard errors
             (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
             score its model on their validation shares; what that says holds from the next market on. None: no evidence.
-        start: what a client with imports trains from: its "own" model or its "centre". Eq. (7) has the same minimum from
-            either.
+        start: what a client with imports trains from: its "own" model or its "centre". The minimum of eq. (7) is the
+            same.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -450,7 +450,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each client at its own model or its centre, pulled to the centre if others' models are in it.
+        """Return a seat for each client at its own model or its centre, pulled to one with others' models in it.
 
         Args:
             view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.

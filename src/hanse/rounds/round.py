@@ -370,8 +370,9 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
 def finish(setup: Setup, state: LoopState) -> Played:
     """Settle what the last round left open, with one more exchange if the settle part asks questions.
 
-    Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that come with the next round's bids; after the last round
-    it asks for them here. The returned view has the postings, and its stage is "end".
+    Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
+    come with the next round's bids; after the last round it asks for them here. The returned view has the postings, and
+    its stage is "end".
 
     Args:
         setup: what the run is played with.

@@ -184,8 +184,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
 
     Each client gets one grant, of the size in ``config.toml``, before anything else moves its account, or the parts of
     one in their order. If sizes are proved, each client puts up one bond, which is returned if an auditor signed or the
-    run ended before, else goes to the mint. All other transactions are of kinds that the rule declares (not checked for a user's own rule that
-    declares none). Nothing is dated after the last settlement, whose round number is one above the last round's.
+    run ended before, else goes to the mint. All other transactions are of kinds that the rule declares (not checked for
+    a user's own rule that declares none). Nothing is dated after the last settlement, whose round number is one above
+    the last round's.
 
     Args:
         folder: the run directory.
