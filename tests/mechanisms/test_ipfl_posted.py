@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forging import rerecorded
 
 import hanse
 from hanse.base.errors import UserError
@@ -65,6 +67,44 @@ def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> N
 
 
 @dataclass(frozen=True)
+class SellsFor:
+    """Client 0 buys half of every offer. Of the sellers, the one with this number says what it sells for at least."""
+
+    seller: int
+    least: str
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert told["flat"] == 1.0
+        return {"sell": True, "least": float(self.least)} if me.id == self.seller else {"sell": True}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert (set(told["prices"]), told["per_sample"]) == ({1.0}, 0.002)
+        sellers = told["sellers"] if me.id == 0 else []
+        return {"sellers": sellers, "weights": [n / 2 for n in told["sizes"][: len(sellers)]]}
+
+
+@pytest.mark.parametrize(("least", "sells"), [("1.0", True), ("9.0", False), ("nan", False), ("-1.0", False)])
+def test_by_weight_a_buyer_pays_for_what_it_takes_and_nobody_sells_for_less_than_it_said(
+    least: str, sells: bool, tmp_path: Path
+) -> None:
+    by_weight = {"name": "ipfl_posted", "flat": 1.0, "per_thousand": 2.0, "by": "weight", "related": "none"}
+    policy = {"name": f"{__name__}:SellsFor", "seller": 3, "least": least}
+    hanse.run(experiment(mechanism=by_weight, policy=policy), out=tmp_path / "run")
+    for r in records(tmp_path / "run"):
+        taken = np.array([0, 0.5, 0.5, 0.5 * sells, 0.5])
+        assert r["market_graph"][0] == pytest.approx(taken)
+        price = np.floor((1.0 + 0.002 * taken * r["market_size"]) * TOKEN)
+        assert r["market_units"][0].tolist() == (price * (taken > 0)).tolist()
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds
+    copied = tmp_path / "copy"
+    shutil.copytree(tmp_path / "run", copied)
+    rerecorded(copied, 0, market_least=np.full(5, 99.0))
+    [check] = [check for check in audit_run(copied).checks if check.name == "offers"]
+    assert check.said.endswith("sold for less than the least that it sells for")
+
+
+@dataclass(frozen=True)
 class Spends:
     """Client 0 buys all that is on sale, whatever it is worth; the others sell below their cost and buy nothing."""
 
@@ -112,6 +152,7 @@ class Greedy:
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(told) == {
             "profile", "eagerness", "samples", "balance", "lam", "sellers", "sizes", "prices", "distances",
+            "per_sample",
         }  # fmt: skip
         assert me.id not in told["sellers"]
         return {"sellers": self.sellers, "weights": self.weights} if me.id == 0 else {"sellers": []}

@@ -27,6 +27,7 @@ from hanse.core.entry import LOG, TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
+from hanse.games.market_posted import sold
 from hanse.ledger.run_ledger import is_settled, movements, reading, unbooked, verify_run
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.ipfl import IPFL
@@ -254,10 +255,11 @@ def _not_on_sale(r: MarketRound) -> str:
     if len(wrong):
         return f"the model of client {r.clients[wrong[0]]} was on sale at another price than the tariff's"
     bad = np.argwhere((r.graph != 0) & (~offered[None, :] | np.eye(len(offered), dtype=bool)))
-    if not len(bad):
-        return ""
-    i, j = bad[0]
-    return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+    if len(bad):
+        i, j = bad[0]
+        return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+    cheap = () if r.least is None else np.argwhere(r.graph != sold(r.graph, r.market.sizes, r.tariff, r.least))
+    return f"client {r.clients[cheap[0][1]]} sold for less than the least that it sells for" if len(cheap) else ""
 
 
 def _ranking(folder: Path) -> Fact | None:

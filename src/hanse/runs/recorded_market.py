@@ -35,7 +35,7 @@ MARKET: Mapping[str, tuple[int, str]] = {
 # what :func:`market_of` reads; what is not in MARKET is not in every market
 EVIDENCE = ("market_claimed", "market_cap", "evidence_loss", "evidence_size")
 TRUTH = ("market_true_size", "market_true_cost", "market_true_eagerness")
-NEEDED = (*MARKET, "market_stop", "market_tariff", *TRUTH, *EVIDENCE)
+NEEDED = (*MARKET, "market_stop", "market_tariff", "market_least", *TRUTH, *EVIDENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,7 @@ class MarketRound:
         stop: how iPFL's Algorithm 2 treated sellers that do not pay.
         tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices (infinite if not on
             sale), and no eagerness was declared.
+        least: ``[m]``, the least that each sold for in tokens; None: prices go by size.
         claimed: ``[m]``, sizes before evidence capped them; None: the market takes none.
         cap: ``[m]``, the caps.
         evidence: if any, the losses ``[N, N]`` and claimed sizes ``[N]`` from which later caps follow.
@@ -84,6 +85,7 @@ class MarketRound:
     truth: tuple[NDArray[np.float64], ...] | None = None
     stop: Stop = "skip"  # what Algorithm 2 did at a seller that does not pay
     tariff: Tariff | None = None
+    least: NDArray[np.float64] | None = None
     claimed: NDArray[np.float64] | None = None
     cap: NDArray[np.float64] | None = None
     evidence: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
@@ -144,6 +146,7 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         withheld=record["withheld"],
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
         tariff=_tariff(record),
+        least=_least(record, len(n)),
         **_evidence(record, len(n)),
     )
 
@@ -184,7 +187,15 @@ def _tariff(record: Arrays) -> Tariff | None:
     numbers = np.asarray(record["market_tariff"], np.float64)
     if numbers.shape != (2,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise ValueError(f"market_tariff is {numbers.tolist()}")
-    return Tariff(*numbers.tolist())
+    return Tariff(*numbers.tolist(), by="weight" if "market_least" in record else "size")
+
+
+def _least(record: Arrays, m: int) -> NDArray[np.float64] | None:
+    """Return the least that each sold for; None where prices go by size. Raises ValueError for another form."""
+    found = record.get("market_least")
+    if found is not None and (found.shape != (m,) or found.dtype.kind != "f" or not (found >= 0).all()):
+        raise ValueError(f"market_least is {found.dtype} {found.shape} with {m} clients")
+    return found
 
 
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:
