@@ -52,7 +52,7 @@ def records(folder: Path) -> list[dict[str, np.ndarray]]:
 
 
 def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> None:
-    hanse.run(experiment(), out=tmp_path / "run")
+    hanse.run(experiment(mechanism={"by": "size"}), out=tmp_path / "run")
     rounds = records(tmp_path / "run")
     assert len(rounds) == 3
     assert sum(r["market_graph"].sum() for r in rounds) > 6
@@ -173,7 +173,7 @@ def test_a_model_is_imported_with_the_weight_that_its_buyer_names_for_its_whole_
     tables = []
     for weights in ([20.0], []):  # none: all that the seller has
         policy = {"name": f"{__name__}:Greedy", "sellers": [2], "weights": weights}
-        unbounded = {"bounded": False}  # a bounded step towards one model ends at it, whatever the weight
+        unbounded = {"bounded": False, "by": "size"}  # a bounded step towards one model ends at it, whatever the weight
         run = hanse.run(experiment(2, policy, mechanism=unbounded), out=tmp_path / "run", overwrite=True)
         [only] = records(tmp_path / "run")
         size = only["market_size"][2]

@@ -70,8 +70,8 @@ class Tariff:
             graph: ``[m, m]``, who (row) imports whose model, with what share of its size.
             sizes: ``[m]``, the numbers of samples behind the models.
         """
-        graph, sizes = np.asarray(graph), np.asarray(sizes, np.float64)[None, :]
-        return np.where(graph != 0, self.price(graph * sizes if self.by == "weight" else sizes), 0.0)
+        shares, n = np.asarray(graph, np.float64), np.asarray(sizes, np.float64)[None, :]
+        return np.where(shares != 0, self.price(shares * n if self.by == "weight" else n), 0.0)
 
     def asked(self, sizes: ArrayLike) -> Floats:
         """Return what a model costs whatever its weight, of the shape of ``sizes``; :attr:`per_sample` comes to it."""
@@ -187,8 +187,8 @@ class _Buyer:
         who = np.flatnonzero(on_sale & (K > 0))  # without eagerness nothing brings it anything
         who = who[np.argsort(market.distance[i, who], kind="stable")]
         near = market.lam * market.distance[i, who] / own + per_sample if len(who) else np.zeros(0)
-        three = (np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near))
-        return _Buyer(own, K, who, *three, per_sample)
+        sizes, prices, loss = (np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near))
+        return _Buyer(own, K, who, sizes, prices, loss, per_sample)
 
     def weighed(self, some: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return the best weights ``[c, k]`` of sets of places ``[c, k]``, nearest first, and what they bring."""
@@ -231,7 +231,7 @@ class _Buyer:
         weights = np.clip(left / self.per_sample - (np.cumsum(weights) - weights), 0.0, weights)
         taken = held[weights > 0]
         brings = float(marginal(self.own, weights.sum(), self.eagerness))
-        return weights * (brings > self.prices[taken].sum() + weights @ self.loss[held])
+        return np.asarray(weights * (brings > self.prices[taken].sum() + weights @ self.loss[held]))
 
 
 def _added(held: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1261,7 +1261,7 @@ def ipfl_posted(
     related: Weight | None = 3.0,
     evidence: Weight | None = None,
     start: Start = "centre",
-    by: By = "size",
+    by: By = "weight",
 ) -> Mechanism:
     """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
 

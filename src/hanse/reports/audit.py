@@ -258,8 +258,11 @@ def _not_on_sale(r: MarketRound) -> str:
     if len(bad):
         i, j = bad[0]
         return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
-    cheap = () if r.least is None else np.argwhere(r.graph != sold(r.graph, r.market.sizes, r.tariff, r.least))
-    return f"client {r.clients[cheap[0][1]]} sold for less than the least that it sells for" if len(cheap) else ""
+    if r.least is None:
+        return ""
+    graph = np.asarray(r.graph, np.float64)
+    cheap = np.flatnonzero((graph != sold(graph, r.market.sizes, r.tariff, r.least)).any(axis=0))
+    return f"client {r.clients[cheap[0]]} sold for less than the least that it sells for" if len(cheap) else ""
 
 
 def _ranking(folder: Path) -> Fact | None:

@@ -187,7 +187,8 @@ def _tariff(record: Arrays) -> Tariff | None:
     numbers = np.asarray(record["market_tariff"], np.float64)
     if numbers.shape != (2,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise ValueError(f"market_tariff is {numbers.tolist()}")
-    return Tariff(*numbers.tolist(), by="weight" if "market_least" in record else "size")
+    flat, per_thousand = numbers.tolist()
+    return Tariff(flat, per_thousand, "weight" if "market_least" in record else "size")
 
 
 def _least(record: Arrays, m: int) -> NDArray[np.float64] | None:
