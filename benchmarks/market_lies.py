@@ -1,7 +1,7 @@
 """For whom lies pay in a market of models: iPFL's eq. (10), critical prices, and posted prices.
 
-    python benchmarks/market_lies.py random [MARKETS [paper|wide] [eq10|critical|posted]]   # random markets, 10 clients
-    python benchmarks/market_lies.py trained            # 50 markets of models trained on digits, Fashion-MNIST, loans
+    python benchmarks/market_lies.py random [MARKETS [paper|wide] [eq10|critical|posted|weight]]  # random, 10 clients
+    python benchmarks/market_lies.py trained [posted|weight...]  # 50 of models trained on digits, Fashion-MNIST, loans
     python benchmarks/market_lies.py played             # hanse's own runs on digits: 8 clients, seeds 0 to 4
 
 In a random market each client multiplies one thing that it says of itself, its size, cost or eagerness, by each
@@ -11,7 +11,7 @@ be audited: a claim of x times the samples survives 60 leaves with the chance x^
 of 10 tokens once in 50 rounds. In a trained market distances are those of ten clients' models after 40 steps alone, and
 sizes those of their shares (Dirichlet, alpha 1); costs are drawn as in random ones, the tariff's slope and the
 eagerness are those of random markets at the mean size. The runs are played at posted prices with and without proved
-sizes. Prints Markdown.
+sizes, by weight. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ AUDITED, BOND = 60, 10.0
 RULES = {
     "eq10": Rule("marginal"),
     "critical": Rule("critical"),
-    "posted": Rule("posted", leaves=AUDITED, bond=BOND),
+    "posted": Rule("posted", leaves=AUDITED, bond=BOND),  # by size
+    "weight": Rule("posted", Tariff(by="weight"), leaves=AUDITED, bond=BOND),
 }
 
 
@@ -92,13 +93,15 @@ def trained_market(source: str, seed: int) -> tuple[Market, float]:
     return Market.of(first.distance, first.sizes, costs, eagerness, 2.0), TARIFF.per_thousand / scale
 
 
-def on_trained() -> None:
-    """Print the table of trained markets."""
+def on_trained(only: list[str]) -> None:
+    """Print the table of trained markets, under the rules that ``only`` names; without any, under all."""
     head("markets")
     for source, seeds in TRAINED.items():
         made = [trained_market(source, seed) for seed in range(seeds)]
-        for name, rule in RULES.items():
-            each = [search_these(replace(rule, tariff=replace(TARIFF, per_thousand=s)), source, [m]) for m, s in made]
+        for name in [name for name in RULES if name in only] or RULES:
+            rule = RULES[name]
+            sloped = [(m, replace(rule, tariff=replace(rule.tariff, per_thousand=s))) for m, s in made]
+            each = [search_these(one, source, [m]) for m, one in sloped]
             show(f"{seeds} {source}, {name}", together(each))
 
 
@@ -162,6 +165,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["played"]:
         played()
     elif sys.argv[1:2] == ["trained"]:
-        on_trained()
+        on_trained(sys.argv[2:])
     else:
         on_random(int(sys.argv[2]) if len(sys.argv) > 2 else 1000, sys.argv[3:])

@@ -91,6 +91,7 @@ class Cheats(OfSome):
             "random": lambda: draw * start.std(),
             "flipped": lambda: start - update,
             "resold": lambda: start if task.centre is None else task.centre,
+            "echoes": lambda: self._echo(me, task, update),
             "copied": lambda: start + self.seen[0],
             "copies itself": lambda: start + self.seen[self.clients[0]],
             "d + z, -z": lambda: start + (update + 3 * noise if first else -3 * noise),
@@ -100,13 +101,21 @@ class Cheats(OfSome):
         }
         return sent[self.kind]()
 
+    def _echo(self, me: Me, task: Train, update: Tensor) -> Tensor:
+        """Return a step as long as the update to where what was bought lies, as if own gradients had led there."""
+        first = self.seen.setdefault(("first", me.id), task.start)
+        if task.centre is None or not task.mu:
+            return task.start + update
+        bought = task.centre - first
+        return task.start + update.norm() * bought / (bought.norm() + 1e-12)
 
-MARKET = ("zero", "noise", "random", "flipped", "resold", "copied", "refuses", "copies itself")
+
+MARKET = ("echoes", "zero", "noise", "random", "flipped", "resold", "copied", "refuses", "copies itself")
 VALUES = (
     "zero", "stale", "noise", "random", "flipped", "copied", "larger", "refuses", "leaves", "copies itself",
     "d + z, -z", "d + e, -e",
 )  # fmt: skip
-ALL = (*VALUES, "30 times", "all tiers", "all tiers, zero")
+ALL = (*VALUES, "30 times", "echoes", "all tiers", "all tiers, zero")
 PAIRS = ("leaves", "copies itself", "d + z, -z", "d + e, -e")
 AFTER: Mapping[str, Any] = {"sizes": {"proved": True}, "clients": {"vests": 8}}
 SYSTEMS: Mapping[str, Mapping[str, Any]] = {

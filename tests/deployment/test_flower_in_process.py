@@ -316,6 +316,9 @@ def test_a_participants_data_with_gaps_are_refused_before_they_are_asked_for() -
     x[2, 1] = float("nan")
     with pytest.raises(UserError, match="load_data: train: features must be finite numbers: row 2, column 1 is nan"):
         ClientData(Samples(x, torch.zeros(4, dtype=torch.int64)), num_classes=2)
+    mine = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(UserError, match=r"load_data: profile\.cost: nan: must be a number from 0 to 1e.15, or inf"):
+        ClientData(mine, num_classes=2, profile={"cost": float("nan")})
 
 
 @pytest.mark.parametrize("name", ["greedyfed", "pifl", "ditto"])

@@ -41,6 +41,25 @@ def test_an_update_is_left_out_or_scaled_and_buffers_follow() -> None:
     assert sent(sends="same", of="model").row.tolist() == [1, 1, 1, 8]
 
 
+def test_who_goes_on_from_what_it_sent_last() -> None:
+    deviant = Deviant(clients=[1], start="kept")
+    assert deviant.on_request(ME, 0, TRAIN) == TRAIN  # nothing is kept yet
+    deviant.on_reply(ME, 0, TRAIN, TRAINED)
+    request = deviant.on_request(ME, 1, TRAIN)
+    assert request is not None
+    [task] = request.tasks
+    assert isinstance(task, Train)
+    assert task.start.tolist() == [2, 0, 3, 8]
+    assert said_of(deviant) == "goes on from the model that it sent last"
+
+
+def test_the_numbers_of_a_list_are_told_times_their_factor() -> None:
+    buy = Request(1, (Ask("buy", {"sellers": [0, 2]}),))
+    answer = Reply(1, (Answered("buy", {"sellers": [0, 2], "weights": [10.0, 30.0]}),))
+    told = one(Deviant(clients=[1], times={"buy.weights": 0.5}).on_reply(ME, 0, buy, answer))
+    assert told.values == {"sellers": [0, 2], "weights": [5.0, 15.0]}
+
+
 def test_numbers_are_told_times_their_factors() -> None:
     told = sent(times={"samples": 1.5, "steps": 0.5, "loss": 4.0})
     assert (told.num_samples, told.steps, told.loss) == (30, 2, 2.0)
@@ -159,6 +178,6 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 def test_fields_of_the_questions_that_mechanisms_ask() -> None:
     assert fields_of("declare") == {"cost": float, "eagerness": float}
-    assert fields_of("offer") == {"sell": bool}
+    assert fields_of("offer") == {"sell": bool, "least": float}
     assert fields_of("bid") == {"tiers": list}
     assert fields_of("a question of one's own") == {}

@@ -22,6 +22,13 @@ def experiment(**clients: Any) -> hanse.Experiment:
     )
 
 
+class Own:
+    """A policy whose option nothing says anything of."""
+
+    def __init__(self, limits: Any = ()) -> None:
+        self.limits = limits
+
+
 @pytest.mark.parametrize(
     ("times", "mean", "stays"), [(1, -5.0, True), (2, -0.1, False), (2, 0.0, True), (9, 0.1, True)]
 )
@@ -70,6 +77,7 @@ def test_leaving_survives_a_resume(tmp_path: Path) -> None:
         ({"policy": "quit"}, "clients.policy: 'quit': no such name; did you mean 'quits'?"),
         ({"policy": {"name": "quits", "belo": 1}}, "clients.policy.belo: no such key; did you mean 'below'?"),
         ({"policy": {"below": 1}}, "must be a name, or a table"),
+        ({"policy": {"name": f"{__name__}:Own", "limits": [1.0, float("nan")]}}, "limits: [1.0, nan]: must not be NaN"),
     ],
 )
 def test_mistakes(clients: dict, line: str) -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 
 from hanse.games.market import Market, best_imports, prices, social_welfare, utilities_of
 from hanse.games.market_numbers import gain
-from hanse.games.market_posted import Tariff, best_purchase, posted_imports
+from hanse.games.market_posted import Tariff, best_purchase, posted_imports, sold
 
 
 def random_market(draw: np.random.Generator, m: int = 8) -> Market:
@@ -82,9 +82,9 @@ def test_welfare_stays_near_that_of_eq_10() -> None:
     assert np.mean(kept) > 0.95
 
 
-def best_by_brute_force(market: Market, i: int, price: np.ndarray, offers: list[int]) -> float:
+def best_by_brute_force(market: Market, i: int, price: np.ndarray, offers: list[int], per_sample: float = 0.0) -> float:
     """What the best set at its best weights brings buyer i: for each set the best total, filled nearest first."""
-    n, far, best = market.sizes, market.lam * market.distance[i] / market.sizes[i], 0.0
+    n, far, best = market.sizes, market.lam * market.distance[i] / market.sizes[i] + per_sample, 0.0
     for some in (s for k in range(1, len(offers) + 1) for s in combinations(sorted(offers, key=lambda j: far[j]), k)):
 
         def loses(total: float, some: tuple[int, ...] = some) -> float:
@@ -103,16 +103,26 @@ def wide_market(draw: np.random.Generator) -> Market:
     return replace(market, sizes=np.exp(draw.uniform(np.log(200), np.log(7000), 6)))
 
 
-def test_weights_are_the_best_by_brute_force() -> None:
-    tariff, parts = Tariff(), 0
+@pytest.mark.parametrize("tariff", [Tariff(), Tariff(0.3, 0.4, by="weight")])
+def test_weights_are_the_best_by_brute_force(tariff: Tariff) -> None:
+    parts = 0
     for seed, i in product(range(6), range(6)):
         market = wide_market(np.random.default_rng(seed))
-        price, graph = tariff.price(market.sizes), posted_imports(market, tariff)
-        offers = [j for j in range(6) if j != i and market.costs[j] <= price[j]]
-        w = graph[i] * market.sizes
+        offers = [j for j in range(6) if j != i and market.costs[j] <= tariff.price(market.sizes)[j]]
+        asked, each = tariff.asked(market.sizes), tariff.per_sample
+        prices = np.where(np.isin(np.arange(6), offers), asked, np.inf)
+        w = best_purchase(market.sizes[i], market.eagerness[i], market.sizes, prices, market.distance[i], 2.0,
+                          per_sample=each)  # fmt: skip
+        graph = w / market.sizes
+        assert posted_imports(market, tariff, i)[0] == pytest.approx(
+            sold(graph[None], market.sizes, tariff, market.costs)[0]
+        )
         brings = float(gain(market.sizes[i], w.sum(), market.eagerness[i]))
-        net = brings - price[w > 0].sum() - market.lam * float(w @ market.distance[i]) / market.sizes[i]
-        assert net == pytest.approx(best_by_brute_force(market, i, price, offers), abs=1e-5)
+        paid = tariff.due(graph[None], market.sizes).sum()
+        assert paid == pytest.approx(asked[w > 0].sum() + each * w.sum())
+        net = brings - paid - market.lam * float(w @ market.distance[i]) / market.sizes[i]
+        assert net == pytest.approx(best_by_brute_force(market, i, asked, offers, each), abs=1e-5)
+        graph = posted_imports(market, tariff)
         parts += int(((graph[i] > 0) & (graph[i] < 1)).sum())
     assert parts > 2
 
@@ -135,5 +145,39 @@ def test_a_budget_is_kept_and_the_best_for_the_money_stays() -> None:
     assert bought.tolist() == [0.0, 300.0]
     assert not best_purchase(100, 1e4, [300, 300], [2.0, 1.0], [0.0, 0.0], 1.0, budget=0.0).any()
     assert best_purchase(100, 1e4, [300], [0.0], [0.0], 1.0, budget=0.0).all()
+    # by weight, 2 tokens buy 1 + 1,000 / 1,000 of the larger one; 1.01 buy 10 samples, which do not bring that much
+    both = ([300, 3000], [1.0, 1.0], [0.0, 0.0], 1.0)
+    assert best_purchase(100, 1e4, *both, budget=2.0, per_sample=1e-3) == pytest.approx([0.0, 1000.0])
+    assert not best_purchase(100, 1e4, *both, budget=1.01, per_sample=1e-3).any()
+    assert best_purchase(100, 1e4, [300], [0.0], [0.0], 1.0, budget=0.1, per_sample=1e-3) == pytest.approx([100.0])
     with pytest.raises(ValueError, match="must be"):
         best_purchase(100, 1e4, [300, 300], [2.0], [0.0, 0.0], 1.0)
+
+
+def test_by_weight_no_claim_of_less_sells_more_and_no_least_price_but_the_cost_pays() -> None:
+    """A smaller size takes choices from buyers and changes no price; whom a least price turns away is gone."""
+    tariff, refused = Tariff(by="weight"), 0
+    for seed in range(20):
+        truth = wide_market(np.random.default_rng(seed))
+
+        def earns(said: Market, who: int, truth: Market = truth) -> float:
+            graph = posted_imports(said, tariff)
+            graph[who] = 0.0
+            due = tariff.due(graph, said.sizes)[:, who]
+            return float(due.sum() - truth.costs[who] * (due > 0).sum())
+
+        for who in range(6):
+            honest = earns(truth, who)
+            assert honest >= 0
+            here = np.arange(6) == who
+            for factor in (0.1, 0.3, 0.5, 0.8, 0.95):
+                assert (
+                    earns(replace(truth, sizes=np.where(here, factor * truth.sizes, truth.sizes)), who) <= honest + 1e-9
+                )
+            for factor in (0.0, 0.5, 0.9, 1.1, 1.5, 3.0):
+                assert (
+                    earns(replace(truth, costs=np.where(here, factor * truth.costs, truth.costs)), who) <= honest + 1e-9
+                )
+        free = posted_imports(replace(truth, costs=np.zeros(6)), tariff) > 0
+        refused += int((free & (posted_imports(truth, tariff) == 0)).sum())
+    assert refused > 5

@@ -31,7 +31,15 @@ def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     market = {"times.declare.cost", "times.declare.eagerness", "says.declare.cost", "says.declare.eagerness"}
     scores = {"times.accuracy"}  # each has its own model scored
     assert keys("ipfl") == always | scores | market | {"start"}
-    assert keys("ipfl_posted") == always | scores | {"start", "says.offer.sell", "says.buy.sellers"}
+    sale = {"says.offer.sell", "times.offer.least", "says.offer.least", "says.buy.sellers", "times.buy.weights"}
+    assert keys("ipfl_posted") == always | scores | sale | {"start"}
+    starts = {
+        name: knob.values
+        for name in ("ipfl", "ipfl_posted")
+        for knob in space_of(hanse.Experiment(**small(name)))
+        if knob.key == "start"
+    }
+    assert starts == {"ipfl": ("sent",), "ipfl_posted": ("kept",)}  # of the other nothing differs
     assert keys("pifl") == always | scores | {"says.bid.tiers"}
     assert keys("fedavg") == always
 

@@ -86,6 +86,16 @@ def test_halves_of_a_seller_earn_two_flat_parts() -> None:
     assert halves == pytest.approx(2 * (0.515 - 0.4))
 
 
+def test_by_weight_nothing_pays_where_a_claim_of_less_did() -> None:
+    weight = Rule("posted", Tariff(by="weight"), leaves=60)
+    dear = market(far=2.62)  # as above: the claim of less that paid by size
+    assert search_these(weight, "paper", [dear]).worst is None
+    truth = random_market("wide", np.random.default_rng(3))
+    assert {lie.what for who in range(10) for lie in lies(weight, truth, who)} == set(LIES) - {"eagerness"}
+    found = search_markets(weight, "wide", 1, seed=5)
+    assert (dict.fromkeys(LIES, 0), 0) == (found.pays, found.losers)
+
+
 def test_what_no_answer_depends_on_is_not_tried() -> None:
     truth = random_market("wide", np.random.default_rng(3))
     tried = [lie for who in range(10) for lie in lies(POSTED, truth, who)]

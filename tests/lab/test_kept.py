@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from hanse.base.errors import MachineError, UserError
 from hanse.lab.job import Job, seeded
-from hanse.lab.kept import KeptFile
+from hanse.lab.kept import KeptFile, Store
 
 DIGITS = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
 
@@ -49,6 +50,16 @@ def test_lines_are_added_and_read_with_every_digit(tmp_path: Path) -> None:
     assert kept.read(done(7)[0]) is None
     kept.write(*done(3))
     assert kept.path.read_bytes().startswith(before)  # nothing that was there is touched
+
+
+def test_a_setting_may_be_infinite(tmp_path: Path) -> None:
+    """Who only buys has an infinite cost of sharing; such a run was played, and then could not be kept."""
+    profiles = {"name": "listed", "cost": [math.inf, 1.0, 1.0, 1.0]}
+    job = seeded({**DIGITS, "mechanism": {"name": "ipfl"}, "clients": {"profiles": profiles}}, 0, "one buys")
+    found = done(0)[1] | {"key": job.key, "given": job.sections, "experiment": job.experiment.sections()}
+    store = Store(tmp_path)
+    store.write(job, found)
+    assert (store.read(job) or {})["given"] == job.sections
 
 
 def test_a_repeat_elsewhere_is_kept_beside_the_run_and_the_first_counts(tmp_path: Path) -> None:

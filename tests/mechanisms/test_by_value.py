@@ -23,9 +23,11 @@ from hanse.federation.behaviour import Behaviour
 from hanse.ledger.run_ledger import movements, reading
 from hanse.mechanisms.by_value import transfers
 from hanse.reports.audit import audit_run
+from hanse.runs.refusals import paid_by_claims
 from hanse.runs.replay import replay_books
 from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.round_record import round_file
+from hanse.runs.setup import build
 
 WORTH = some.lists(some.floats(-10, 10), min_size=1, max_size=12)
 
@@ -169,3 +171,32 @@ def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> 
     less = replace(stake, postings=tuple((name, units // 2) for name, units in stake.postings))
     assert wrong([(r, less if i == at[0] else one) for i, (r, one) in enumerate(history)]).startswith("round 1: ")
     assert wrong([*history, (9, stake)]).startswith("round 9: ")
+
+
+@pytest.mark.parametrize(
+    ("weigh", "proved", "warned"), [("samples", False, True), ("samples", True, False), ("uniform", False, False)]
+)
+def test_pay_that_goes_by_what_members_say_of_their_samples_is_warned_of(
+    weigh: str, proved: bool, warned: bool
+) -> None:
+    """Sizes that are proved, and weights that ask for none, leave nothing to be had by a claim."""
+    path = {"name": "fedavg", "weigh": weigh, "value": "path", "settle": "by_value"}
+
+    def paid(**behaviour: Any) -> tuple[hanse.Experiment, list[int]]:
+        asked = hanse.Experiment(
+            data={"clients": 4},
+            model="logistic",
+            mechanism=path,
+            train={"steps": 5},
+            sizes={"proved": proved},
+            behaviour=behaviour,
+            engine={"threads": 1},
+            run={"rounds": 3},
+        )
+        book = hanse.run(asked).book
+        assert book is not None
+        return asked, [book.balance(f"client/{c}") for c in range(4)]
+
+    (asked, honest), (_, lied) = paid(), paid(liar={"clients": [0], "size": 3.0})
+    assert (lied[0] > honest[0]) == warned
+    assert bool(paid_by_claims(asked, build(asked).mechanism)) == warned

@@ -389,9 +389,24 @@ def test_profiles_of_table_6() -> None:
     assert at_round({"cost": 1, "later": [{"round": 2, "cost": 3}]}, 2) == {"cost": 3}
 
 
+def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any = None) -> list[dict[str, Any]]:
+    return [{"cost": cost, "most": most, "eagerness": 5e4}] * num_clients
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        (
+            {"name": f"{__name__}:told", "cost": "much"},
+            "clients.profiles: client 0: cost: 'much': must be a number from 0",
+        ),
+        ({"name": f"{__name__}:told", "most": -1.0}, "clients.profiles: client 0: most: -1.0: must be a number from 0"),
+        ({"name": f"{__name__}:told", "cost": float("nan")}, "clients.profiles.cost: nan: must not be NaN"),
+        (
+            {"name": "listed", "later": [{"client": 1, "round": 1, "most": "all"}]},
+            "clients.profiles: client 1: most: 'all': must be a number from 0",
+        ),
+        ({"name": "listed", "later": [{"client": 1, "round": 1, "most": float("nan")}]}, "must not be NaN"),
         ("traders", "clients.profiles: 'traders': no such name"),
         ({"name": "roles", "roles": ["byer"]}, "no such role; did you mean 'buyer'"),
         ({"name": "roles", "costs": [1, 2]}, "clients.profiles.costs: no such key; did you mean 'cost'"),

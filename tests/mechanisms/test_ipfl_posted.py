@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forging import rerecorded
 
 import hanse
 from hanse.base.errors import UserError
@@ -50,7 +52,7 @@ def records(folder: Path) -> list[dict[str, np.ndarray]]:
 
 
 def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> None:
-    hanse.run(experiment(), out=tmp_path / "run")
+    hanse.run(experiment(mechanism={"by": "size"}), out=tmp_path / "run")
     rounds = records(tmp_path / "run")
     assert len(rounds) == 3
     assert sum(r["market_graph"].sum() for r in rounds) > 6
@@ -65,6 +67,82 @@ def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> N
 
 
 @dataclass(frozen=True)
+class SellsFor:
+    """Client 0 buys half of every offer. Of the sellers, the one with this number says what it sells for at least."""
+
+    seller: int
+    least: str
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert told["flat"] == 1.0
+        return {"sell": True, "least": float(self.least)} if me.id == self.seller else {"sell": True}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert (set(told["prices"]), told["per_sample"]) == ({1.0}, 0.002)
+        sellers = told["sellers"] if me.id == 0 else []
+        return {"sellers": sellers, "weights": [n / 2 for n in told["sizes"][: len(sellers)]]}
+
+
+@pytest.mark.parametrize(("least", "sells"), [("1.0", True), ("9.0", False), ("nan", False), ("-1.0", False)])
+def test_by_weight_a_buyer_pays_for_what_it_takes_and_nobody_sells_for_less_than_it_said(
+    least: str, sells: bool, tmp_path: Path
+) -> None:
+    by_weight = {"name": "ipfl_posted", "flat": 1.0, "per_thousand": 2.0, "by": "weight", "related": "none"}
+    policy = {"name": f"{__name__}:SellsFor", "seller": 3, "least": least}
+    hanse.run(experiment(mechanism=by_weight, policy=policy), out=tmp_path / "run")
+    for r in records(tmp_path / "run"):
+        taken = np.array([0, 0.5, 0.5, 0.5 * sells, 0.5])
+        assert r["market_graph"][0] == pytest.approx(taken)
+        price = np.floor((1.0 + 0.002 * taken * r["market_size"]) * TOKEN)
+        assert r["market_units"][0].tolist() == (price * (taken > 0)).tolist()
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds
+    copied = tmp_path / "copy"
+    shutil.copytree(tmp_path / "run", copied)
+    rerecorded(copied, 0, market_least=np.full(5, 99.0))
+    [check] = [check for check in audit_run(copied).checks if check.name == "offers"]
+    assert check.said.endswith("sold for less than the least that it sells for")
+
+
+@dataclass(frozen=True)
+class Spends:
+    """Client 0 buys all that is on sale, whatever it is worth; the others sell below their cost and buy nothing."""
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sell": True}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sellers": told["sellers"] if me.id == 0 else []}
+
+
+def test_who_chooses_to_lose_at_posted_prices_is_named_and_does_not_fail_the_market(tmp_path: Path) -> None:
+    dear = {"name": "ipfl_posted", "flat": 12.0, "related": "none"}
+    hanse.run(experiment(policy=f"{__name__}:Spends", mechanism=dear), out=tmp_path / "run")
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds
+    [said] = [fact.said for fact in audit.facts if fact.name == "own choices"]
+    lost = {
+        (r["market_client"][i], k)
+        for k, r in enumerate(records(tmp_path / "run"))
+        for i in np.flatnonzero(r["market_utility"] < 0)
+    }
+    assert {client for client, _ in lost} >= {0, 1}  # 1 only buys, and sells at an infinite cost
+    assert said.startswith(
+        f"clients {', '.join(str(c) for c in sorted({c for c, _ in lost}))} bought or sold at a loss"
+    )
+    assert f"at a loss {len(lost)} times" in said
+
+
+def test_who_loses_by_a_size_that_was_not_there_did_not_choose_to(tmp_path: Path) -> None:
+    liar = {"liar": {"clients": [2], "size": 60.0}}
+    hanse.run(experiment(behaviour=liar, mechanism={"related": "none"}), out=tmp_path / "run")
+    audit = audit_run(tmp_path / "run")
+    [check] = [check for check in audit.checks if check.name == "true rationality"]
+    assert not check.holds
+    assert "own choices" not in {fact.name for fact in audit.facts}
+
+
+@dataclass(frozen=True)
 class Greedy:
     """Client 0 buys what it is told to, whatever is on sale."""
 
@@ -74,6 +152,7 @@ class Greedy:
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(told) == {
             "profile", "eagerness", "samples", "balance", "lam", "sellers", "sizes", "prices", "distances",
+            "per_sample",
         }  # fmt: skip
         assert me.id not in told["sellers"]
         return {"sellers": self.sellers, "weights": self.weights} if me.id == 0 else {"sellers": []}
@@ -94,7 +173,7 @@ def test_a_model_is_imported_with_the_weight_that_its_buyer_names_for_its_whole_
     tables = []
     for weights in ([20.0], []):  # none: all that the seller has
         policy = {"name": f"{__name__}:Greedy", "sellers": [2], "weights": weights}
-        unbounded = {"bounded": False}  # a bounded step towards one model ends at it, whatever the weight
+        unbounded = {"bounded": False, "by": "size"}  # a bounded step towards one model ends at it, whatever the weight
         run = hanse.run(experiment(2, policy, mechanism=unbounded), out=tmp_path / "run", overwrite=True)
         [only] = records(tmp_path / "run")
         size = only["market_size"][2]

@@ -11,11 +11,14 @@ import pytest
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.core.entry import Transaction
 from hanse.core.port import AuditSize, Reply, SizeAudited, SizeCommitted
+from hanse.data.commitment import Commitment
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
-from hanse.rounds.sizes import AUDIT, BOND, COMMIT, KEPT, RETURNED
+from hanse.rounds.sizes import AUDIT, BOND, COMMIT, KEPT, RETURNED, UNFINISHED
 from hanse.runs.replay import replay_books
+from hanse.runs.replay_bonds import Bonds
 
 TOKEN = 1_000_000
 
@@ -161,6 +164,23 @@ def test_an_audit_that_is_answered_at_its_repeat_is_passed_by_the_same_questions
     assert len({memo for *_, memo in moved if "seed" in memo}) == 1
     assert weight(run, 0, 1) == 0.0
     assert weight(run, 1, 1) > 0.0
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "ipfl_posted", "pifl"])
+def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str, tmp_path: Path) -> None:
+    """Its client has proved nothing, so nothing counted for it; and nothing stays in escrow for ever."""
+    silent = {f"{__name__}:Dodges": {"how": "silent", "rounds": 99}}
+    run = hanse.run(experiment(mechanism, behaviour=silent, sizes={"repeats": 5}), out=tmp_path / "run")
+    [*_, (when, kind, step, moved, memo)] = [one for one in posted(tmp_path / "run") if one[1] in (RETURNED, KEPT)]
+    assert (when, kind, step, memo) == (3, RETURNED, f"{RETURNED}/1", UNFINISHED)
+    assert moved == (("escrow/1", -10 * TOKEN), ("client/1", 10 * TOKEN))
+    assert run.book is not None
+    assert not any(units for name, units in run.book.balances.items() if name.startswith("escrow/"))
+    assert {one["proved_samples"] for one in run.clients if one["client"] == 1} == {0.0}
+    assert hanse.resume(tmp_path / "run").book == run.book
+    # an operator that gives a bond back before the run is over is found: those words are true of its end alone
+    bonds = Bonds(10 * TOKEN, 30, frozenset(), {"1": Commitment(bytes(32), 5)})
+    assert bonds.wrong(Transaction(step, kind, moved, memo), ended=False) == "does not say which audit was passed"
 
 
 def test_who_commits_to_nothing_puts_up_no_bond_and_has_no_samples(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -50,7 +51,7 @@ def call(
     """Check the options that a user gave, and call a factory with them.
 
     Values are validated strictly and never converted: ``"3"`` is not an integer. The text ``"none"`` stands for None
-    where None is allowed, because TOML cannot say None.
+    where None is allowed, because TOML cannot say None. NaN is no option of anything: it is not even equal to itself.
 
     Args:
         make: the factory: a class or a function. A parameter without an annotation takes anything.
@@ -74,6 +75,9 @@ def call(
         if name not in parameters:
             lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
             continue
+        if _has_nan(value):
+            lines.append(f"{where}.{name}: {value!r}: must not be NaN")
+            continue
         wanted = adapter(make, name)
         if value == "none" and _allows_none(wanted):  # TOML has no word of its own for it
             checked[name] = None
@@ -96,6 +100,13 @@ def call(
         raise UserError(
             *(f"{where}.{line}" if line.split(":")[0] in parameters else line for line in wrong.lines)
         ) from None
+
+
+def _has_nan(value: Any) -> bool:
+    """Whether an option is NaN, or is a list or a table with one in it."""
+    if isinstance(value, Mapping | list | tuple):
+        return any(map(_has_nan, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _adapter(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:

@@ -29,6 +29,7 @@ SECOND = {
     "opposed": "the first adds noise that the second takes away",
     "turns": "the two take turns",
 }
+STARTS = {"sent": "centre that it was sent", "kept": "model that it sent last"}
 Said = bool | Annotated[float, Field(allow_inf_nan=False)] | Literal["none", "all"]
 
 
@@ -45,11 +46,12 @@ class Deviant(OfSome):
             first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
             of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
-        start: what they go on from: their "own" model, or the centre that they were "sent", which is made of what they
-            bought (iPFL, FedAMP). With "nothing" of their own they then sell that on.
+        start: what they go on from: their "own" start, by the rules; the centre that they were "sent", which is made of
+            what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
+            they have "kept", which they sent last.
         scale: a factor of the update that is sent.
         times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
-            (an accuracy stays within 0 and 1), or a number of an answer, as in "declare.cost".
+            (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or "buy.weights".
         says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
             ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
         gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
@@ -73,7 +75,7 @@ class Deviant(OfSome):
 
     sends: Literal["trained", "nothing", "copied"] | Attack = "trained"
     of: Literal["update", "model"] = "update"
-    start: Literal["own", "sent"] = "own"
+    start: Literal["own", "sent", "kept"] = "own"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     times: Mapping[str, Ratio] = field(default_factory=dict)
     says: Mapping[str, Said] = field(default_factory=dict)
@@ -83,12 +85,15 @@ class Deviant(OfSome):
     leaves: Annotated[int, Field(ge=0)] | None = None
     second: Literal["same", "copied", "opposed", "turns"] = "same"
     steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    kept: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     sent: dict[tuple[int, int], tuple[int, Tensor]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         lines = [
-            f"times.{key}: must be {_options()}" for key in self.times if key not in NUMBERS and not _right(key, float)
+            f"times.{key}: must be {_options()}"
+            for key in self.times
+            if key not in NUMBERS and not _right(key, float) and key != "buy.weights"
         ]
         for key, value in self.says.items():
             kind = bool if isinstance(value, bool) else list if isinstance(value, str) else float
@@ -110,7 +115,11 @@ class Deviant(OfSome):
             return request
         if self.silent and any(isinstance(task, Train) for task in request.tasks):
             return None
-        return request if self.start == "own" else from_centres(request)
+        if self.start == "kept" and me.id in self.kept:
+            go_on = self.kept[me.id]
+            tasks = (replace(t, start=go_on) if isinstance(t, Train) else t for t in request.tasks)
+            return replace(request, tasks=tuple(tasks))
+        return from_centres(request) if self.start == "sent" else request
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's deviations."""
@@ -118,6 +127,8 @@ class Deviant(OfSome):
         if me.id not in self.clients or round < self.since:
             return with_updates(request, reply, lambda task, r: self._seen(me, task, r)) if copied else reply
         reply = self._update(me, round, request, reply)
+        if self.start == "kept":
+            with_updates(request, reply, lambda task, r: self._sent_last(me, r))
         if self.second == "opposed":
             reply = with_updates(request, reply, lambda task, r: self._opposed(me, round, task, r))
         elif self.second == "copied":
@@ -159,6 +170,11 @@ class Deviant(OfSome):
             return replace(result, row=row if self.sends == "trained" else start.clone())
 
         return with_updates(request, reply, scaled)
+
+    def _sent_last(self, me: Me, result: Trained) -> Trained:
+        """Note the row that was sent, to go on from it."""
+        self.kept[me.id] = result.row
+        return result
 
     def _seen(self, me: Me, task: Train, result: Trained) -> Trained:
         """Remember the update, for those who copy it."""
@@ -214,6 +230,8 @@ class Deviant(OfSome):
             factor = self._factor(f"{asked.name}.{name}")
             if factor != 1 and isinstance(value, int | float) and math.isfinite(value):
                 found[name] = value * factor
+            elif factor != 1 and isinstance(value, list):
+                found[name] = [one * factor for one in value]
         for key, said in self.says.items():
             question, _, name = key.partition(".")
             if question == asked.name and (name in values or name in asked.values):
@@ -250,7 +268,7 @@ def said_of(deviant: Deviant) -> str:
             if deviant.sends == "copied"
             else f"sends {SENT[deviant.sends].format(f'its {deviant.of}')}"
         )
-    found += ["goes on from the centre that it was sent"] if deviant.start == "sent" else []
+    found += [f"goes on from the {STARTS[deviant.start]}"] if deviant.start in STARTS else []
     found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
     found += [f"{key} times {factor:g}" for key, factor in sorted(deviant.times.items())]
     found += [f"{key} = {_shown(value)}" for key, value in sorted(deviant.says.items())]

@@ -58,6 +58,7 @@ from hanse.federation.masker import MEMBERS, Masker, Trusted
 from hanse.federation.policy import Loyal
 from hanse.federation.privacy import InFile, Privacy, Private, answering
 from hanse.federation.private import PrivateRow, private_arrays
+from hanse.federation.profiles import faults as profile_faults
 from hanse.federation.secure_sums import in_words, summand
 from hanse.federation.sizes import AuditFolder
 from hanse.learning.job import Engine, Problem
@@ -97,7 +98,8 @@ class ClientData:
         profile: plain values that the server may know, such as its cost and its eagerness.
 
     Raises:
-        UserError: inputs and targets differ in number, a number is not finite, or there is nothing to train on.
+        UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or the
+            profile has an amount that is none.
 
     Examples:
         >>> import torch
@@ -136,6 +138,8 @@ class ClientData:
                     raise UserError(f"load_data: {share}: {what} must be finite numbers: row {row}{column} is {value}")
         if len(self.train) == 0:
             raise UserError("load_data: train: no samples to train on")
+        if wrong := profile_faults(self.profile):
+            raise UserError(*(f"load_data: profile.{line}" for line in wrong))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

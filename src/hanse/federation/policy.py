@@ -257,13 +257,18 @@ class Trader:
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return whether it sells its model at a posted price: if that covers its cost of sharing.
 
+        Where a price goes by the weight with which a model is imported, it also returns its cost as the ``least`` that
+        it sells for.
+
         Args:
             me: the client.
             round: the round's number.
             told: the ``price`` in tokens, ``profile``, the client's own, and the ``cost`` of those whose profile has
-                none.
+                none; by weight, the price is the highest, and ``flat`` the part of it that is always paid.
         """
-        return {"sell": at_round(told.get("profile", {}), round).get("cost", told["cost"]) <= told["price"]}
+        cost = at_round(told.get("profile", {}), round).get("cost", told["cost"])
+        sells = cost <= told["price"]
+        return {"sell": sells, "least": cost} if sells and "flat" in told else {"sell": sells}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the ``sellers`` whose models it takes and the ``weights`` with which it imports them, in samples.
@@ -275,8 +280,8 @@ class Trader:
             me: the client.
             round: the round's number.
             told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
-                weight of a distance; the client's own ``samples``, ``balance`` (units) and ``profile``; and the
-                ``eagerness`` of those whose profile has none.
+                weight of a distance; ``per_sample``, what each sample of a weight costs besides; the client's own
+                ``samples``, ``balance`` (units) and ``profile``; and the ``eagerness`` of those whose profile has none.
         """
         now = at_round(told["profile"], round)
         eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]
@@ -285,7 +290,14 @@ class Trader:
         if samples < 1 or eagerness == 0 or not told["sellers"]:
             return {"sellers": [], "weights": []}
         weights = best_purchase(
-            samples, eagerness, told["sizes"], told["prices"], told["distances"], told["lam"], max(0.0, budget)
+            samples,
+            eagerness,
+            told["sizes"],
+            told["prices"],
+            told["distances"],
+            told["lam"],
+            max(0.0, budget),
+            told["per_sample"],
         )
         taken = weights.nonzero()[0].tolist()
         return {"sellers": [told["sellers"][k] for k in taken], "weights": weights[taken].tolist()}
@@ -416,9 +428,12 @@ class Offer(TypedDict, total=False):
 
 
 class Sale(TypedDict, total=False):
-    """What is allowed as the answer to "offer": whether it sells at the posted price (it does not, if not said)."""
+    """What is allowed as the answer to "offer": whether it sells at the posted price (it does not, if not said), and,
+    where that goes by weight, the least that it sells for (0, if not said).
+    """
 
     sell: bool
+    least: float
 
 
 class Purchase(TypedDict, total=False):

@@ -48,7 +48,21 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
         raise UserError(
             f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one for each"
         )
+    if wrong := [f"clients.profiles: client {i}: {line}" for i, one in enumerate(found) for line in faults(one)]:
+        raise UserError(*wrong)
     return [dict(profile) for profile in found]
+
+
+def faults(profile: Profile) -> list[str]:
+    """Return a line for each amount in a profile, or in one of its later changes, that policies cannot reckon with."""
+    later = profile.get("later", ())
+    changes = [c for c in later if isinstance(c, Mapping)] if isinstance(later, list | tuple) else []
+    return [
+        f"{name}: {stage[name]!r}: must be a number from 0 to {MOST:g}{', or inf' if name == 'cost' else ''}"
+        for stage in (profile, *changes)
+        for name in ("cost", "eagerness", "most")
+        if stage.get(name) is not None and amount(stage[name], infinite=name == "cost") is None
+    ]
 
 
 def at_round(profile: Profile, round: int) -> Profile:

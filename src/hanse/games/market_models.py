@@ -144,19 +144,20 @@ def centre_weights(
 def within_reach(W: Floats, gram: Floats, graph: NDArray[np.generic]) -> Floats:
     """Return weights of centres ``[m, m]`` whose steps are shortened to what is imported.
 
-    No step away from the own model is then longer than the way to the farthest import. The gradient of a cosine grows
+    No step away from the own model is then longer than the way to the farthest import, or the share of that way with
+    which it is imported. The gradient of a cosine grows
     as models get short, and early on models have travelled little: the literal step of eq. (6) then lands far behind
     the imported models (docs/papers.md, I20).
 
     Args:
         W: ``[m, m]``, as :func:`centre_weights` returns it.
         gram: ``[m, m]``, the models' inner products.
-        graph: ``[m, m]``, who imports whose model.
+        graph: ``[m, m]``, who imports whose model, with what share.
     """
     step = W - np.eye(len(W))
     length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))
     apart = np.sqrt(gram_distances(gram, "squared_l2"))
-    reach = np.where(graph != 0, apart, 0.0).max(axis=1, initial=0.0)
+    reach = (graph * apart).max(axis=1, initial=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(length > reach, reach / length, 1.0)
     return np.asarray(np.eye(len(W)) + scale[:, None] * step)

@@ -2,15 +2,21 @@
 
 Under iPFL's eq. (10) a price depends on what buyer and seller say of themselves, and saying something else pays
 (benchmarks/RESULTS.md, "Does a lie pay?"). Here a model of ``n`` samples costs ``flat + per_thousand n / 1000`` tokens,
-whoever buys it. A seller offers its model or does not; a buyer takes the set of offers that is best for itself, so its
-eagerness and its own size are never asked for. For a single trade, posted prices are essentially all that is truthful,
-voluntary and balanced at once (Hagerty and Rogerson 1987). What remains to be lied about is the seller's size, which
-:mod:`hanse.data.commitment` lets an auditor count.
+whoever buys it, or ``flat + per_thousand w / 1000`` of who imports it with the weight ``w``. A seller offers its model
+or does not; a buyer takes the set of offers that is best for itself, so its eagerness and its own size are never asked
+for. For a single trade, posted prices are essentially all that is truthful, voluntary and balanced at once (Hagerty and
+Rogerson 1987). What remains to be lied about is the seller's size, which :mod:`hanse.data.commitment` lets an auditor
+count.
+
+A price by size lets a seller find one more buyer by claiming less. By weight it cannot: who takes ``w`` samples of a
+model pays the same whatever its size. Nor is anything gained by splitting, as long as ``flat`` is no more than a sale
+costs. Since a sale may then bring less than it costs, sellers say the least that they sell for, which no buyer is told.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +25,9 @@ from hanse.base.factories import Weight
 from hanse.games.market import Floats, Market
 from hanse.games.market_numbers import marginal
 
-__all__ = ["Tariff", "best_purchase", "posted_imports"]
+__all__ = ["Tariff", "best_purchase", "posted_imports", "sold"]
+
+By = Literal["size", "weight"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,9 @@ class Tariff:
 
     Attributes:
         flat: tokens for any model.
-        per_thousand: tokens for each thousand samples that it was trained on.
+        per_thousand: tokens for each thousand samples.
+        by: of which samples: those that it was trained on ("size"), or those with which its buyer imports it
+            ("weight").
 
     Examples:
         >>> Tariff().price([0, 1000, 5000]).tolist()
@@ -40,19 +50,32 @@ class Tariff:
 
     flat: Weight = 0.5
     per_thousand: Weight = 0.1
+    by: By = "size"
+
+    @property
+    def per_sample(self) -> float:
+        """Tokens for each sample of the weight with which a buyer imports a model; 0 by size."""
+        return self.per_thousand / 1000 if self.by == "weight" else 0.0
 
     def price(self, sizes: ArrayLike) -> Floats:
-        """Return the price in tokens of models trained on so many samples, of the shape of ``sizes``."""
+        """Return the price in tokens of models trained on so many samples, of the shape of ``sizes``; by weight, the
+        highest that anybody pays.
+        """
         return np.asarray(self.flat + self.per_thousand * np.asarray(sizes, np.float64) / 1000)
 
     def due(self, graph: NDArray[np.generic], sizes: ArrayLike) -> Floats:
         """Return what i pays j, ``[m, m]`` in tokens.
 
         Args:
-            graph: ``[m, m]``, who (row) imports whose model.
+            graph: ``[m, m]``, who (row) imports whose model, with what share of its size.
             sizes: ``[m]``, the numbers of samples behind the models.
         """
-        return np.where(np.asarray(graph) != 0, self.price(sizes)[None, :], 0.0)
+        shares, n = np.asarray(graph, np.float64), np.asarray(sizes, np.float64)[None, :]
+        return np.where(shares != 0, self.price(shares * n if self.by == "weight" else n), 0.0)
+
+    def asked(self, sizes: ArrayLike) -> Floats:
+        """Return what a model costs whatever its weight, of the shape of ``sizes``; :attr:`per_sample` comes to it."""
+        return np.full(np.shape(sizes), self.flat) if self.by == "weight" else self.price(sizes)
 
 
 def best_purchase(
@@ -63,6 +86,7 @@ def best_purchase(
     distance: ArrayLike,
     lam: float,
     budget: float = np.inf,
+    per_sample: float = 0.0,
 ) -> Floats:
     """Return with how many samples one buyer imports each offer, ``[m]``: what brings it most; 0 of what it leaves.
 
@@ -70,7 +94,7 @@ def best_purchase(
     in eq. (8) with the weight ``w_j`` that it imports a model with, up to its size. A set's best weights are exact: the
     nearest models first, each until one more sample would take more than it brings. The set itself grows and changes by
     single additions, removals and exchanges while that brings more. Those that bring least for their price are dropped
-    until the budget suffices.
+    until the budget suffices; where samples are priced too, what is left of it limits the weights.
 
     Args:
         own: the buyer's own number of samples.
@@ -80,6 +104,7 @@ def best_purchase(
         distance: ``[m]``, from the buyer's model, at least 0.
         lam: lambda, the weight of the distance.
         budget: the most that the buyer spends, in tokens.
+        per_sample: tokens for each sample of the weights, besides the prices.
 
     Raises:
         ValueError: numbers that no market can have (see :meth:`hanse.games.market.Market.of`).
@@ -98,25 +123,38 @@ def best_purchase(
     m = len(n)
     apart = np.broadcast_to(np.r_[0.0, d], (m + 1, m + 1))  # only the buyer's row is read
     market = Market.of(apart, np.r_[own, n], np.r_[np.inf, p], np.r_[eagerness, np.zeros(m)], lam)
-    return _Buyer.of(market, 0).bought(m + 1, budget)[1:]
+    return _Buyer.of(market, 0, per_sample).bought(m + 1, budget)[1:]
 
 
 def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Floats:
     """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on what is true.
 
     Entries are the share of its size with which a model is imported, from 0 to 1. A client whose cost of sharing is
-    above the price of its model does not sell.
+    above the price of its model does not sell, and by weight to nobody who would pay less than that cost.
 
     Args:
         market: the true sizes, costs, eagerness and distances.
         tariff: the prices.
         buyer: the one whose row ``[1, m]`` is wanted; None: all.
     """
-    price = tariff.price(market.sizes)
-    offered = replace(market, costs=np.where(market.costs <= price, price, np.inf))
+    asked = np.where(market.costs <= tariff.price(market.sizes), tariff.asked(market.sizes), np.inf)
+    offered = replace(market, costs=asked)
     rows = range(market.size) if buyer is None else (buyer,)
-    weights = np.array([_Buyer.of(offered, i).bought(market.size) for i in rows])
-    return np.asarray(np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0))
+    weights = np.array([_Buyer.of(offered, i, tariff.per_sample).bought(market.size) for i in rows])
+    shares = np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0)
+    return sold(shares, market.sizes, tariff, market.costs)
+
+
+def sold(graph: Floats, sizes: Floats, tariff: Tariff, least: Floats) -> Floats:
+    """Return the purchases without those that bring a seller less than the least it sells for.
+
+    Args:
+        graph: ``[k, m]``, with what share of its size each buyer wants each model.
+        sizes: ``[m]``.
+        tariff: the prices.
+        least: ``[m]``, in tokens, of each seller.
+    """
+    return np.where(tariff.due(graph, sizes) < least, 0.0, graph)
 
 
 @dataclass(frozen=True)
@@ -129,7 +167,8 @@ class _Buyer:
         who: the offers' owners, ``[k]``.
         sizes: ``[k + 1]``, the last one 0, so that the place -1 is nobody.
         prices: ``[k + 1]``, likewise.
-        loss: ``[k + 1]``, what each sample takes away by the distance.
+        loss: ``[k + 1]``, what each sample takes away by the distance and, where that is priced, costs.
+        per_sample: what each costs.
     """
 
     own: float
@@ -138,16 +177,18 @@ class _Buyer:
     sizes: Floats
     prices: Floats
     loss: Floats
+    per_sample: float
 
     @staticmethod
-    def of(market: Market, i: int) -> _Buyer:
+    def of(market: Market, i: int, per_sample: float = 0.0) -> _Buyer:
         """Return buyer i of a market whose costs are prices, infinite for what is not on sale."""
         own, K = float(market.sizes[i]), float(market.eagerness[i])
         on_sale = np.isfinite(market.costs) & (market.sizes > 0) & (np.arange(market.size) != i)
         who = np.flatnonzero(on_sale & (K > 0))  # without eagerness nothing brings it anything
         who = who[np.argsort(market.distance[i, who], kind="stable")]
-        near = market.lam * market.distance[i, who] / own if len(who) else np.zeros(0)
-        return _Buyer(own, K, who, *(np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near)))
+        near = market.lam * market.distance[i, who] / own + per_sample if len(who) else np.zeros(0)
+        sizes, prices, loss = (np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near))
+        return _Buyer(own, K, who, sizes, prices, loss, per_sample)
 
     def weighed(self, some: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return the best weights ``[c, k]`` of sets of places ``[c, k]``, nearest first, and what they bring."""
@@ -179,8 +220,18 @@ class _Buyer:
             leaves = int(np.argmin((now - worth) / self.prices[held[priced]]))
             held, now = without[leaves], float(worth[leaves])
         found = np.zeros(m)
-        found[self.who[held]] = self.weighed(held[None])[0][0]
+        found[self.who[held]] = self._within(budget, held, self.weighed(held[None])[0][0])
         return found
+
+    def _within(self, budget: float, held: NDArray[np.int64], weights: Floats) -> Floats:
+        """Return the weights as far as the budget goes, nearest first; none at all if they then bring less than 0."""
+        left = budget - float(self.prices[held].sum())
+        if self.per_sample * weights.sum() <= left:
+            return weights
+        weights = np.clip(left / self.per_sample - (np.cumsum(weights) - weights), 0.0, weights)
+        taken = held[weights > 0]
+        brings = float(marginal(self.own, weights.sum(), self.eagerness))
+        return np.asarray(weights * (brings > self.prices[taken].sum() + weights @ self.loss[held]))
 
 
 def _added(held: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:

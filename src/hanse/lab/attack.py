@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.base.toml import dumps
 from hanse.core.entry import MINT, TOKEN, client
-from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Trained
+from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.deviant import KINDS, Deviant, fields_of, said_of
 from hanse.games.market import utilities_of
 from hanse.lab.job import Job, Step, attempt, seeded
@@ -204,6 +205,8 @@ def space_of(experiment: Experiment) -> list[Knob]:
     for task, result in listening.heard:
         for knob in _knobs_of(task, result):
             found.setdefault(knob.key, knob)
+        if isinstance(task, Train) and task.centre is not None and task.mu and torch.equal(task.start, task.centre):
+            found["start"] = Knob("start", ("kept",))  # everybody goes on from what it was sent
     rounds = experiment.run.rounds
     times = [Knob("since", (rounds // 2,)), Knob("leaves", (rounds // 2, rounds - 1))] if found and rounds > 3 else []
     return [*found.values(), *times]
@@ -239,7 +242,9 @@ def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Kn
     if kind is bool:
         return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
     if kind is list:
-        return [Knob(f"says.{key}", ("none", "all"))] if name in task.values else []
+        said = result.values.get(name)
+        amounts = [Knob(f"times.{key}", (0.1, 0.5), factor=True)] if said and isinstance(said[0], float) else []
+        return amounts + ([Knob(f"says.{key}", ("none", "all"))] if name in task.values else [])
     return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from hanse.base.factories import Weight
 from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Declared, UnsoundError
 from hanse.games.market import Floats, Market, best_imports, utilities_of
-from hanse.games.market_posted import Tariff, posted_imports
+from hanse.games.market_posted import By, Tariff, posted_imports
 from hanse.games.market_prices import Pricing, due
 from hanse.lab.attack import LEAST
 from hanse.mechanisms.ipfl import IPFL
@@ -69,6 +69,7 @@ class _Rule(TypedDict):
     pricing: Pricing
     flat: Weight
     per_thousand: Weight
+    by: NotRequired[By]
     leaves: Annotated[int, Field(ge=0, le=10_000)]
     bond: Weight
 
@@ -186,24 +187,26 @@ def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
     """Yield the lies of a client that could pay, that is, on which trade depends.
 
     At posted prices a claim is left out that fails its audit too often to be paid for by any sale, or that leaves no
-    more than the cost of a sale; and so is a cost that leaves the client's answer as it is.
+    more than the cost of a sale; and, by size, so is a cost that leaves the client's answer as it is.
     """
     posted, cost = rule.pricing == "posted", float(truth.costs[who])
 
     def sells(part: float) -> bool:
         return not posted or float(rule.tariff.price(truth.sizes[who] * part)) > cost
 
+    by_weight = posted and rule.tariff.by == "weight"
     most = (truth.size - 1) * float(rule.tariff.price(truth.sizes[who] * max(FACTORS)))
     for factor in FACTORS:
         passes = factor**-rule.leaves if factor > 1 and posted else 1.0
         if sells(factor) and passes * most >= (1 - passes) * rule.bond / ROUNDS:
             yield Lie("size up" if factor > 1 else "size down", who, factor)
-    if posted:
+    if posted and not by_weight:
         price = float(rule.tariff.price(truth.sizes[who]))
         turned = [f for f in FACTORS if (f * cost <= price) != (cost <= price)]
         yield from (Lie("cost", who, f) for f in turned[:1])
     else:
         yield from (Lie("cost", who, f) for f in FACTORS)
+    if not posted:
         yield from (Lie("eagerness", who, f) for f in (0.0, *FACTORS) if truth.eagerness[who] > 0)
     yield from (Lie("split", who, float(parts)) for parts in (2, 3) if sells(1 / parts))
 
@@ -348,7 +351,7 @@ def write_counterexample(file: Path, rule: Rule, found: tuple[Lie, Market, float
     kept = {
         "market": {**market, "lam": truth.lam},
         "rule": {"pricing": rule.pricing, "flat": rule.tariff.flat, "per_thousand": rule.tariff.per_thousand,
-                 "leaves": rule.leaves, "bond": rule.bond},
+                 "by": rule.tariff.by, "leaves": rule.leaves, "bond": rule.bond},
         "lie": {"what": lie.what, "who": lie.who, "factor": lie.factor},
         "gain": gain,
     }  # fmt: skip
@@ -362,8 +365,9 @@ def replay_counterexample(file: Path) -> tuple[Lie, float, float]:
         UserError: the file is no counterexample, or its gain is not the recomputed one.
     """
     kept = _kept(file)
-    rule = Rule(kept["rule"]["pricing"], Tariff(kept["rule"]["flat"], kept["rule"]["per_thousand"]),
-                kept["rule"]["leaves"], kept["rule"]["bond"])  # fmt: skip
+    told = kept["rule"]
+    tariff = Tariff(told["flat"], told["per_thousand"], told.get("by", "size"))
+    rule = Rule(told["pricing"], tariff, told["leaves"], told["bond"])
     lie = Lie(kept["lie"]["what"], kept["lie"]["who"], kept["lie"]["factor"])
     try:
         truth = Market.of(**kept["market"])

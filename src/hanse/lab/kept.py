@@ -324,7 +324,7 @@ def _line(result: Mapping[str, Any]) -> str:
         kept["experiment"] = _beyond(kept["experiment"], kept["given"])
     if "curves" in kept:
         kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
-    return json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n"
+    return json.dumps(kept, separators=(",", ":")) + "\n"  # a setting may be infinite, as the cost of who only buys
 
 
 def _whole(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ from hanse.games.market_models import (
     within_reach,
 )
 from hanse.games.market_numbers import gain
-from hanse.games.market_posted import Tariff
+from hanse.games.market_posted import By, Tariff, sold
 from hanse.games.market_prices import Pricing, due
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
@@ -79,6 +79,7 @@ from hanse.mechanisms.weigh import Centres
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates", "own"]
+Start = Literal["own", "centre"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
@@ -136,6 +137,7 @@ class Trade:
         truth: the clients' true traits.
         claimed: the sizes before they were capped by evidence, ``[m]``.
         caps: the most samples that count of each, ``[m]``; infinite without evidence.
+        least: the least that each would sell for, ``[m]`` in tokens; 0 where prices go by size.
     """
 
     clients: Ints
@@ -144,6 +146,7 @@ class Trade:
     truth: Traits
     claimed: Floats
     caps: Floats
+    least: Floats
 
 
 @dataclass(frozen=True)
@@ -167,11 +170,13 @@ class Offers:
         market: what clients declared or offer, and the distances between their models.
         gram: the cosines and lengths that the centres need; None: they need none.
         out: by place who was left out, with the reason.
+        least: the least that each would sell for, ``[m]`` in tokens; 0 where prices go by size.
     """
 
     market: Market
     gram: CosineGram | None
     out: Mapping[int, str]
+    least: Floats
 
 
 @dataclass(frozen=True)
@@ -241,10 +246,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             factors, because a row of the table holds factors.
         mu: strength of the pull of eq. (7); None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
-        per_thousand: tokens for each thousand samples that a model was trained on, at posted prices.
+        per_thousand: tokens for each thousand samples, at posted prices.
+        by: of which samples: those that a model was trained on ("size"), or those with which its buyer imports it
+            ("weight"). By weight a seller also says the least that it sells for, which no buyer is told; and a step to
+            a centre is at most as much of the way to a model as is taken of its size.
         evidence: sizes count at most as evidence says, times e to the power of so many standard errors
             (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
             score its model on their validation shares; what that says holds from the next market on. None: no evidence.
+        start: what a client with imports trains from: its "own" model or its "centre". The minimum of eq. (7) is the
+            same.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -273,6 +283,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     per_thousand: Weight = Tariff.per_thousand
     related: Weight | None = None
     evidence: Weight | None = None
+    start: Start = "own"
+    by: By = "size"
 
     def __post_init__(self) -> None:
         """Fill in the default of ``mu``. Raises UserError for a tariff without effect."""
@@ -283,13 +295,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             object.__setattr__(self, "needs", by_slot(**needs))
         if self.related is not None and self.distance != "cosine":
             raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")
-        if self.tariff is None and Tariff(self.flat, self.per_thousand) != Tariff():
-            raise UserError("flat, per_thousand: of no effect without pricing = 'posted'")
+        if self.tariff is None and Tariff(self.flat, self.per_thousand, self.by) != Tariff():
+            raise UserError("flat, per_thousand, by: of no effect without pricing = 'posted'")
 
     @property
     def tariff(self) -> Tariff | None:
         """The posted prices; None under another rule."""
-        return Tariff(self.flat, self.per_thousand) if self.pricing == "posted" else None
+        return Tariff(self.flat, self.per_thousand, self.by) if self.pricing == "posted" else None
 
     def init(self, context: Context) -> State:
         """Return the state in which everyone is present and nothing has been traded.
@@ -359,8 +371,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         told: dict[str, Any] = {"profile": dict(info.profile), "round": view.round}
         if self.tariff is None:
             return Request(info.id, (Ask("declare", told),))
-        price = float(self.tariff.price(min(info.num_samples, LARGEST_COUNT, cap)))
-        return Request(info.id, (Ask("offer", told | {"price": price, "cost": self.cost}),))
+        told |= {"price": float(self.tariff.price(min(info.num_samples, LARGEST_COUNT, cap))), "cost": self.cost}
+        return Request(info.id, (Ask("offer", told | ({"flat": self.flat} if self.by == "weight" else {})),))
 
     def _newly_seen(self, view: View, state: State) -> Ints:
         """Return the places ``[new]`` among the updates of clients that have trained for the first time, and alone."""
@@ -405,6 +417,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if market.sizes[i] == 0:
                 continue
             on_sale = np.flatnonzero(np.isfinite(market.costs) & (np.arange(market.size) != i))
+            assert self.tariff is not None
             told = {
                 "profile": dict(info[c].profile),
                 "eagerness": self.eagerness,
@@ -413,7 +426,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 "lam": self.lam,
                 "sellers": clients[on_sale].tolist(),
                 "sizes": market.sizes[on_sale].tolist(),
-                "prices": market.costs[on_sale].tolist(),
+                "prices": self.tariff.asked(market.sizes[on_sale]).tolist(),
+                "per_sample": self.tariff.per_sample,
                 "distances": market.distance[i, on_sale].tolist(),
             }
             asked.append(Request(c, (Ask("buy", told),)))
@@ -443,7 +457,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each client at its own model, pulled towards its centre if others' models are in it.
+        """Return a seat for each client at its own model or its centre, pulled to one with others' models in it.
 
         Args:
             view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
@@ -451,9 +465,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """
         clients = chosen_seats(view).client
         own = view.at("model", clients)
-        pull = units(view.at("centre", clients), view.table.size)
+        centre, pulled = view.at("centre", clients), state["pulled"][clients]
         assert self.mu is not None
-        return Seats(clients, own, own, R=pull, mu=self.mu * state["pulled"][clients]), state
+        start = np.where(pulled & (self.start == "centre"), centre, own)
+        return Seats(clients, start, own, R=units(centre, view.table.size), mu=self.mu * pulled), state
 
     # WEIGH
 
@@ -516,10 +531,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         graph: Graph | Floats
         if self.tariff is not None:
             graph, wrong = _purchases(view, market, offers.out)
+            graph = sold(graph, market.sizes, self.tariff, offers.least)
         else:
             graph = self._imports(market)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        trade = Trade(clients, market, graph, truth, _claimed(view), _caps(state, clients))
+        trade = Trade(clients, market, graph, truth, _claimed(view), _caps(state, clients), offers.least)
         return trade, self._centres(view, trade, offers), wrong
 
     def _offers(self, view: View, state: State) -> Offers:
@@ -544,25 +560,38 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
-        return Offers(Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam), gram, out)
+        market = Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam)
+        return Offers(market, gram, out, self._least(view))
+
+    def _least(self, view: View) -> Floats:
+        """Return the least that each would sell for, ``[m]`` in tokens: what it says is asked of prices by weight only.
+
+        Who says no amount sells to nobody.
+        """
+        clients = view.trained.seats.client.tolist()
+        if self.by != "weight":
+            return np.zeros(len(clients))
+        said = [amount((view.said(c, "offer") or {}).get("least", 0.0), infinite=True) for c in clients]
+        return np.array([_known(least, math.inf) for least in said], np.float64)
 
     def _went(self, view: View, state: State) -> Tensor:
         """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
 
-        A round of SGD takes a client by ``U - start = s (centre - start) + own``, with the share s of
-        :func:`pull_share`. Who sends a multiple of its update has gone further towards its centre than that, and would
-        come closer to those it bought from. So if a client that was pulled went a larger share of the way to its
-        centre, that share is taken off. Nor does it come closer by saying that it took fewer steps than it was asked
-        for: these count at least.
+        A round of SGD takes a client by ``U - start = s (centre - own model) + own``, with the share s of
+        :func:`pull_share`, or 0 from the centre on. Who sends a multiple of its update has gone further that way, and
+        would come closer to those it bought from. So if a client that was pulled went a larger share of the way from
+        its own model to its centre, that share is taken off. Nor does it come closer by saying that it took fewer steps
+        than it was asked for: these count at least.
         """
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
-        start = view.table.rows[seats.start, :width]
+        start, centre = view.table.rows[seats.start, :width], view.at("centre", seats.client)
         mu = np.zeros(len(updates)) if seats.mu is None else seats.mu
         asked = [recipe.sampling(int(n))[1] for n in updates.num_samples.tolist()]
         steps = np.maximum(updates.steps, asked).tolist()
-        pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(mu.tolist(), steps, strict=True)]
-        towards = view.table.rows[view.at("centre", seats.client), :width] - start
+        from_own = np.where(seats.start == centre, 0.0, mu).tolist()
+        pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(from_own, steps, strict=True)]
+        towards = view.table.rows[centre, :width] - view.table.rows[seats.target, :width]
         moved = updates.rows[:, :width] - start
         along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
         shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
@@ -641,18 +670,19 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _centres(self, view: View, trade: Trade, offers: Offers) -> Replace:
         """Return the new centres, iPFL eq. (6), as weights on updates and old rows."""
         rows, S, gram = view.at("centre", trade.clients), len(view.trained), offers.gram
+        reach = trade.graph if self.by == "weight" else trade.graph != 0
         if gram is None:
             measured = _without_rows(self._measured(view), offers.out)
             # eta / 2, because the distance is half of the squared one
             inner = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
-            inner = within_reach(inner, inner_products(measured), trade.graph) if self.bounded else inner
+            inner = within_reach(inner, inner_products(measured), reach) if self.bounded else inner
         else:
             cosines, lengths = gram
             moved = lengths > 0  # a model that did not move has no direction: it neither pulls nor is pulled
             graph, sizes = trade.graph * (moved[:, None] & moved[None, :]), trade.market.sizes
             inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
             if self.bounded:
-                inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
+                inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], reach)
         # with squared L2 the weights sum to 1, so that a reference which all share cancels
         if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
@@ -782,8 +812,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.tariff is not None:
             gains.append(
                 f"Each time another client takes its model it is paid the posted price: {self.flat:g} tokens "
-                f"and {self.per_thousand:g} for each thousand of its samples. It offers its model if that "
-                f"covers its cost, {cost:g}; it is not asked for its cost or its eagerness."
+                f"and {self.per_thousand:g} for each thousand {_SAMPLES[self.by]}. It sells where that covers its "
+                f"cost, {cost:g}; {_ASKED[self.by]}."
             )
         elif np.isfinite(cost):
             gains.append(
@@ -794,6 +824,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         most_round = min(caps) if caps else None
         least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
         return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+
+
+_SAMPLES = {"size": "of its samples", "weight": "samples as which the buyer takes it"}
+_ASKED = {
+    "size": "it is not asked for its cost or its eagerness",
+    "weight": "it says the least that it sells for, which no buyer is told, and is not asked for its eagerness",
+}
 
 
 def _unseen(n: int) -> State:
@@ -968,7 +1005,11 @@ def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Floa
 def _arrays(trade: Trade, pricing: Pricing, tariff: Tariff | None) -> dict[str, NDArray[Any]]:
     """Return the arrays from which an audit can replay a round's market."""
     market, truth = trade.market, trade.truth
-    rule = {} if tariff is None else {"market_tariff": np.array([tariff.flat, tariff.per_thousand])}
+    rule: dict[str, NDArray[Any]] = {}
+    if tariff is not None:
+        rule = {"market_tariff": np.array([tariff.flat, tariff.per_thousand])}
+    if tariff is not None and tariff.by == "weight":
+        rule |= {"market_least": trade.least}
     return rule | {
         "market_client": trade.clients,
         "market_graph": trade.graph,
@@ -1164,6 +1205,7 @@ def ipfl(
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = None,
+    start: Start = "own",
 ) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness.
 
@@ -1182,6 +1224,7 @@ def ipfl(
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
         related: how much two ways must have in common for their clients to trade; "none", as published: nothing.
+        start: whether a client with imports trains from its "own" model or from its "centre".
     """
     part = IPFL(
         lam,
@@ -1195,6 +1238,7 @@ def ipfl(
         keep_best=keep_best,
         adapters=adapters,
         related=related,
+        start=start,
     )
     return market_of("ipfl", part)
 
@@ -1213,6 +1257,8 @@ def ipfl_posted(
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = 3.0,
     evidence: Weight | None = None,
+    start: Start = "centre",
+    by: By = "weight",
 ) -> Mechanism:
     """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
 
@@ -1223,7 +1269,7 @@ def ipfl_posted(
 
     Args:
         flat: tokens for any model; best the least that sharing a model costs anybody.
-        per_thousand: tokens for each thousand samples of the model's owner.
+        per_thousand: tokens for each thousand samples.
         lam: see :class:`IPFL`, as for all further options.
         eta: the step with which centres are made.
         cost: the true cost, in tokens, of clients whose profile has none.
@@ -1235,6 +1281,8 @@ def ipfl_posted(
         adapters: "factors" or "products".
         related: how much two ways must have in common for their clients to trade; "none": nothing.
         evidence: how many standard errors above what others' losses say a size may count; "none": losses say nothing.
+        start: whether a client with imports trains from its "own" model or from its "centre".
+        by: whether these are the samples of the model's owner ("size") or those as which its buyer takes it ("weight").
     """
     part = IPFL(
         lam,
@@ -1251,5 +1299,7 @@ def ipfl_posted(
         per_thousand=per_thousand,
         related=related,
         evidence=evidence,
+        start=start,
+        by=by,
     )
     return market_of("ipfl_posted", part)

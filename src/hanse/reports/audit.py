@@ -27,6 +27,7 @@ from hanse.core.entry import LOG, TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
+from hanse.games.market_posted import sold
 from hanse.ledger.run_ledger import is_settled, movements, reading, unbooked, verify_run
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.ipfl import IPFL
@@ -54,6 +55,7 @@ SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may c
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
 
 _TRULY = "nobody lost in any round, by what the run has as true of the clients"
+_BUT_BY_CHOICE = "nobody lost in any round but by what it chose itself, by what the run has as true of the clients"
 _DECLAREDLY = "nobody lost in any round, by what clients declared of themselves"
 
 
@@ -185,7 +187,7 @@ def audit_run(folder: Path, told: Told = untold) -> Audit:
         lambda: [_settings(folder, rounds), _evidence(folder, rounds, run.num_clients)],
         *([lambda: [_offers(rounds)]] if any(r.tariff for r in rounds) else _by_algorithm(rounds, lines)),
         lambda: [_all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments)],
-        lambda: [_rationality("true rationality", rounds, _TRULY, lambda r: r.utility)],
+        lambda: _truly(rounds),
         lambda: [_all("delivery", "clients that did not pay got nothing", rounds, wrong_delivery)],
         lambda: _books(folder, rounds),
         lambda: [*models, *who_traded(run, clients)],
@@ -253,10 +255,14 @@ def _not_on_sale(r: MarketRound) -> str:
     if len(wrong):
         return f"the model of client {r.clients[wrong[0]]} was on sale at another price than the tariff's"
     bad = np.argwhere((r.graph != 0) & (~offered[None, :] | np.eye(len(offered), dtype=bool)))
-    if not len(bad):
+    if len(bad):
+        i, j = bad[0]
+        return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+    if r.least is None:
         return ""
-    i, j = bad[0]
-    return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+    graph = np.asarray(r.graph, np.float64)
+    cheap = np.flatnonzero((graph != sold(graph, r.market.sizes, r.tariff, r.least)).any(axis=0))
+    return f"client {r.clients[cheap[0]]} sold for less than the least that it sells for" if len(cheap) else ""
 
 
 def _ranking(folder: Path) -> Fact | None:
@@ -431,14 +437,56 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     losses = []
     for r in rounds:
         found = utility(r)
-        slack = SLACK * (1 + (r.realised != 0).sum(axis=0))  # each sold edge is rounded down
-        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in np.flatnonzero(~(found >= -slack))]
+        lost = np.flatnonzero(~(found >= -_rounding(r)))
+        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in lost]
     if not losses:
         return Check(name, True, what)
     if unknown := [(number, client) for worth, number, client in losses if np.isnan(worth)]:
         return Check(name, False, f"the record of round {unknown[0][0]} has no number for client {unknown[0][1]}")
     worst, number, client = min(losses)
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
+
+
+def _truly(rounds: Sequence[MarketRound]) -> list[Check | Fact]:
+    """Return whether nobody lost by what is true, and who lost by its own choice.
+
+    At posted prices a client buys and sells what it chooses, so it can choose to lose: nobody else takes that from it.
+    What the market promises is that it loses by nothing else, such as by sizes that were not there.
+    """
+    name = "true rationality"
+    chosen = {r.round: _chosen(r) for r in rounds if r.tariff is not None}
+    if not chosen:
+        return [_rationality(name, rounds, _TRULY, lambda r: r.utility)]
+
+    def others(r: MarketRound) -> NDArray[np.float64]:
+        return np.where(chosen[r.round], 0.0, r.utility) if r.round in chosen else r.utility
+
+    check = _rationality(name, rounds, _BUT_BY_CHOICE, others)
+    losses = [
+        (float(r.utility[i]), r.round, int(r.clients[i]))
+        for r in rounds
+        for i in np.flatnonzero(chosen.get(r.round, False))
+    ]
+    if not losses:
+        return [check]
+    worst, number, client = min(losses)
+    told = f"bought or sold at a loss {len(losses)} times; the largest is client {client}'s {-worst:.3f} in round"
+    who = ", ".join(map(str, sorted({client for *_, client in losses})))
+    return [check, Fact("own choices", f"clients {who} {told} {number}. Posted prices leave that to them")]
+
+
+def _chosen(r: MarketRound) -> NDArray[np.bool_]:
+    """Return whose purchases and sales at posted prices are a loss even if all sizes are as they were sold, ``[m]``."""
+    if r.truth is None:
+        return np.zeros(r.market.size, bool)
+    sizes, (_, costs, eagerness) = r.market.sizes, r.truth
+    told = utilities_of(r.realised, r.money / TOKEN, sizes, costs, np.where(sizes > 0, eagerness, 0.0))
+    return np.asarray(told < -_rounding(r))
+
+
+def _rounding(r: MarketRound) -> NDArray[np.float64]:
+    """Return what rounding payments down may cost each client, ``[m]`` in tokens: a unit for each sale, and one."""
+    return np.asarray(SLACK * (1 + (r.realised != 0).sum(axis=0)))
 
 
 def _records(folder: Path) -> Check:

@@ -370,8 +370,9 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
 def finish(setup: Setup, state: LoopState) -> Played:
     """Settle what the last round left open, with one more exchange if the settle part asks questions.
 
-    PI-FL, for example, settles a round with the accuracies that come with the next round's bids; after the last round
-    it asks for them here. The returned view has the postings, and its stage is "end".
+    Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
+    come with the next round's bids; after the last round it asks for them here. The returned view has the postings, and
+    its stage is "end".
 
     Args:
         setup: what the run is played with.
@@ -384,6 +385,9 @@ def finish(setup: Setup, state: LoopState) -> Played:
         questions = merge(call("settle", settle.asks, now.view, now.view, now.states[setup.key("settle")]))
         now = replace(now, view=now.port.send(questions, now.view))
         now = _settled(setup, now)
+    if setup.sizes is not None:
+        heard = setup.sizes.released(now.states["sizes"])
+        now = replace(now, view=_post(now.view, heard.transactions), states={**now.states, "sizes": heard.state})
     port = now.port
     after = replace(state, states=now.states, book=now.view.book, finished=True)
     return Played(after, now.view, port.seconds, port.down, port.up)

@@ -5,7 +5,8 @@
 open are drawn from a seed that nobody knew before: the book's head after all commitments and, on a network, a number
 that the server draws then. If the audit succeeds, including the auditor's signature, the bond is returned and the size
 counts from this round on. If not, the bond goes to the mint. A member that does not answer gets the same questions
-again (``repeats``). Until it has proved its size, a member counts as having no samples.
+again (``repeats``). Until it has proved its size, a member counts as having no samples: so where the run ends before
+its questions are used up, its bond goes back.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hanse.data.commitment import Commitment, attested, drawn, misplaced, unpack
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
 BOND, RETURNED, KEPT = "size bond", "bond returned", "bond kept"  # kinds of transactions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
+UNFINISHED = "the run ended before its audit did"
 NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 'pip install cryptography'"
 
 
@@ -147,6 +149,14 @@ class ProvedSizes(Part):
                 assert isinstance(answer, SizeAudited)
                 posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
         return Heard(posted, refused, after)
+
+    def released(self, state: State) -> Heard:
+        """Return the bonds that are still in escrow after the last round: they go back, and prove nothing."""
+        after = _copied(state)
+        open_ = np.flatnonzero(after["standing"] == COMMITTED).tolist()
+        after["standing"][open_] = FAILED
+        back = [_released(c, self.bond, account_of(c), RETURNED, UNFINISHED) for c in open_]
+        return Heard(back, (), after)
 
     def _note(self, state: State, client: int, said: SizeAudited) -> str:
         """Return what the book says of an audit that was passed: all that a signature needs to be checked again."""

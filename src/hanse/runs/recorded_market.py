@@ -34,7 +34,8 @@ MARKET: Mapping[str, tuple[int, str]] = {
 }
 # what :func:`market_of` reads; what is not in MARKET is not in every market
 EVIDENCE = ("market_claimed", "market_cap", "evidence_loss", "evidence_size")
-NEEDED = (*MARKET, "market_stop", "market_tariff", *EVIDENCE)
+TRUTH = ("market_true_size", "market_true_cost", "market_true_eagerness")
+NEEDED = (*MARKET, "market_stop", "market_tariff", "market_least", *TRUTH, *EVIDENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +52,12 @@ class MarketRound:
         paid: ``[m]``, whether each client paid its bill.
         pricing: the pricing rule's name.
         utility: ``[m]``, each client's utility under its true size, cost and eagerness.
+        truth: these, ``[m]`` each; None: the record has them not.
         withheld: the centres that were not delivered, as rows of the table.
         stop: how iPFL's Algorithm 2 treated sellers that do not pay.
         tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices (infinite if not on
             sale), and no eagerness was declared.
+        least: ``[m]``, the least that each sold for in tokens; None: prices go by size.
         claimed: ``[m]``, sizes before evidence capped them; None: the market takes none.
         cap: ``[m]``, the caps.
         evidence: if any, the losses ``[N, N]`` and claimed sizes ``[N]`` from which later caps follow.
@@ -79,8 +82,10 @@ class MarketRound:
     pricing: str
     utility: NDArray[np.float64]  # under what is true of the clients
     withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
+    truth: tuple[NDArray[np.float64], ...] | None = None
     stop: Stop = "skip"  # what Algorithm 2 did at a seller that does not pay
     tariff: Tariff | None = None
+    least: NDArray[np.float64] | None = None
     claimed: NDArray[np.float64] | None = None
     cap: NDArray[np.float64] | None = None
     evidence: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
@@ -137,11 +142,25 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         paid=record["market_paid"],
         pricing=pricing,
         utility=record["market_utility"],
+        truth=_truth(record, len(n)),
         withheld=record["withheld"],
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
         tariff=_tariff(record),
+        least=_least(record, len(n)),
         **_evidence(record, len(n)),
     )
+
+
+def _truth(record: Arrays, m: int) -> tuple[NDArray[np.float64], ...] | None:
+    """Return the true sizes, costs and eagerness ``[m]``; None of a record without them. Raises ValueError for another
+    form.
+    """
+    if not all(name in record for name in TRUTH):
+        return None
+    found = tuple(record[name] for name in TRUTH)
+    if any(one.shape != (m,) or one.dtype.kind not in "iuf" for one in found):
+        raise ValueError(f"{', '.join(TRUTH)} are {[one.shape for one in found]} with {m} clients")
+    return tuple(one.astype(np.float64) for one in found)
 
 
 def _evidence(record: Arrays, m: int) -> dict[str, Any]:
@@ -168,7 +187,16 @@ def _tariff(record: Arrays) -> Tariff | None:
     numbers = np.asarray(record["market_tariff"], np.float64)
     if numbers.shape != (2,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise ValueError(f"market_tariff is {numbers.tolist()}")
-    return Tariff(*numbers.tolist())
+    flat, per_thousand = numbers.tolist()
+    return Tariff(flat, per_thousand, "weight" if "market_least" in record else "size")
+
+
+def _least(record: Arrays, m: int) -> NDArray[np.float64] | None:
+    """Return the least that each sold for; None where prices go by size. Raises ValueError for another form."""
+    found = record.get("market_least")
+    if found is not None and (found.shape != (m,) or found.dtype.kind != "f" or not (found >= 0).all()):
+        raise ValueError(f"market_least is {found.dtype} {found.shape} with {m} clients")
+    return found
 
 
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:

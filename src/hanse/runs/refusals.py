@@ -30,7 +30,9 @@ from hanse.learning.job import Problem
 from hanse.learning.loop import WITH_PENALTY, Loop
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
+from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.registry import refuse_late, refuse_sums, rules, unfit
+from hanse.mechanisms.weigh import BySamples
 from hanse.runs.config import Experiment
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -369,6 +371,18 @@ def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
         return []
     part, train = type(mechanism.weigh).__name__, type(mechanism.train).__name__
     return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
+
+
+def paid_by_claims(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a warning if members are paid by what their updates did, and say themselves how much these weigh."""
+    if experiment.sizes.proved or not (
+        isinstance(mechanism.settle, ByValue) and isinstance(mechanism.weigh, BySamples)
+    ):
+        return []
+    return [
+        "warning: mechanism.settle: by_value pays for what an update did by its weight, and here that goes by how many "
+        "samples its sender says it has; sizes.proved = true counts them, mechanism.weigh = 'uniform' asks for none"
+    ]
 
 
 def not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:

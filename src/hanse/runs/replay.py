@@ -183,9 +183,10 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
     Each client gets one grant, of the size in ``config.toml``, before anything else moves its account, or the parts of
-    one in their order. If sizes are proved, each client puts up one bond, which is returned if an auditor signed, else
-    goes to the mint. All other transactions are of kinds that the rule declares (not checked for a user's own rule that
-    declares none). Nothing is dated after the last settlement, whose round number is one above the last round's.
+    one in their order. If sizes are proved, each client puts up one bond, which is returned if an auditor signed or the
+    run ended before, else goes to the mint. All other transactions are of kinds that the rule declares (not checked for
+    a user's own rule that declares none). Nothing is dated after the last settlement, whose round number is one above
+    the last round's.
 
     Args:
         folder: the run directory.
@@ -215,7 +216,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
             if to != account(int(number)) or (clients is not None and int(number) >= clients):
                 return f"{where}: the run has no client {number}"
         elif bonds is not None and transaction.kind in BONDS:
-            if wrong := bonds.wrong(transaction):
+            if wrong := bonds.wrong(transaction, ended=round_ == last):
                 return f"{where}: {wrong}"
         elif kinds and transaction.kind not in kinds:
             named = ", ".join(sorted(kinds))

@@ -1,4 +1,4 @@
-"""Checks the bonds of proved sizes: one per member, settled once, as an auditor signed.
+"""Checks the bonds of proved sizes: one per member, settled once, as an auditor signed or as the run ended.
 
 ``hanse ledger verify`` and ``hanse audit`` use it. The book has each member's commitment and the audit's questions, so
 anyone with the book and the experiment's ``sizes.auditors`` can check an auditor's signature again.
@@ -15,7 +15,7 @@ from hanse.base.files import table
 from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.entry import tokens as say
 from hanse.data.commitment import Commitment, attested
-from hanse.rounds.sizes import BOND, KEPT, RETURNED, signature_fault
+from hanse.rounds.sizes import BOND, KEPT, RETURNED, UNFINISHED, signature_fault
 from hanse.runs.config import SizesSection
 
 BONDS = frozenset({BOND, RETURNED, KEPT})  # kinds of transactions
@@ -52,8 +52,13 @@ class Bonds:
         section = SizesSection(**settings)
         return Bonds(round(section.bond * TOKEN), section.leaves, frozenset(section.auditors))
 
-    def wrong(self, transaction: Transaction) -> str:
-        """Return why this cannot be the next transaction of its client's bond, or ""."""
+    def wrong(self, transaction: Transaction, ended: bool) -> str:
+        """Return why this cannot be the next transaction of its client's bond, or "".
+
+        Args:
+            transaction: a bond that moves.
+            ended: whether it is dated after the last round, when bonds go back whose audit is not over.
+        """
         number = transaction.step.rpartition("/")[2]
         own, kept = f"client/{number}", f"escrow/{number}"
         ways = {BOND: (own, kept), RETURNED: (kept, own), KEPT: (kept, MINT)}
@@ -70,7 +75,7 @@ class Bonds:
         if commitment is None:
             return "there is no bond of this client in escrow"
         self.over.add(number)
-        if transaction.kind == KEPT:
+        if transaction.kind == KEPT or (ended and transaction.memo == UNFINISHED):
             return ""
         said = _PASSED.fullmatch(transaction.memo)
         if said is None or int(said[1]) != min(self.leaves, commitment.size):

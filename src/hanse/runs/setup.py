@@ -441,7 +441,11 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
-        *([] if federation is not None else refusals.warn_at_once(experiment, blueprint.behaviours)),
+        *(
+            refusals.warn_at_once(experiment, blueprint.behaviours)
+            if federation is None
+            else refusals.paid_by_claims(experiment, mechanism)
+        ),
     ]
     return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
 
