@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import secrets
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +23,14 @@ from hanse.learning.loop import Loop, TrainingData, TrainingRound
 from hanse.learning.sequences import IGNORED
 
 
-def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) -> Loop:
+def dp_sgd(
+    problem: Problem,
+    clip: float,
+    noise: float,
+    *,
+    fresh: bool = False,
+    own: Mapping[int, float] = MappingProxyType({}),
+) -> Loop:
     """Return a training loop that is differentially private for each sample.
 
     Args:
@@ -30,6 +39,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
         noise: the standard deviation of the noise on a step's sum of gradients, in multiples of ``clip``.
         fresh: whether draws and noise come from the operating system. If not, they follow from the run's seed, and a
             simulation is repeatable.
+        own: the noise of clients that add more.
 
     Raises:
         UserError: Opacus is not installed, or cannot train the model.
@@ -54,8 +64,9 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
             private.parameters(), lr=round.lr, momentum=round.momentum, weight_decay=round.weight_decay
         )
         optimizer = DPOptimizer(
-            sgd, noise_multiplier=noise, max_grad_norm=clip, expected_batch_size=len(data) / batches, generator=draw
-        )
+            sgd, noise_multiplier=own.get(round.client, noise), max_grad_norm=clip,
+            expected_batch_size=len(data) / batches, generator=draw,
+        )  # fmt: skip
         for _ in range(steps):
             taken = torch.nonzero(torch.rand(len(data), generator=draw) * batches < 1).flatten().to(data.y.device)
             batch = data.samples.take(taken)

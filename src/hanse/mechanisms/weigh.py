@@ -20,7 +20,8 @@ from torch import Tensor
 
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
-from hanse.core.table import Floats, Ints, Replace
+from hanse.core.table import Floats, Ints, Replace, Updates
+from hanse.federation.privacy import NOISE
 from hanse.games.gram import cosines, distances_to_mean
 from hanse.mechanisms.select import CLIENTS, Probabilities
 
@@ -181,3 +182,30 @@ class InverseDistance(AggregatePart):
             return Aggregate(np.full(len(group), 1.0 / len(group)), metrics=recorded)
         trust = 1.0 / (found / mean + self.epsilon)
         return Aggregate(np.asarray(trust / trust.sum()), metrics=recorded)
+
+
+def noise_of(updates: Updates) -> Floats:
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
+    said = updates.metrics or [{}] * len(updates)
+    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
+
+
+@dataclass(frozen=True)
+class InverseNoise(AggregatePart):
+    """Weights in proportion to ``1 / s_k^2``, where s_k is the noise on each number of an update.
+
+    Of all weights that sum to 1 these leave the least noise in the mean, ``sum w_k^2 s_k^2``: inverse-variance
+    weighting, as Robust-HDP has it (Malekmohammadi, Yu, Cao 2024). Numbers of samples count only as they make noise
+    less. The noise is what clients say with a privacy account, as far as the server believes it
+    (:class:`hanse.federation.privacy.Believed`).
+    """
+
+    kind = "average"
+    needs = GROUPED | {"noise"}
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the weights ``[m]``; ``weigh/noise`` records the noise that is left in the mean."""
+        noise = noise_of(group.view.trained)[group.at]
+        precision = 1.0 / np.square(noise / noise.min())
+        weights = precision / precision.sum()
+        return Aggregate(weights, metrics={"weigh/noise": float(np.sqrt(np.sum(np.square(weights * noise))))})

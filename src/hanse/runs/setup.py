@@ -36,7 +36,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
-from hanse.federation.privacy import InState, Privacy, Private
+from hanse.federation.privacy import Believed, InState, Privacy, Private
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.federation.registry import BEHAVIOURS
 from hanse.federation.secure_sums import Secured, SecureSums
@@ -386,6 +386,8 @@ def _given(
         given.add("client_validation")
     if experiment.federation.secure is not None:
         given.add("secure")
+    elif experiment.federation.private is not None:
+        given.add("noise")
     if (
         any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
         and data.num_classes is not None
@@ -493,6 +495,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if private is not None and remote is None:
         accounts = InState(private)
         federation = Private(here, private, accounts, recipe, data.sizes, seed)
+    if private is not None and secure is None:
+        federation = Believed(federation, private, recipe, problem.layout.size)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None and remote is None:
