@@ -22,8 +22,9 @@ from hanse.federation.account import AccountFile, Release, spent
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.privacy import LEAVES, NOT_SAID, InState, Privacy, Private, clipped
+from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop
+from hanse.reports.statement import statement
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.setup import build
 
@@ -428,3 +429,102 @@ def frozen(input_shape: Any, num_classes: int) -> torch.nn.Module:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, num_classes))
     model[1].requires_grad_(False)
     return model
+
+
+# ---- clients with a smaller budget, and what the server believes of noise
+
+
+def test_a_client_with_a_smaller_budget_adds_more_noise_and_stays_within_it(tmp_path: Path) -> None:
+    few = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "stricter": [{"clients": [0, 3], "epsilon": 2.0}]}
+    run = hanse.run(experiment(3, few), out=tmp_path / "run")
+    private = run.experiment.federation.private
+    assert private is not None
+    noise = {line["client"]: line["fit/noise"] for line in run.clients}
+    assert noise == {c: private["stricter"][0]["noise"] if c in (0, 3) else private["noise"] for c in range(4)}
+    said = {c: max(line["fit/epsilon"] for line in run.clients if line["client"] == c) for c in range(4)}
+    for client, budget in enumerate((2.0, 8.0, 8.0, 2.0)):
+        assert said[client] == pytest.approx(spent(((Release(noise[client]), 3),), 1e-5))
+        assert 0.98 * budget < said[client] <= budget
+    # the written settings are those of the same run, and the statement knows whose budget is whose
+    again = hanse.run(hanse.Experiment.read(tmp_path / "run" / "config.toml"))
+    assert again.clients == run.clients
+    told = [statement(tmp_path / "run", client).short["Its privacy"] for client in (0, 1)]
+    assert [one.split(" spent")[0].split("of ")[1] for one in told] == ["2", "8"]
+
+
+def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -> None:
+    given = GIVEN | {"stricter": [{"clients": [1], "epsilon": 3.0, "noise": 4.0}]}
+    told = [asked(node(tmp_path, given), n) for n in range(12)]
+    fits = max(n for n in range(1, 12) if spent(((Release(4.0), n),), 1e-5) <= 3.0)
+    assert [one.refused is None for one in told] == [True] * fits + [False] * (12 - fits)
+    account = AccountFile(tmp_path / "privacy.json").read()
+    assert account is not None
+    assert (account.epsilon, dict(account.releases)) == (3.0, {Release(4.0): fits})
+
+
+@pytest.mark.parametrize(
+    ("stricter", "line"),
+    [
+        ({"clients": [0], "epsilon": 9.0}, "epsilon 9: must be at most 8, the others'"),
+        ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, "noise 0.5: must be at least 2, the others'"),
+        ({"clients": [4], "epsilon": 1.0}, "client 4: allowed: 0 to 3"),
+        ({"clients": [2, 2], "epsilon": 1.0}, "client 2 is named twice; allowed: once"),
+        (
+            {"clients": [0], "epsilon": 0.0},
+            "[{'clients': [0], 'epsilon': 0.0}]: epsilon: input should be greater than 0",
+        ),
+        ({"epsilon": 1.0}, "[{'epsilon': 1.0}]: clients: field required"),
+    ],
+)
+def test_a_smaller_budget_that_is_none_is_one_line(stricter: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.run(experiment(1, GIVEN | {"stricter": [stricter]}))
+    assert list(wrong.value.lines) == [f"federation.private.stricter: {line}"]
+
+
+@dataclass
+class Says(Answers):
+    """Clients that each send a step and say a noise of their own."""
+
+    steps: dict[int, tuple[torch.Tensor, float]] = field(default_factory=dict)
+
+    def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
+        sent = [(r.client, *self.steps[r.client]) for r in requests]
+        return [Reply(c, (Trained(0, START + step, 33.0, None, 5, metrics={"noise": s}),)) for c, step, s in sent]
+
+
+def believed(rule: Privacy = RULE, task: Train | None = None, **steps: tuple[torch.Tensor, float]) -> list[Reply]:
+    inner = Says((), steps={int(name[1:]): one for name, one in steps.items()})
+    task = Train(0, 0, START) if task is None else task
+    asked = [Request(c, (task,)) for c in inner.steps]
+    return list(Believed(inner, rule, Recipe(batch_size=10), WIDTH).exchange(0, asked, None, None))
+
+
+def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_never_as_less_than_the_runs() -> None:
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    unit = torch.ones(WIDTH) / WIDTH**0.5
+    replies = believed(
+        c0=(unit + 2 * normal, 2.0),  # as the run asks: noise 2, clip 1
+        c1=(unit + 5 * normal, 5.0),  # more
+        c2=(unit + 5 * normal, 2.0),  # more than it says
+        c3=(1e-6 * normal, 1e-6),  # next to none of either: its clip is its own
+        c4=(unit + 2 * normal, 9.0),  # less than it says: that costs it weight
+        c5=(50 * WIDTH**0.5 * unit, 2.0),  # no clip
+    )
+    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
+    assert said == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
+
+
+def test_an_honest_update_is_never_too_long() -> None:
+    for width in (1, 3, 50):
+        task = Train(0, 0, torch.zeros(width))
+        inner = Answers((Trained(0, torch.ones(width), 33.0, None, 5),))
+        door = Private(inner, RULE, InState(RULE), Recipe(batch_size=10), np.full(3000, 40), 7)
+        at = Believed(door, RULE, Recipe(batch_size=10), width)
+        assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
+
+
+def test_what_a_client_says_follows_the_clip_that_the_server_sent() -> None:
+    rule = dataclasses.replace(RULE, quantile=0.5)
+    [reply] = believed(rule, Train(0, 0, START, clip=0.1), c0=(torch.zeros(WIDTH), 0.0))
+    assert reply.results[0].metrics["noise"] == pytest.approx(0.2)  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.federation.privacy import Private
 from hanse.reports.statement import statement
 from hanse.rounds.round import first_state, play_round
@@ -102,3 +103,28 @@ def test_the_statement_says_what_was_spent_and_when_a_value_could_be_told(tmp_pa
 def test_a_statement_without_an_account_says_nothing_of_privacy(tmp_path: Path) -> None:
     hanse.run(hanse.Experiment(data={"clients": 3}, mechanism="fedavg", run={"rounds": 1}), out=tmp_path / "run")
     assert "Its privacy" not in statement(tmp_path / "run", 0).short
+
+
+def test_weights_by_inverse_noise_leave_the_least_noise_in_the_mean() -> None:
+    one = experiment(0.02, {"name": "fedavg", "weigh": "inverse_noise"})
+    stricter = [{"clients": [0, 1], "epsilon": 1e6, "noise": 0.04}, {"clients": [5], "epsilon": 1e6, "noise": 0.08}]
+    private = {**(one.federation.private or {}), "stricter": stricter}
+    one = one.model_copy(update={"federation": one.federation.model_copy(update={"private": private})})
+    setup = settle_engine(build(one)).setup
+    played = play_round(setup, first_state(setup))
+    noise = 0.5 * np.array([0.04, 0.04, 0.02, 0.02, 0.02, 0.08, 0.02, 0.02])
+    weights = played.view.mixed.W[0, :8]
+    np.testing.assert_allclose(weights, noise**-2 / np.sum(noise**-2))
+    left = float(np.sqrt(np.sum((weights * noise) ** 2)))
+    assert left == pytest.approx(np.sum(noise**-2) ** -0.5)  # the closed form
+    assert played.view.mixed.metrics["weigh/noise"] == pytest.approx(left)
+    for other in np.random.default_rng(0).dirichlet(np.ones(8), 100):
+        assert float(np.sqrt(np.sum((other * noise) ** 2))) > left
+
+
+def test_weights_by_inverse_noise_need_clients_that_say_theirs() -> None:
+    one = experiment(0.02, {"name": "fedavg", "weigh": "inverse_noise"})
+    for federation in ({"private": None}, {"secure": {"group": 3}}):
+        other = one.model_copy(update={"federation": one.federation.model_copy(update=federation)})
+        with pytest.raises(UserError, match="InverseNoise needs clients that say how much noise"):
+            build(other)

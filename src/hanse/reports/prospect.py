@@ -212,7 +212,8 @@ def _gives(
         found.append(
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
-        if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
+        if (rules := private_of(experiment, np.asarray(data.sizes))) is not None:
+            rule = rules.of(client)
             one = rule.release(int(data.sizes[client]), experiment.train.recipe)
             found.append(before(rule, row.numel(), seats, experiment.run.rounds, one))
     return tuple(found)
