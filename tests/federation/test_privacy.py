@@ -26,7 +26,7 @@ from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InSta
 from hanse.learning.loop import Loop
 from hanse.reports.statement import statement
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.setup import build
+from hanse.runs.setup import build, settle_engine
 
 pytest.importorskip("dp_accounting")
 
@@ -387,6 +387,35 @@ def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None
     with pytest.raises(UserError) as wrong:
         hanse.run(experiment(1, GIVEN | private))
     assert list(wrong.value.lines) == [line]
+
+
+@pytest.mark.parametrize(
+    ("private", "line"),
+    [
+        ({"delta": 0.5}, "delta: 0.5: should be below 1/4, one in the number of clients"),
+        ({"delta": 0.25}, "delta: 0.25: should be below 1/4"),
+        (
+            {"delta": 0.1, "unit": "sample"},
+            "delta: 0.1: should be below 1/378, one in the number of samples of a client",
+        ),
+        ({"epsilon": 1e-9}, "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"),
+    ],
+)
+def test_a_budget_that_promises_or_teaches_nothing_gets_advice(private: dict[str, Any], line: str) -> None:
+    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private
+    said = settle_engine(build(experiment(2, given))).said
+    assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
+    assert not [one for one in settle_engine(build(experiment(2))).said if "federation.private" in one]
+
+
+def test_a_budget_that_no_noise_meets_says_which_one_would() -> None:
+    given = {"clip": 1.0, "epsilon": 1e-5, "delta": 1e-300}
+    with pytest.raises(UserError) as wrong:
+        build(experiment(4, given))
+    [line] = wrong.value.lines
+    least = float(line.split("must be above ")[1])
+    assert line.startswith("federation.private.epsilon: 1e-05: no noise up to 1e+06 is enough at delta 1e-300;")
+    build(experiment(4, given | {"epsilon": 1.01 * least}))
 
 
 def test_what_is_missing_is_named() -> None:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from hanse.base.errors import UserError
@@ -79,7 +80,8 @@ def spent(releases: Counted, delta: float) -> float:
     """
     dp = library()
     if all(one.rate == 1 for one, _ in releases):
-        return float(dp.get_epsilon_gaussian(_together(releases) ** -0.5, delta)) if releases else 0.0
+        with np.errstate(divide="ignore"):  # of two terms whose difference is below what a float can hold
+            return float(dp.get_epsilon_gaussian(_together(releases) ** -0.5, delta)) if releases else 0.0
     from dp_accounting.pld import PLDAccountant
 
     return float(PLDAccountant(value_discretization_interval=GRID).compose(_event(releases)).get_epsilon(delta))
@@ -176,16 +178,20 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
         1.9
     """
 
+    def after(noise: float) -> Account:
+        return account.charged([replace(one, noise=noise) for one in releases])
+
     def fits(noise: float) -> bool:
-        return account.affords([replace(one, noise=noise) for one in releases])
+        return after(noise).spent <= account.epsilon
 
     high = 1.0
     while not fits(high):
-        high *= 2
-        if high > MOST_NOISE:
+        if high == MOST_NOISE:
             raise UserError(
-                f"epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta {account.delta:g}"
+                f"federation.private.epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta "
+                f"{account.delta:g}; must be above {after(MOST_NOISE).spent:.3g}"
             )
+        high = min(2 * high, MOST_NOISE)
     while high > 0.01 and fits(high / 2):
         high /= 2
     low = high / 2

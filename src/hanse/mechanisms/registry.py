@@ -84,7 +84,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "gtflat": GTFLAT,
         "gtflat_validation": ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
-        "inverse_noise": weigh.InverseNoise,
+        "inverse_variance": weigh.InverseVariance,
         "median": robust.Median,
         "trimmed_mean": robust.TrimmedMean,
         "geometric_median": robust.GeometricMedian,

@@ -56,6 +56,33 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
     return replace(rule, noise=least, stricter=stricter)
 
 
+def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
+    """Return a line for a delta that promises little, and one for a budget with which nothing is learned.
+
+    Args:
+        rule: the privacy settings with their noise; None: clients have none.
+        sizes: ``[N]``, how many samples each client has.
+    """
+    if rule is None:
+        return []
+    lines, number = [], len(sizes) if rule.unit == "client" else int(sizes.max(initial=1))
+    of = "clients" if rule.unit == "client" else "samples of a client"
+    if rule.delta * number >= 1:
+        lines.append(
+            f"delta: {rule.delta:g}: should be below 1/{number}, one in the number of {of}: whoever gave one of them "
+            "away whole would keep to it"
+        )
+    if rule.noise is not None and rule.noise > DROWNED:
+        lines.append(
+            f"epsilon: {rule.epsilon:g}: takes noise {rule.noise:.3g} times as long at each number as what is learned "
+            "at most, so that nothing is learned; 1 is a strong budget already"
+        )
+    return [f"warning: federation.private.{line}" for line in lines]
+
+
+DROWNED = 1e3  # noise, in multiples of the clip
+
+
 def private_loop(rule: Privacy, problem: Problem, loop: Loop | None) -> Loop | None:
     """Return the training loop that hides single samples; if whole clients are hidden, ``loop`` itself.
 

@@ -63,7 +63,7 @@ from hanse.rounds.sizes import ProvedSizes
 from hanse.runs import refusals
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.privacy import noised, private_loop, private_of, unfit_private
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets
 from hanse.runs.run_record import load_run
 
 # clients on a network train themselves: numbers are those of one thread
@@ -440,6 +440,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
+        *warn_of_budgets(blueprint.private, np.asarray(blueprint.data.sizes)),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *([] if federation is not None else refusals.warn_at_once(experiment, blueprint.behaviours)),
