@@ -23,7 +23,7 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
-from hanse.learning.loop import Loop
+from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.setup import build, settle_engine
@@ -326,6 +326,65 @@ def test_a_scoring_server_gets_nothing_from_a_node(tmp_path: Path) -> None:
     assert counts(tmp_path) == 0
 
 
+@pytest.mark.parametrize("fails", [ValueError("patient 17 has no label"), MemoryError()])
+def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
+    fails: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that chooses the model for which it fails would see whether some sample is there."""
+
+    def broken(model: Any, data: Any, round: Any) -> None:
+        raise fails
+
+    plain, mine = node(tmp_path / "a", GIVEN), node(tmp_path / "b", GIVEN)
+    for at in (plain, mine):  # in the engine itself, and in a loop of the participant's own
+        inner = at.federation.inner  # type: ignore[attr-defined]
+        change = {"exchange": lambda *given: (_ for _ in ()).throw(fails)} if at is plain else {}
+        object.__setattr__(inner, "engine", LoopEngine(inner.engine, Loop.of(broken, "train")))
+        for name, method in change.items():
+            object.__setattr__(inner, name, method)
+    for at, home in ((plain, tmp_path / "a"), (mine, tmp_path / "b")):
+        reply = asked(at)
+        [sent] = reply.results
+        assert isinstance(sent, Trained)
+        start = torch.randn(at.problem.layout.size, generator=torch.Generator().manual_seed(0)) / 10
+        assert float((sent.row - start).std()) == pytest.approx(2.0, rel=5 / np.sqrt(2 * len(start)))
+        assert counts(home) == 1
+    slope = asked(plain, tasks=(Gradient("g", torch.zeros(1, plain.problem.layout.size)),)).results[0]
+    assert float(slope.gradients.std()) == pytest.approx(2.0, rel=0.2)  # type: ignore[union-attr]
+    assert "patient 17" in caplog.text or isinstance(fails, MemoryError)  # in its own log
+
+
+def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) -> None:
+    given = GIVEN | {"unit": "sample"}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e38, "batch_size": 10}, private=given)
+    at = Node(held(), job, tmp_path)
+    edge = torch.full((at.problem.layout.size,), 3e38)  # the sign of any step says whether the model is finite
+    for n in range(3):
+        [sent] = asked(at, n, tasks=(Train(0, 0, edge),)).results
+        assert torch.equal(sent.row, edge)  # type: ignore[union-attr]
+        assert counts(tmp_path) == n + 1
+
+
+@pytest.mark.parametrize(
+    ("private", "line"),
+    [({"delta": 0.25}, "delta: 0.25: must be below 1/4, one in the clients"),
+     ({"delta": 0.1, "unit": "sample"}, "delta: 0.1: must be below 1/[0-9]+, one in the samples here")],
+)  # fmt: skip
+def test_a_server_whose_delta_promises_nothing_gets_no_answer(
+    private: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=line):
+        node(tmp_path, GIVEN | private)
+    assert not (tmp_path / "privacy.json").exists()
+
+
+def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> None:
+    train = {"lr": 0.1, "batch_size": 10, "epochs": 10**9}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, train, private=GIVEN | {"unit": "sample", "epsilon": 1e6})
+    at = Node(held(), job, tmp_path)
+    assert "budget is used up" in str(asked(at, tasks=(Train(0, 0, torch.zeros(at.problem.layout.size)),)).refused)
+
+
 # ---- a simulation
 
 
@@ -437,6 +496,10 @@ def test_what_is_missing_is_named() -> None:
         ({"mechanism": "oort"}, "Oort needs each client's training loss"),
         ({"behaviour": {"noisy": {}}}, "not with behaviour.noisy: updates have their noise already"),
         ({"sizes": {"proved": True}}, "not with sizes.proved"),
+        (
+            {"train": {"loss": {"name": "cross_entropy", "weights": "balanced"}}},
+            "not with train.loss.weights 'balanced'",
+        ),
         ({"federation": {"engine": "ray"}}, "not with federation.engine"),
         ({"model": {"name": "tests.federation.test_privacy:normed"}}, "batch norm or other buffers"),
         ({"model": {"name": "tests.federation.test_privacy:frozen"}}, "model.send = 'trainable'"),

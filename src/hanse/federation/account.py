@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ GRID = 1e-3
 """Width of the steps of the PLD's privacy losses; epsilon is rounded up by less than that for each composition."""
 MOST_NOISE = 1e6
 """The most noise that is looked for, over what is hidden."""
+MOST_STEPS = 10**6
+"""How many subsampled steps can be accounted for: more take too much memory, and are never afforded."""
 KEPT = 64
 """How many digests of answers are kept: the same bytes again cost nothing."""
 NEEDS = "needs dp-accounting; pip install '.[private]' in a clone of hanse"
@@ -82,6 +85,8 @@ def spent(releases: Counted, delta: float) -> float:
     if all(one.rate == 1 for one, _ in releases):
         with np.errstate(divide="ignore"):  # of two terms whose difference is below what a float can hold
             return float(dp.get_epsilon_gaussian(_together(releases) ** -0.5, delta)) if releases else 0.0
+    if sum(many * one.steps for one, many in releases if one.rate < 1) > MOST_STEPS:
+        return math.inf
     from dp_accounting.pld import PLDAccountant
 
     return float(PLDAccountant(value_discretization_interval=GRID).compose(_event(releases)).get_epsilon(delta))

@@ -13,6 +13,7 @@ update changes by at most ``clip`` then, and gets normal noise of ``noise * clip
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import pack
 from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
+
+log = logging.getLogger("hanse.federation")
 
 Noise = Annotated[float, Field(gt=0, le=1e6)]
 Epsilon = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -132,6 +135,17 @@ class Privacy:
                 return replace(self, epsilon=one["epsilon"], noise=self.noise if noise is None else noise, stricter=())
         return self
 
+    def bearing(self, clients: int, samples: int) -> Privacy:
+        """Return these settings for a client among some, with so many samples.
+
+        Raises:
+            UserError: delta promises nothing: to give one of them away whole would keep to it.
+        """
+        number, of = (clients, "clients") if self.unit == "client" else (samples, "samples here")
+        if self.delta * number >= 1:
+            raise UserError(f"federation.private.delta: {self.delta:g}: must be below 1/{number}, one in the {of}")
+        return self
+
     def needs(self, rounds: int, share: float, one: Release) -> float:
         """Return the noise; if it was not given, the least with which the budget lasts.
 
@@ -190,9 +204,10 @@ class Privacy:
         if self.unit == "client":
             return noise * self.clip_of(task)
         batches, steps = recipe.sampling(samples, task.work)
-        # with momentum a step's noise moves the steps after it too
-        reach = (1 - recipe.momentum ** np.arange(1, steps + 1)) / (1 - recipe.momentum)
-        return lr * noise * self.clip * batches / max(1, samples) * float(np.sqrt(np.square(reach).sum()))
+        # with momentum m a step's noise moves the steps after it too: the k-th from the end counts (1 - m^k) / (1 - m)
+        m, n = recipe.momentum, steps
+        squares = (n - 2 * m * (1 - m**n) / (1 - m) + m**2 * (1 - m ** (2 * n)) / (1 - m**2)) / (1 - m) ** 2
+        return lr * noise * self.clip * batches / max(1, samples) * math.sqrt(squares)
 
     def releases(self, request: port.Request, samples: int, recipe: Recipe) -> tuple[Release, ...]:
         """Return what a sound answer to a request gives out."""
@@ -282,12 +297,15 @@ class InFile:
         """Charge an answer on the disk, if it fits into the budget; the same answer again costs nothing."""
         sent = digest()
         with self.file.held():
-            now = self.file.read() or self.rule.opened()
+            kept = self.file.read()
+            now = kept or self.rule.opened()
             if sent not in now.sent:
                 if not self._within(now).affords(releases):
                     return None
                 now = now.charged(releases, sent)
                 self.file.write(now)
+                if kept is None:
+                    log.warning("privacy account opened: epsilon %g at delta %g over all runs", now.epsilon, now.delta)
         return self._within(now)
 
     def _within(self, account: Account) -> Account:
@@ -340,8 +358,24 @@ class Private:
             else:
                 out.append(reply)
         of = {request.client: request for request in asked}
-        replies = self.inner.exchange(round, asked, deadline_s, closing) if asked else []
+        replies = self._answers(round, asked, deadline_s, closing) if asked else []
         return [*out, *(self._let_out(round, of[reply.client], reply) for reply in replies)]
+
+    def _answers(
+        self,
+        round: int,
+        asked: Sequence[port.Request],
+        deadline_s: float | None,
+        closing: port.Closing | None,
+    ) -> Sequence[port.Reply]:
+        """Return what the clients themselves answer; a participant tells an error to its own log alone."""
+        try:
+            return self.inner.exchange(round, asked, deadline_s, closing)
+        except Exception:  # of whatever class: its text may be made of samples
+            if not self.own:
+                raise
+            log.warning("round %d: it could not answer", round, exc_info=True)
+            return [port.Reply(request.client, refused=LOOP) for request in asked]
 
     def _instead(self, request: port.Request) -> port.Reply | None:
         """Return the reply to what is not even looked at, or None."""
@@ -363,9 +397,11 @@ class Private:
         if any(isinstance(task, port.Test) for task in request.tasks):
             return reply
         client, size = request.client, int(self.sizes[request.client])
+        loop = reply.refused is not None and reply.refused.startswith(LOOP)
+        if loop and self.own and self.rule.unit == "client":
+            reply = _standing_still(request, reply)  # that training fails may tell of samples
         if reply.refused is not None or len(reply.results) != len(request.tasks):
             # a reason may be made of samples, as an exception's text is
-            loop = reply.refused is not None and reply.refused.startswith(LOOP)
             return replace(reply, results=(), refused=f"{LOOP} gave no update" if loop else "it cannot answer")
         results = [self._noised(round, client, t, r) for t, r in zip(request.tasks, reply.results, strict=True)]
         releases = self.rule.of(client).releases(request, size, self.recipe)
@@ -475,6 +511,19 @@ class Believed:
         length = float(torch.linalg.vector_norm((result.row - task.start.to(result.row.device)).double()))
         normal = math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
         return length <= 1.01 * (self.rule.clip_of(task) + noise * normal)
+
+
+def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
+    """Return the reply with steps and gradients of zero, if it was asked for nothing else."""
+    results = list[port.Result]()
+    for task in request.tasks:
+        if isinstance(task, port.Train):
+            results.append(port.Trained(task.seat, task.start, 0.0, None, 0))
+        elif isinstance(task, port.Gradient):
+            results.append(port.Derived(task.name, torch.zeros_like(task.models), 0))
+        else:
+            return reply
+    return replace(reply, refused=None, results=tuple(results))
 
 
 def _saying(result: port.Result, spent: float) -> port.Result:

@@ -59,6 +59,7 @@ def dp_sgd(
     def fit(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[str, Any]:
         draw = torch.Generator().manual_seed(secrets.randbits(63) if fresh else round.seed)
         batches, steps = round.recipe.sampling(len(data), round.epochs if round.steps is None else round.steps)
+        before = [p.detach().clone() for p in model.parameters()]
         private = GradSampleModule(model)
         sgd = torch.optim.SGD(
             private.parameters(), lr=round.lr, momentum=round.momentum, weight_decay=round.weight_decay
@@ -79,6 +80,7 @@ def dp_sgd(
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
             optimizer.step()
         private.to_standard_module()
+        _only_finite_models(model, before)
         return {"steps": steps}
 
     return Loop(fit)
@@ -95,6 +97,19 @@ def _only_finite(parameters: list[Any]) -> None:
     if not bool(finite.all()):
         for parameter, g in zip(parameters, each, strict=True):
             parameter.grad_sample = torch.where(finite.view(-1, *[1] * (g.dim() - 1)), g, 0.0)
+
+
+def _only_finite_models(model: nn.Module, before: list[Tensor]) -> None:
+    """Put a model back that is not finite: a step of zero.
+
+    It would be refused, and a server that chose the learning rate for that would see a bit of each round's gradients
+    that no account has counted.
+    """
+    if all(bool(p.isfinite().all()) for p in model.parameters()):
+        return
+    with torch.no_grad():
+        for parameter, old in zip(model.parameters(), before, strict=True):
+            parameter.copy_(old)
 
 
 def _mean_loss(problem: Problem, output: Tensor, y: Tensor) -> Tensor:

@@ -125,6 +125,8 @@ def unfit_private(
     lines = [f"federation.private: {line}" for line in refuse_private(mechanism)]
     layout, loop = problem.layout, experiment.train.loop
     by_sample = given.get("unit") == "sample"
+    loss = experiment.train.loss
+    balanced = isinstance(loss, Mapping) and loss.get("weights") == "balanced"
     if layout.size != layout.num_parameters or smallest_batch(problem) > 1:
         lines.append(
             "federation.private: the model has batch norm or other buffers, which are made of samples and would leave "
@@ -143,6 +145,7 @@ def unfit_private(
         ("train.optimizer", by_sample and experiment.train.optimizer != "sgd", "DP-SGD steps as SGD; must be 'sgd'"),
         ("data.augment", by_sample and experiment.data.augment is not None, "one sample would count several times; "
          "leave it out"),
+        ("train.loss.weights 'balanced'", balanced, "they are counts of clients' samples; give numbers"),
         ("train.statistics", experiment.train.recipe.remembers, "what a client did before would show; leave it out"),
     )  # fmt: skip
     lines += [f"federation.private: not with {key}: {why}" for key, is_so, why in wrong if is_so]
