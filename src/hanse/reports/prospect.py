@@ -27,7 +27,7 @@ from hanse.federation.profiles import at_round, build_profiles
 from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
-from hanse.runs.privacy import private_of
+from hanse.runs.privacy import private_of, warn_of_budgets
 from hanse.runs.setup import build_model
 
 
@@ -216,6 +216,7 @@ def _gives(
             rule = rules.of(client)
             one = rule.release(int(data.sizes[client]), experiment.train.recipe)
             found.append(before(rule, row.numel(), seats, experiment.run.rounds, one))
+            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rule, np.asarray(data.sizes))]
     return tuple(found)
 
 

@@ -72,10 +72,12 @@ def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
             f"delta: {rule.delta:g}: should be below 1/{number}, one in the number of {of}: whoever gave one of them "
             "away whole would keep to it"
         )
-    if rule.noise is not None and rule.noise > DROWNED:
+    terms = [(rule.noise, rule.epsilon), *((one.get("noise"), one["epsilon"]) for one in rule.stricter)]
+    noise, epsilon = max((noise or 0.0, epsilon) for noise, epsilon in terms)
+    if noise > DROWNED:
         lines.append(
-            f"epsilon: {rule.epsilon:g}: takes noise {rule.noise:.3g} times as long at each number as what is learned "
-            "at most, so that nothing is learned; 1 is a strong budget already"
+            f"epsilon: {epsilon:g}: takes noise {noise:.3g} times as long at each number as what is learned at most, "
+            "so that nothing is learned; 1 is a strong budget already"
         )
     return [f"warning: federation.private.{line}" for line in lines]
 

@@ -386,8 +386,8 @@ def _given(
         given.add("client_validation")
     if experiment.federation.secure is not None:
         given.add("secure")
-    elif experiment.federation.private is not None:
-        given.add("noise")
+    elif experiment.federation.private is not None and experiment.federation.late == "drop":
+        given.add("noise")  # a late update is not held against the noise that it says
     if (
         any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
         and data.num_classes is not None
