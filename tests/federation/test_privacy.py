@@ -616,6 +616,22 @@ def test_an_honest_update_is_never_too_long() -> None:
         assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
 
 
+def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> None:
+    rule = dataclasses.replace(RULE, unit="sample")
+    recipe, task = Recipe(batch_size=11, epochs=2, lr=0.1, momentum=0.5), Train(0, 0, START)
+    longest, level = (f(33, recipe, 0.1, task) for f in (rule.longest, rule.level))
+    # six steps of at most all 33 samples, three times the mean batch; the k-th from the end counts 2 - 2^(1-k)
+    assert longest == pytest.approx(0.1 * 3 * sum(2 - 2 ** (1 - k) for k in range(1, 7)))
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    sent = {0: level * normal, 1: 1.5 * level * normal, 2: level * normal * 5}
+    inner = Says((), steps={c: (step, 0.0 if c < 2 else 5 * level) for c, step in sent.items()})
+    replies = Believed(inner, rule, recipe, WIDTH).exchange(0, [Request(c, (task,)) for c in sent], None, None)
+    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
+    assert said == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
+    decay = dataclasses.replace(recipe, weight_decay=0.1)
+    assert rule.longest(33, decay, 0.1, task) == np.inf
+
+
 def test_what_a_client_says_follows_the_clip_that_the_server_sent() -> None:
     rule = dataclasses.replace(RULE, quantile=0.5)
     [reply] = believed(rule, Train(0, 0, START, clip=0.1), c0=(torch.zeros(WIDTH), 0.0))

@@ -209,6 +209,24 @@ class Privacy:
         squares = (n - 2 * m * (1 - m**n) / (1 - m) + m**2 * (1 - m ** (2 * n)) / (1 - m**2)) / (1 - m) ** 2
         return lr * noise * self.clip * batches / max(1, samples) * math.sqrt(squares)
 
+    def longest(self, samples: int, recipe: Recipe, lr: float, task: port.Train) -> float:
+        """Return how long an update can be without its noise; in DP-SGD almost surely (Bernstein's inequality).
+
+        Args:
+            samples: as in :meth:`level`, like the others.
+            recipe: a weight decay moves the model without bound here.
+            lr: the round's learning rate.
+            task: the update's.
+        """
+        if self.unit == "client":
+            return self.clip_of(task)
+        if recipe.weight_decay:
+            return math.inf
+        (batches, steps), m = recipe.sampling(samples, task.work), recipe.momentum
+        mean, x = max(1, samples) / batches, SURELY + math.log(max(1, steps))
+        drawn = min(max(1, samples), mean + math.sqrt(2 * mean * x) + x)
+        return lr * self.clip * drawn / mean * (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+
     def releases(self, request: port.Request, samples: int, recipe: Recipe) -> tuple[Release, ...]:
         """Return what a sound answer to a request gives out."""
         found = list[Release]()
@@ -495,22 +513,26 @@ class Believed:
         results = list[port.Result]()
         for task, result in zip(request.tasks, reply.results, strict=True):
             if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
-                least = self.rule.level(int(result.num_samples), self.recipe, self.recipe.lr_at(round), task)
-                noise = max(least, result.metrics.get(NOISE, 0.0))
-                if self.rule.unit == "client" and not self._credible(task, result, noise):
+                given = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task)
+                noise = max(self.rule.level(*given), result.metrics.get(NOISE, 0.0))
+                if self._length(task, result) > self.rule.longest(*given) + noise * self._normal:
                     return replace(reply, results=(), refused=TOO_LONG)
                 result = replace(result, metrics={**result.metrics, NOISE: noise})
             results.append(result)
         return replace(reply, results=tuple(results))
 
-    def _credible(self, task: port.Train, result: port.Trained, noise: float) -> bool:
-        """Return whether an update may be as long as it is: honest ones are, but for one in 10^10.
-
-        The length of normal noise is bounded by Laurent and Massart (2000), lemma 1; 1.01: models travel rounded.
+    @property
+    def _normal(self) -> float:
+        """How long a draw of P standard normal numbers is at most, but for one in 10^10 (Laurent, Massart 2000, lemma
+        1).
         """
-        length = float(torch.linalg.vector_norm((result.row - task.start.to(result.row.device)).double()))
-        normal = math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
-        return length <= 1.01 * (self.rule.clip_of(task) + noise * normal)
+        return math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
+
+    @staticmethod
+    def _length(task: port.Train, result: port.Trained) -> float:
+        """Return the length of an update, less 1 %: models travel rounded."""
+        step = result.row - task.start.to(result.row.device)
+        return float(torch.linalg.vector_norm(step, dtype=torch.float64)) / 1.01
 
 
 def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
