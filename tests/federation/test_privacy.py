@@ -616,6 +616,23 @@ def test_an_honest_update_is_never_too_long() -> None:
         assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_rounding_on_the_way_makes_no_honest_update_too_long(half: bool) -> None:
+    start = 3000.0 * torch.randn(50, generator=torch.Generator().manual_seed(2))
+    sent = start.half().float() if half else start
+    door = Private(
+        Answers((Trained(0, sent, 33.0, None, 5),)), RULE, InState(RULE), Recipe(batch_size=10), np.full(500, 40), 7
+    )
+    replies = door.exchange(0, [Request(c, (Train(0, 0, sent),)) for c in range(500)], None, None)
+    came = [dataclasses.replace(r.results[0], row=r.results[0].row.half().float()) for r in replies]  # type: ignore[union-attr, type-var]
+    rows = [r.results[0] for r in replies] if not half else came
+    inner = Answers(())
+    inner.exchange = lambda *_: [Reply(c, (one,)) for c, one in enumerate(rows)]  # type: ignore[method-assign, assignment]
+    at = Believed(inner, RULE, Recipe(batch_size=10), 50, half)
+    asked = [Request(c, (Train(0, 0, start),)) for c in range(500)]
+    assert all(r.refused is None for r in at.exchange(0, asked, None, None))
+
+
 def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> None:
     rule = dataclasses.replace(RULE, unit="sample")
     recipe, task = Recipe(batch_size=11, epochs=2, lr=0.1, momentum=0.5), Train(0, 0, START)

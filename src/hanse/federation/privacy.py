@@ -483,12 +483,14 @@ class Believed:
         rule: the run's terms, of those clients that have no stricter ones.
         recipe: how clients train.
         size: P, the numbers of an update.
+        half: whether models travel as 16-bit floats.
     """
 
     inner: port.Federation
     rule: Privacy
     recipe: Recipe
     size: int
+    half: bool = False
 
     def present(self, round: int) -> port.Roster:
         """Return the clients that are present."""
@@ -528,11 +530,13 @@ class Believed:
         """
         return math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
 
-    @staticmethod
-    def _length(task: port.Train, result: port.Trained) -> float:
-        """Return the length of an update, less 1 %: models travel rounded."""
-        step = result.row - task.start.to(result.row.device)
-        return float(torch.linalg.vector_norm(step, dtype=torch.float64)) / 1.01
+    def _length(self, task: port.Train, result: port.Trained) -> float:
+        """Return the least length of an update that arrives like this: models are rounded, on both ways."""
+        start = task.start.to(result.row.device)
+        step, model = (
+            float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (result.row - start, result.row)
+        )
+        return step / 1.001 - model * (2**-9 if self.half else 2**-22)
 
 
 def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:

@@ -497,7 +497,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         accounts = InState(private)
         federation = Private(here, private, accounts, recipe, data.sizes, seed)
     if private is not None and secure is None:
-        federation = Believed(federation, private, recipe, problem.layout.size)
+        federation = Believed(federation, private, recipe, problem.layout.size, experiment.federation.half_precision)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None and remote is None:
