@@ -5,15 +5,18 @@ at the end; the rank correlation of the clients' path values, and of what ``by_v
 run without noise, and of the values with the clients' numbers of samples; what payments differ by, in tokens; how often
 a value's 95 % interval leaves out 0; and the AUC of a server that tells a client's own samples from its test samples by
 their loss under the model that the client sent last. ``--equal`` gives all clients the same number of samples.
-``time`` compares a round with clipping and noise with one without, and DP-SGD with Opacus's own loop.
+``covers`` holds the values' errors against the noise that was drawn; in ``mixed`` every other client has a smaller
+budget; ``time`` compares a round with clipping and noise with one without, and DP-SGD with Opacus's own loop.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from sklearn.metrics import roc_auc_score
 import hanse
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
-from hanse.federation.privacy import Private, clipped
+from hanse.federation.privacy import NOISE, Private, clipped
 from hanse.games import path
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import LoopEngine
@@ -69,8 +72,12 @@ def attacked(run: Any, rows: dict[int, torch.Tensor], data: Any) -> float:
     return float(np.mean(found))
 
 
-def play(name: str, unit: str, epsilon: float, seed: int, equal: bool = False) -> dict[str, Any]:
-    private = None if epsilon == np.inf else {"clip": CLIP[unit], "epsilon": epsilon, "delta": DELTA, "unit": unit}
+def play(
+    name: str, unit: str, epsilon: float, seed: int, equal: bool = False, weigh: str = "samples", **more: Any
+) -> dict[str, Any]:
+    """A run's figures; ``more`` options of ``federation.private``."""
+    private = {"clip": CLIP[unit], "epsilon": epsilon, "delta": DELTA, "unit": unit, **more}
+    private = {} if epsilon == np.inf else {"private": private}
     given = SETTINGS[name]
     data = {"clients": CLIENTS, "validation": 0.15, "client_test": 0.3, "seed": seed, **given["data"]}
     if equal:
@@ -78,10 +85,16 @@ def play(name: str, unit: str, epsilon: float, seed: int, equal: bool = False) -
     experiment = hanse.Experiment(
         data=data,
         model=given["model"],
-        mechanism={"name": "fedavg", "clients_per_round": CLIENTS, "value": "path", "settle": "by_value"},
+        mechanism={
+            "name": "fedavg",
+            "clients_per_round": CLIENTS,
+            "value": "path",
+            "settle": "by_value",
+            "weigh": weigh,
+        },
         # few large batches: each step of DP-SGD adds noise once
         train={"lr": 0.5, "batch_size": 100_000, "epochs": 1} if unit == "sample" else {"lr": 0.1},
-        federation={"private": private} if private else {},
+        federation=private,
         run={"rounds": ROUNDS, "seed": seed},
         engine={"train": "sequential"} if unit == "sample" else {},
     )
@@ -102,28 +115,36 @@ def play(name: str, unit: str, epsilon: float, seed: int, equal: bool = False) -
             "paid": paid - paid.mean(), "samples": samples}  # fmt: skip
 
 
-def covers(noise: float) -> tuple[int, int]:
+def covers(noise: float, unit: str) -> tuple[int, int]:
     """How many of 300 values on digits are within 1.96 of their errors of noise, as the noise that was drawn says."""
-    drawn, plain = dict[int, torch.Tensor](), Private._step
-
-    def step(self: Private, round: int, client: int, what: str, at: Any, moved: Any, clip: float) -> torch.Tensor:
-        sent = plain(self, round, client, what, at, moved, clip)
-        drawn[client] = sent - clipped(moved, clip)
-        return sent
-
-    Private._step = step  # type: ignore[method-assign]
-    given = SETTINGS["digits"]
+    clip = {"client": 0.5, "sample": 1.0}[unit]
     setup = settle_engine(
         build(
             hanse.Experiment(
-                data={"clients": CLIENTS, "validation": 0.2, **given["data"]},
-                model=given["model"],
+                data={"clients": CLIENTS, "validation": 0.2, "source": "digits"},
+                model={"name": "logistic"},
                 mechanism={"name": "fedavg", "clients_per_round": CLIENTS, "value": "path"},
-                federation={"private": {"clip": 0.5, "noise": noise, "epsilon": 1e6, "delta": 1e-5}},
+                train={"lr": 0.5, "batch_size": 100_000, "epochs": 5} if unit == "sample" else {},
+                federation={"private": {"clip": clip, "noise": noise, "epsilon": 1e6, "delta": 1e-5, "unit": unit}},
                 run={"rounds": ROUNDS},
             )
         )
     ).setup
+    quiet = LoopEngine(SequentialEngine(setup.problem, threads=1), dp_sgd(setup.problem, clip, 1e-9))
+    drawn, plain = dict[int, torch.Tensor](), Private._noised
+
+    def noised(self: Private, round: int, client: int, task: Any, result: Any) -> Any:
+        """The same training again without its noise, as the account's door has it."""
+        sent = plain(self, round, client, task, result)
+        if unit == "client":
+            drawn[client] = sent.row - task.start - clipped(result.row - task.start, clip)
+        else:
+            pool, [index] = setup.data.pool([client])
+            job = SeatJob(torch.as_tensor(index), task.start, (self.seed, round, client, task.row))
+            drawn[client] = sent.row - quiet.train(pool, [job], self.recipe, self.recipe.lr_at(round)).rows[0]
+        return sent
+
+    Private._noised = noised  # type: ignore[method-assign]
     state, inside, seats = first_state(setup), 0, 0
     for _ in range(ROUNDS):
         played = play_round(setup, state)
@@ -133,11 +154,53 @@ def covers(noise: float) -> tuple[int, int]:
         found = path.integrate(view.judge.block_gradients, ends[0], ends[1] - ends[0], 6, shares=shares)
         slope = torch.from_numpy(shares).to(found.gradients) @ found.gradients
         for s, client in enumerate(view.trained.seats.client.tolist()):
-            off = float(view.mixed.W[0, s] * (slope @ drawn[client]))
+            off = float(view.mixed.W[0, s] * (slope.double() @ drawn[client].double()))
             inside, seats = inside + (abs(off) <= 1.96 * values.standard_errors[s]), seats + 1
         state = played.state
-    Private._step = plain  # type: ignore[method-assign]
+    Private._noised = plain  # type: ignore[method-assign]
     return inside, seats
+
+
+STRICT = range(0, CLIENTS, 2)
+
+
+def mixed(name: str, unit: str, weigh: str, seed: int, liar: bool = False) -> dict[str, Any]:
+    """A run in which every other client has an eighth of the others' budget; ``liar``: client 0 says their noise."""
+    plain = Private._noised
+
+    def noised(self: Private, round: int, client: int, task: Any, result: Any) -> Any:
+        sent = plain(self, round, client, task, result)
+        return replace(sent, metrics={**sent.metrics, NOISE: 0.0}) if client == 0 else sent
+
+    if liar:
+        Private._noised = noised  # type: ignore[method-assign]
+    row = play(name, unit, 8.0, seed, weigh=weigh, stricter=[{"clients": [*STRICT], "epsilon": 1.0}])
+    Private._noised = plain  # type: ignore[method-assign]
+    return row
+
+
+def print_mixed(name: str, seeds: int) -> None:
+    """Accuracy by the rule of weights, and what the strict, the others and a liar earned more than the mean."""
+    others = [c for c in range(CLIENTS) if c not in STRICT]
+    for unit in CLIP:
+        rules = {
+            weigh: [mixed(name, unit, weigh, s) for s in range(seeds)]
+            for weigh in ("samples", "uniform", "inverse_variance")
+        }
+        rules["all at 1, samples"] = [play(name, unit, 1.0, s) for s in range(seeds)]
+        rules["all at 8, samples"] = [play(name, unit, 8.0, s) for s in range(seeds)]
+        rules["all at 8, inverse_variance"] = [play(name, unit, 8.0, s, weigh="inverse_variance") for s in range(seeds)]
+        base = np.array([row["accuracy"] for row in rules["samples"]])
+        for rule, rows in rules.items():
+            got = np.array([row["accuracy"] for row in rows])
+            off = got - base
+            told = f"{off.mean():+.3f} ± {1.96 * off.std(ddof=1) / seeds**0.5:.3f}"
+            paid = [float(np.mean([row["paid"][[*who]].mean() for row in rows])) for who in (STRICT, others)]
+            print(f"{name} {unit}, {rule}: accuracy {got.mean():.3f} ({told}), tokens of the strict {paid[0]:+.2f}, "
+                  f"of the others {paid[1]:+.2f}", flush=True)  # fmt: skip
+        lies = [mixed(name, unit, "inverse_variance", s, liar=True)["paid"][0] for s in range(seeds)]
+        honest = [row["paid"][0] for row in rules["inverse_variance"]]
+        print(f"{name} {unit}, a liar's tokens: {np.mean(lies):+.2f}, honest {np.mean(honest):+.2f}", flush=True)
 
 
 def by_round(source: str, hidden: int, number: int = 9) -> tuple[float, float]:
@@ -206,14 +269,17 @@ CLIP = {"client": 0.3, "sample": 1.0}
 
 def main() -> None:
     given = argparse.ArgumentParser()
-    given.add_argument("data", choices=[*SETTINGS, "covers", "time"])
+    given.add_argument("data", choices=[*SETTINGS, "covers", "mixed", "time"])
     given.add_argument("--seeds", type=int, default=5)
     given.add_argument("--units", default="client,sample")
     given.add_argument("--equal", action="store_true")
     words = given.parse_args()
+    if words.data == "mixed":
+        print_mixed("digits", words.seeds)
+        return
     if words.data == "covers":
-        for noise in (0.02, 0.2, 1.0):
-            print("noise {}: {} of {} values".format(noise, *covers(noise)), flush=True)
+        for unit, noise in itertools.product(("client", "sample"), (0.02, 0.2, 1.0)):
+            print("{} noise {}: {} of {} values".format(unit, noise, *covers(noise, unit)), flush=True)
         return
     if words.data == "time":
         warnings.filterwarnings("ignore")

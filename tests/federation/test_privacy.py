@@ -22,10 +22,11 @@ from hanse.federation.account import AccountFile, Release, spent
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.privacy import LEAVES, NOT_SAID, InState, Privacy, Private, clipped
-from hanse.learning.loop import Loop
+from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
+from hanse.learning.loop import Loop, LoopEngine
+from hanse.reports.statement import statement
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.setup import build
+from hanse.runs.setup import build, settle_engine
 
 pytest.importorskip("dp_accounting")
 
@@ -325,6 +326,65 @@ def test_a_scoring_server_gets_nothing_from_a_node(tmp_path: Path) -> None:
     assert counts(tmp_path) == 0
 
 
+@pytest.mark.parametrize("fails", [ValueError("patient 17 has no label"), MemoryError()])
+def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
+    fails: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that chooses the model for which it fails would see whether some sample is there."""
+
+    def broken(model: Any, data: Any, round: Any) -> None:
+        raise fails
+
+    plain, mine = node(tmp_path / "a", GIVEN), node(tmp_path / "b", GIVEN)
+    for at in (plain, mine):  # in the engine itself, and in a loop of the participant's own
+        inner = at.federation.inner  # type: ignore[attr-defined]
+        change = {"exchange": lambda *given: (_ for _ in ()).throw(fails)} if at is plain else {}
+        object.__setattr__(inner, "engine", LoopEngine(inner.engine, Loop.of(broken, "train")))
+        for name, method in change.items():
+            object.__setattr__(inner, name, method)
+    for at, home in ((plain, tmp_path / "a"), (mine, tmp_path / "b")):
+        reply = asked(at)
+        [sent] = reply.results
+        assert isinstance(sent, Trained)
+        start = torch.randn(at.problem.layout.size, generator=torch.Generator().manual_seed(0)) / 10
+        assert float((sent.row - start).std()) == pytest.approx(2.0, rel=5 / np.sqrt(2 * len(start)))
+        assert counts(home) == 1
+    slope = asked(plain, tasks=(Gradient("g", torch.zeros(1, plain.problem.layout.size)),)).results[0]
+    assert float(slope.gradients.std()) == pytest.approx(2.0, rel=0.2)  # type: ignore[union-attr]
+    assert "patient 17" in caplog.text or isinstance(fails, MemoryError)  # in its own log
+
+
+def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) -> None:
+    given = GIVEN | {"unit": "sample"}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e38, "batch_size": 10}, private=given)
+    at = Node(held(), job, tmp_path)
+    edge = torch.full((at.problem.layout.size,), 3e38)  # the sign of any step says whether the model is finite
+    for n in range(3):
+        [sent] = asked(at, n, tasks=(Train(0, 0, edge),)).results
+        assert torch.equal(sent.row, edge)  # type: ignore[union-attr]
+        assert counts(tmp_path) == n + 1
+
+
+@pytest.mark.parametrize(
+    ("private", "line"),
+    [({"delta": 0.25}, "delta: 0.25: must be below 1/4, one in the clients"),
+     ({"delta": 0.1, "unit": "sample"}, "delta: 0.1: must be below 1/[0-9]+, one in the samples here")],
+)  # fmt: skip
+def test_a_server_whose_delta_promises_nothing_gets_no_answer(
+    private: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=line):
+        node(tmp_path, GIVEN | private)
+    assert not (tmp_path / "privacy.json").exists()
+
+
+def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> None:
+    train = {"lr": 0.1, "batch_size": 10, "epochs": 10**9}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, train, private=GIVEN | {"unit": "sample", "epsilon": 1e6})
+    at = Node(held(), job, tmp_path)
+    assert "budget is used up" in str(asked(at, tasks=(Train(0, 0, torch.zeros(at.problem.layout.size)),)).refused)
+
+
 # ---- a simulation
 
 
@@ -388,6 +448,35 @@ def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None
     assert list(wrong.value.lines) == [line]
 
 
+@pytest.mark.parametrize(
+    ("private", "line"),
+    [
+        ({"delta": 0.5}, "delta: 0.5: should be below 1/4, one in the number of clients"),
+        ({"delta": 0.25}, "delta: 0.25: should be below 1/4"),
+        (
+            {"delta": 0.1, "unit": "sample"},
+            "delta: 0.1: should be below 1/378, one in the number of samples of a client",
+        ),
+        ({"epsilon": 1e-9}, "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"),
+    ],
+)
+def test_a_budget_that_promises_or_teaches_nothing_gets_advice(private: dict[str, Any], line: str) -> None:
+    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private
+    said = settle_engine(build(experiment(2, given))).said
+    assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
+    assert not [one for one in settle_engine(build(experiment(2))).said if "federation.private" in one]
+
+
+def test_a_budget_that_no_noise_meets_says_which_one_would() -> None:
+    given = {"clip": 1.0, "epsilon": 1e-5, "delta": 1e-300}
+    with pytest.raises(UserError) as wrong:
+        build(experiment(4, given))
+    [line] = wrong.value.lines
+    least = float(line.split("must be above ")[1])
+    assert line.startswith("federation.private.epsilon: 1e-05: no noise up to 1e+06 is enough at delta 1e-300;")
+    build(experiment(4, given | {"epsilon": 1.01 * least}))
+
+
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(UserError) as wrong:
         hanse.run(experiment(1, {"clip": 1.0}))
@@ -407,6 +496,10 @@ def test_what_is_missing_is_named() -> None:
         ({"mechanism": "oort"}, "Oort needs each client's training loss"),
         ({"behaviour": {"noisy": {}}}, "not with behaviour.noisy: updates have their noise already"),
         ({"sizes": {"proved": True}}, "not with sizes.proved"),
+        (
+            {"train": {"loss": {"name": "cross_entropy", "weights": "balanced"}}},
+            "not with train.loss.weights 'balanced'",
+        ),
         ({"federation": {"engine": "ray"}}, "not with federation.engine"),
         ({"model": {"name": "tests.federation.test_privacy:normed"}}, "batch norm or other buffers"),
         ({"model": {"name": "tests.federation.test_privacy:frozen"}}, "model.send = 'trainable'"),
@@ -428,3 +521,135 @@ def frozen(input_shape: Any, num_classes: int) -> torch.nn.Module:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, num_classes))
     model[1].requires_grad_(False)
     return model
+
+
+# ---- clients with a smaller budget, and what the server believes of noise
+
+
+def test_a_client_with_a_smaller_budget_adds_more_noise_and_stays_within_it(tmp_path: Path) -> None:
+    few = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "stricter": [{"clients": [0, 3], "epsilon": 2.0}]}
+    run = hanse.run(experiment(3, few), out=tmp_path / "run")
+    private = run.experiment.federation.private
+    assert private is not None
+    noise = {line["client"]: line["fit/noise"] for line in run.clients}
+    assert noise == {c: private["stricter"][0]["noise"] if c in (0, 3) else private["noise"] for c in range(4)}
+    said = {c: max(line["fit/epsilon"] for line in run.clients if line["client"] == c) for c in range(4)}
+    for client, budget in enumerate((2.0, 8.0, 8.0, 2.0)):
+        assert said[client] == pytest.approx(spent(((Release(noise[client]), 3),), 1e-5))
+        assert 0.98 * budget < said[client] <= budget
+    # the written settings are those of the same run, and the statement knows whose budget is whose
+    again = hanse.run(hanse.Experiment.read(tmp_path / "run" / "config.toml"))
+    assert again.clients == run.clients
+    told = [statement(tmp_path / "run", client).short["Its privacy"] for client in (0, 1)]
+    assert [one.split(" spent")[0].split("of ")[1] for one in told] == ["2", "8"]
+
+
+def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -> None:
+    given = GIVEN | {"stricter": [{"clients": [1], "epsilon": 3.0, "noise": 4.0}]}
+    told = [asked(node(tmp_path, given), n) for n in range(12)]
+    fits = max(n for n in range(1, 12) if spent(((Release(4.0), n),), 1e-5) <= 3.0)
+    assert [one.refused is None for one in told] == [True] * fits + [False] * (12 - fits)
+    account = AccountFile(tmp_path / "privacy.json").read()
+    assert account is not None
+    assert (account.epsilon, dict(account.releases)) == (3.0, {Release(4.0): fits})
+
+
+@pytest.mark.parametrize(
+    ("stricter", "line"),
+    [
+        ({"clients": [0], "epsilon": 9.0}, "epsilon 9: must be at most 8, the others'"),
+        ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, "noise 0.5: must be at least 2, the others'"),
+        ({"clients": [4], "epsilon": 1.0}, "client 4: allowed: 0 to 3"),
+        ({"clients": [2, 2], "epsilon": 1.0}, "client 2 is named twice; allowed: once"),
+        (
+            {"clients": [0], "epsilon": 0.0},
+            "[{'clients': [0], 'epsilon': 0.0}]: epsilon: input should be greater than 0",
+        ),
+        ({"epsilon": 1.0}, "[{'epsilon': 1.0}]: clients: field required"),
+    ],
+)
+def test_a_smaller_budget_that_is_none_is_one_line(stricter: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.run(experiment(1, GIVEN | {"stricter": [stricter]}))
+    assert list(wrong.value.lines) == [f"federation.private.stricter: {line}"]
+
+
+@dataclass
+class Says(Answers):
+    """Clients that each send a step and say a noise of their own."""
+
+    steps: dict[int, tuple[torch.Tensor, float]] = field(default_factory=dict)
+
+    def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
+        sent = [(r.client, *self.steps[r.client]) for r in requests]
+        return [Reply(c, (Trained(0, START + step, 33.0, None, 5, metrics={"noise": s}),)) for c, step, s in sent]
+
+
+def believed(rule: Privacy = RULE, task: Train | None = None, **steps: tuple[torch.Tensor, float]) -> list[Reply]:
+    inner = Says((), steps={int(name[1:]): one for name, one in steps.items()})
+    task = Train(0, 0, START) if task is None else task
+    asked = [Request(c, (task,)) for c in inner.steps]
+    return list(Believed(inner, rule, Recipe(batch_size=10), WIDTH).exchange(0, asked, None, None))
+
+
+def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_never_as_less_than_the_runs() -> None:
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    unit = torch.ones(WIDTH) / WIDTH**0.5
+    replies = believed(
+        c0=(unit + 2 * normal, 2.0),  # as the run asks: noise 2, clip 1
+        c1=(unit + 5 * normal, 5.0),  # more
+        c2=(unit + 5 * normal, 2.0),  # more than it says
+        c3=(1e-6 * normal, 1e-6),  # next to none of either: its clip is its own
+        c4=(unit + 2 * normal, 9.0),  # less than it says: that costs it weight
+        c5=(50 * WIDTH**0.5 * unit, 2.0),  # no clip
+    )
+    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
+    assert said == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
+
+
+def test_an_honest_update_is_never_too_long() -> None:
+    for width in (1, 3, 50):
+        task = Train(0, 0, torch.zeros(width))
+        inner = Answers((Trained(0, torch.ones(width), 33.0, None, 5),))
+        door = Private(inner, RULE, InState(RULE), Recipe(batch_size=10), np.full(3000, 40), 7)
+        at = Believed(door, RULE, Recipe(batch_size=10), width)
+        assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_rounding_on_the_way_makes_no_honest_update_too_long(half: bool) -> None:
+    start = 3000.0 * torch.randn(50, generator=torch.Generator().manual_seed(2))
+    sent = start.half().float() if half else start
+    door = Private(
+        Answers((Trained(0, sent, 33.0, None, 5),)), RULE, InState(RULE), Recipe(batch_size=10), np.full(500, 40), 7
+    )
+    replies = door.exchange(0, [Request(c, (Train(0, 0, sent),)) for c in range(500)], None, None)
+    came = [dataclasses.replace(r.results[0], row=r.results[0].row.half().float()) for r in replies]  # type: ignore[union-attr, type-var]
+    rows = [r.results[0] for r in replies] if not half else came
+    inner = Answers(())
+    inner.exchange = lambda *_: [Reply(c, (one,)) for c, one in enumerate(rows)]  # type: ignore[method-assign, assignment]
+    at = Believed(inner, RULE, Recipe(batch_size=10), 50, half)
+    asked = [Request(c, (Train(0, 0, start),)) for c in range(500)]
+    assert all(r.refused is None for r in at.exchange(0, asked, None, None))
+
+
+def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> None:
+    rule = dataclasses.replace(RULE, unit="sample")
+    recipe, task = Recipe(batch_size=11, epochs=2, lr=0.1, momentum=0.5), Train(0, 0, START)
+    longest, level = (f(33, recipe, 0.1, task) for f in (rule.longest, rule.level))
+    # six steps of at most all 33 samples, three times the mean batch; the k-th from the end counts 2 - 2^(1-k)
+    assert longest == pytest.approx(0.1 * 3 * sum(2 - 2 ** (1 - k) for k in range(1, 7)))
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    sent = {0: level * normal, 1: 1.5 * level * normal, 2: level * normal * 5}
+    inner = Says((), steps={c: (step, 0.0 if c < 2 else 5 * level) for c, step in sent.items()})
+    replies = Believed(inner, rule, recipe, WIDTH).exchange(0, [Request(c, (task,)) for c in sent], None, None)
+    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
+    assert said == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
+    decay = dataclasses.replace(recipe, weight_decay=0.1)
+    assert rule.longest(33, decay, 0.1, task) == np.inf
+
+
+def test_what_a_client_says_follows_the_clip_that_the_server_sent() -> None:
+    rule = dataclasses.replace(RULE, quantile=0.5)
+    [reply] = believed(rule, Train(0, 0, START, clip=0.1), c0=(torch.zeros(WIDTH), 0.0))
+    assert reply.results[0].metrics["noise"] == pytest.approx(0.2)  # type: ignore[union-attr]

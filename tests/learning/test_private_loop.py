@@ -12,6 +12,7 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.core.port import Train
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
@@ -66,6 +67,17 @@ def test_noise_has_the_size_that_is_charged() -> None:
         [trained(2.0, 1.5, Recipe(steps=1, batch_size=3, lr=1.0), fresh=True, pool=pool)[:15] for _ in range(60)]
     )
     assert float(moved.std()) == pytest.approx(1.5 * 2.0 / 3, rel=5 / math.sqrt(2 * len(moved)))
+
+
+def test_an_update_says_the_noise_of_all_its_steps() -> None:
+    recipe = Recipe(epochs=2, batch_size=3, lr=0.5, momentum=0.5)
+    pool = Samples(torch.zeros(12, 5), POOL.y)
+    moved = torch.cat([trained(2.0, 1.5, recipe, fresh=True, pool=pool)[:15] for _ in range(60)])
+    rule = Privacy(clip=2.0, epsilon=8.0, delta=1e-3, noise=1.5, unit="sample")
+    said = rule.level(12, recipe, recipe.lr, Train(0, 0, torch.zeros(18)))
+    assert float(moved.std()) == pytest.approx(said, rel=5 / math.sqrt(2 * len(moved)))
+    # eight steps; the noise of the k-th from the end moves the model 1 + 1/2 + ... + 1/2^(k-1) times
+    assert said == pytest.approx(0.5 * 1.5 * 2.0 / 3 * math.sqrt(sum((2 - 0.5**k) ** 2 for k in range(8))))
 
 
 def test_draws_follow_from_the_seed_in_a_simulation_and_from_the_machine_on_a_network() -> None:

@@ -80,6 +80,7 @@ NEEDS: dict[tuple[str, str], set[str]] = {
     },
     **{("weigh", w): {"clients", "groups"} for w in (*AGAIN, "fednova", "q_fedavg")},
     ("weigh", "samples_over_probability"): {"probabilities"},
+    ("weigh", "inverse_variance"): {"clients", "groups", "noise"},
     **{("weigh", w): {"clients"} for w in ("fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft", "ipfl")},
     ("value", "first_order_clients"): {"groups"},
     ("value", "group_path"): {"secure"},

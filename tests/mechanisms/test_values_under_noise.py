@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.federation.privacy import Private
+from hanse.mechanisms.weigh import _beyond
 from hanse.reports.statement import statement
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -102,3 +104,48 @@ def test_the_statement_says_what_was_spent_and_when_a_value_could_be_told(tmp_pa
 def test_a_statement_without_an_account_says_nothing_of_privacy(tmp_path: Path) -> None:
     hanse.run(hanse.Experiment(data={"clients": 3}, mechanism="fedavg", run={"rounds": 1}), out=tmp_path / "run")
     assert "Its privacy" not in statement(tmp_path / "run", 0).short
+
+
+def weighed(noise: float, clip: float = 0.5) -> tuple[Any, np.ndarray]:
+    """A round weighed by inverse variance, in which clients 0, 1 have twice the noise and client 5 four times."""
+    one = experiment(noise, {"name": "fedavg", "weigh": "inverse_variance"}, clip=clip)
+    stricter = [
+        {"clients": [0, 1], "epsilon": 1e6, "noise": 2 * noise},
+        {"clients": [5], "epsilon": 1e6, "noise": 4 * noise},
+    ]
+    private = {**(one.federation.private or {}), "stricter": stricter}
+    one = one.model_copy(update={"federation": one.federation.model_copy(update={"private": private})})
+    setup = settle_engine(build(one)).setup
+    return play_round(setup, first_state(setup)).view, clip * noise * np.array([2.0, 2, 1, 1, 1, 4, 1, 1])
+
+
+def test_weights_leave_the_least_noise_in_the_mean_where_noise_is_all_there_is() -> None:
+    view, noise = weighed(2.0, clip=1e-3)  # a tiny clip: updates differ by their noise alone
+    weights = view.mixed.W[0, :8]
+    np.testing.assert_allclose(weights, noise**-2 / np.sum(noise**-2), rtol=0.05)
+    left = float(np.sqrt(np.sum((weights * noise) ** 2)))
+    assert left == pytest.approx(np.sum(noise**-2) ** -0.5, rel=1e-3)  # the closed form
+    assert view.mixed.metrics["weigh/noise"] == pytest.approx(left)
+
+
+def test_weights_are_the_sample_shares_where_there_is_little_noise() -> None:
+    view, _ = weighed(1e-3)
+    shares = view.trained.num_samples / view.trained.num_samples.sum()
+    np.testing.assert_allclose(view.mixed.W[0, :8], shares, rtol=0.02)
+
+
+@pytest.mark.parametrize("tau2", [0.0, 0.5, 4.0])
+def test_what_makes_clients_differ_beyond_their_noise_is_found_by_moments(tau2: float) -> None:
+    rng = np.random.default_rng(3)
+    variance, unit = rng.uniform(0.5, 3, 12), rng.uniform(0.3, 2, 12)
+    spread = np.sqrt(variance + tau2 * unit)[:, None]
+    found = [_beyond(torch.from_numpy(rng.normal(5, spread, (12, 4000))), variance, unit) for _ in range(20)]
+    assert float(np.mean(found)) == pytest.approx(tau2, rel=0.02, abs=0.01)
+
+
+def test_weights_by_inverse_variance_need_clients_that_say_theirs() -> None:
+    one = experiment(0.02, {"name": "fedavg", "weigh": "inverse_variance"})
+    for federation in ({"private": None}, {"secure": {"group": 3}}, {"late": "next", "enough": 3}):
+        other = one.model_copy(update={"federation": one.federation.model_copy(update=federation)})
+        with pytest.raises(UserError, match="InverseVariance needs clients that say how much noise"):
+            build(other)

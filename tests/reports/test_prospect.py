@@ -20,3 +20,5 @@ def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
     assert "hides each single sample, up to epsilon 4 at delta 0.0001; then it sits out" in chosen
     assert "The budget lasts for 5 of 5 rounds. It trains with the noise inside: at each of its " in chosen
     assert "The budget lasts for 0 of 5 rounds." in gives(0.2)
+    private["delta"] = 0.1
+    assert gives(None).startswith("federation.private.delta: 0.1: should be below 1/")

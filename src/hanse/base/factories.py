@@ -85,8 +85,8 @@ def call(
         try:
             checked[name] = wanted.validate_python(value, strict=True)
         except ValidationError as wrong:
-            reasons = "; or ".join(dict.fromkeys(e["msg"].removeprefix("Value error, ") for e in wrong.errors()))
-            lines.append(f"{where}.{name}: {value!r}: {reasons[0].lower()}{reasons[1:]}")
+            reasons = "; or ".join(dict.fromkeys(_reason(e["loc"], e["msg"], value) for e in wrong.errors()))
+            lines.append(f"{where}.{name}: {value!r}: {reasons}")
     lines += [
         f"{where}.{p.name}: is required"
         for p in declared
@@ -107,6 +107,13 @@ def _has_nan(value: Any) -> bool:
     if isinstance(value, Mapping | list | tuple):
         return any(map(_has_nan, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, float) and math.isnan(value)
+
+
+def _reason(loc: Sequence[int | str], said: str, value: Any) -> str:
+    """Return what is wrong with an option; of a table in a list of tables, with the key that it is about."""
+    said = said.removeprefix("Value error, ")
+    of_table = isinstance(value, list) and len(loc) > 1 and isinstance(loc[0], int) and isinstance(loc[1], str)
+    return f"{loc[1]}: {said[0].lower()}{said[1:]}" if of_table else f"{said[0].lower()}{said[1:]}"
 
 
 def _adapter(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:

@@ -145,7 +145,11 @@ def _once(load_data: LoadData) -> LoadData:
     def data_of(context: Context) -> ClientData:
         """Return the data of the node."""
         if context.node_id not in loaded:
-            loaded[context.node_id] = load_data(context)
+            try:
+                loaded[context.node_id] = load_data(context)
+            except Exception:  # of whatever class: its text may be made of samples, and would go to the server
+                logging.getLogger(__name__).exception("load_data")
+                raise UserError("its data cannot be loaded; its own log says why") from None
         return loaded[context.node_id]
 
     return data_of

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from hanse.base.errors import UserError
@@ -31,6 +33,8 @@ GRID = 1e-3
 """Width of the steps of the PLD's privacy losses; epsilon is rounded up by less than that for each composition."""
 MOST_NOISE = 1e6
 """The most noise that is looked for, over what is hidden."""
+MOST_STEPS = 10**6
+"""How many subsampled steps can be accounted for: more take too much memory, and are never afforded."""
 KEPT = 64
 """How many digests of answers are kept: the same bytes again cost nothing."""
 NEEDS = "needs dp-accounting; pip install '.[private]' in a clone of hanse"
@@ -79,7 +83,10 @@ def spent(releases: Counted, delta: float) -> float:
     """
     dp = library()
     if all(one.rate == 1 for one, _ in releases):
-        return float(dp.get_epsilon_gaussian(_together(releases) ** -0.5, delta)) if releases else 0.0
+        with np.errstate(divide="ignore"):  # of two terms whose difference is below what a float can hold
+            return float(dp.get_epsilon_gaussian(_together(releases) ** -0.5, delta)) if releases else 0.0
+    if sum(many * one.steps for one, many in releases if one.rate < 1) > MOST_STEPS:
+        return math.inf
     from dp_accounting.pld import PLDAccountant
 
     return float(PLDAccountant(value_discretization_interval=GRID).compose(_event(releases)).get_epsilon(delta))
@@ -176,16 +183,20 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
         1.9
     """
 
+    def after(noise: float) -> Account:
+        return account.charged([replace(one, noise=noise) for one in releases])
+
     def fits(noise: float) -> bool:
-        return account.affords([replace(one, noise=noise) for one in releases])
+        return after(noise).spent <= account.epsilon
 
     high = 1.0
     while not fits(high):
-        high *= 2
-        if high > MOST_NOISE:
+        if high == MOST_NOISE:
             raise UserError(
-                f"epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta {account.delta:g}"
+                f"federation.private.epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta "
+                f"{account.delta:g}; must be above {after(MOST_NOISE).spent:.3g}"
             )
+        high = min(2 * high, MOST_NOISE)
     while high > 0.01 and fits(high / 2):
         high /= 2
     low = high / 2

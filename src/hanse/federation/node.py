@@ -340,6 +340,7 @@ class Node:
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
         rule = answering(AccountFile(folder / ACCOUNT), private, job.private)
+        rule = None if rule is None else rule.of(job.client).bearing(job.num_clients, len(data.train))
         train = dict(job.train)
         with from_message(own):
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import secrets
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +23,14 @@ from hanse.learning.loop import Loop, TrainingData, TrainingRound
 from hanse.learning.sequences import IGNORED
 
 
-def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) -> Loop:
+def dp_sgd(
+    problem: Problem,
+    clip: float,
+    noise: float,
+    *,
+    fresh: bool = False,
+    own: Mapping[int, float] = MappingProxyType({}),
+) -> Loop:
     """Return a training loop that is differentially private for each sample.
 
     Args:
@@ -30,6 +39,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
         noise: the standard deviation of the noise on a step's sum of gradients, in multiples of ``clip``.
         fresh: whether draws and noise come from the operating system. If not, they follow from the run's seed, and a
             simulation is repeatable.
+        own: the noise of clients that add more.
 
     Raises:
         UserError: Opacus is not installed, or cannot train the model.
@@ -49,13 +59,15 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
     def fit(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[str, Any]:
         draw = torch.Generator().manual_seed(secrets.randbits(63) if fresh else round.seed)
         batches, steps = round.recipe.sampling(len(data), round.epochs if round.steps is None else round.steps)
+        before = [p.detach().clone() for p in model.parameters()]
         private = GradSampleModule(model)
         sgd = torch.optim.SGD(
             private.parameters(), lr=round.lr, momentum=round.momentum, weight_decay=round.weight_decay
         )
         optimizer = DPOptimizer(
-            sgd, noise_multiplier=noise, max_grad_norm=clip, expected_batch_size=len(data) / batches, generator=draw
-        )
+            sgd, noise_multiplier=own.get(round.client, noise), max_grad_norm=clip,
+            expected_batch_size=len(data) / batches, generator=draw,
+        )  # fmt: skip
         for _ in range(steps):
             taken = torch.nonzero(torch.rand(len(data), generator=draw) * batches < 1).flatten().to(data.y.device)
             batch = data.samples.take(taken)
@@ -68,6 +80,7 @@ def dp_sgd(problem: Problem, clip: float, noise: float, *, fresh: bool = False) 
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
             optimizer.step()
         private.to_standard_module()
+        _only_finite_models(model, before)
         return {"steps": steps}
 
     return Loop(fit)
@@ -84,6 +97,19 @@ def _only_finite(parameters: list[Any]) -> None:
     if not bool(finite.all()):
         for parameter, g in zip(parameters, each, strict=True):
             parameter.grad_sample = torch.where(finite.view(-1, *[1] * (g.dim() - 1)), g, 0.0)
+
+
+def _only_finite_models(model: nn.Module, before: list[Tensor]) -> None:
+    """Put a model back that is not finite: a step of zero.
+
+    It would be refused, and a server that chose the learning rate for that would see a bit of each round's gradients
+    that no account has counted.
+    """
+    if all(bool(p.isfinite().all()) for p in model.parameters()):
+        return
+    with torch.no_grad():
+        for parameter, old in zip(model.parameters(), before, strict=True):
+            parameter.copy_(old)
 
 
 def _mean_loss(problem: Problem, output: Tensor, y: Tensor) -> Tensor:

@@ -84,6 +84,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "gtflat": GTFLAT,
         "gtflat_validation": ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
+        "inverse_variance": weigh.InverseVariance,
         "median": robust.Median,
         "trimmed_mean": robust.TrimmedMean,
         "geometric_median": robust.GeometricMedian,
@@ -149,6 +150,8 @@ REASONS = {
     "root": "a root set at the server, for itself to train on (data.root > 0)",
     "pooled": "all data at one client (data.partition = 'pooled')",
     "secure": "sums of groups of updates in the place of single ones (federation.secure)",
+    "noise": "clients that say how much noise their updates have (federation.private without federation.secure or "
+    "late updates)",
     "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell, and a privacy "
     "account (federation.private) keeps",
 }

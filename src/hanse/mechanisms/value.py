@@ -29,16 +29,15 @@ from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.judge import Coalitions
 from hanse.core.part import Aggregated, Context, Size, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
-from hanse.core.table import Floats, Ints, Mix, Updates, mix
+from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
-from hanse.federation.privacy import NOISE
 from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.coalitions import WEIGHED, WORSE, WORST
 from hanse.learning.metrics import METRICS
-from hanse.mechanisms.weigh import sample_shares
+from hanse.mechanisms.weigh import noise_of, sample_shares
 
 
 def _utility(name: str) -> str:
@@ -799,12 +798,6 @@ def _scaled(gradients: Tensor, view: View, row: int, group: Ints) -> tuple[Tenso
     return scaled, along.weights
 
 
-def _noise_of(updates: Updates) -> Floats:
-    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
-    said = updates.metrics or [{}] * len(updates)
-    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
-
-
 @dataclass(frozen=True)
 class Path(ValuePart):
     """Path values: the fall of the validation loss along each row's step, divided among the updates.
@@ -862,7 +855,7 @@ class Path(ValuePart):
         """
         updates, shares = view.trained, view.judge.block_shares
         per_seat, by_block = np.zeros(len(updates)), np.zeros((len(updates), len(shares)))
-        noise, errors = _noise_of(updates), np.zeros(len(updates))
+        noise, errors = noise_of(updates), np.zeros(len(updates))
         metrics, by_row = {"value/gradients": 0.0, "value/not_finite": 0.0}, dict[int, dict[str, float]]()
         for row, group in updates.seats.groups().items():
             ends = torch.stack([view.table.rows[row], _new_row(view, row)])

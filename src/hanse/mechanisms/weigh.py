@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
-from hanse.core.table import Floats, Ints, Replace
+from hanse.core.table import Floats, Ints, Replace, Updates
+from hanse.federation.privacy import NOISE
 from hanse.games.gram import cosines, distances_to_mean
 from hanse.mechanisms.select import CLIENTS, Probabilities
 
@@ -181,3 +183,51 @@ class InverseDistance(AggregatePart):
             return Aggregate(np.full(len(group), 1.0 / len(group)), metrics=recorded)
         trust = 1.0 / (found / mean + self.epsilon)
         return Aggregate(np.asarray(trust / trust.sum()), metrics=recorded)
+
+
+def noise_of(updates: Updates) -> Floats:
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
+    said = updates.metrics or [{}] * len(updates)
+    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
+
+
+@dataclass(frozen=True)
+class InverseVariance(AggregatePart):
+    """Weights in proportion to ``1 / (T tau^2 / n_k + s_k^2)``: the less, the more noise an update has.
+
+    s_k is the noise on each number of the update, n_k its samples, and tau^2 the variance that one sample makes, which
+    is estimated from how the updates differ beyond their noise: random effects of meta-analysis, by the method of
+    moments (DerSimonian, Laird 1986). What makes a client differ stays, while noise is drawn anew each time: over the T
+    rounds in which a client trains, the one adds up by T^2 and the other by T.
+
+    Where noise is all there is, these are Robust-HDP's weights ``1 / s_k^2`` (Malekmohammadi, Yu, Cao 2024), which
+    leave the least noise in the mean; where there is little, the sample shares. The noise is what clients say with a
+    privacy account, as far as the server believes it (:class:`hanse.federation.privacy.Believed`).
+    """
+
+    kind = "average"
+    needs = GROUPED | {"noise"}
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the weights ``[m]``; ``weigh/noise`` records the noise that is left at each number of the mean."""
+        noise, shares = noise_of(group.view.trained)[group.at], sample_shares(group.num_samples)
+        weights, context = shares, group.view.context
+        if len(group) > 1 and noise.all() and shares.all():
+            times = max(1.0, context.rounds * len(group) / context.num_clients)
+            variance = np.square(noise)
+            weights = 1.0 / (times * _beyond(group.parameters, variance, 1 / shares) / shares + variance)
+            weights = weights / weights.sum()
+        return Aggregate(weights, metrics={"weigh/noise": float(np.sqrt(np.sum(np.square(weights * noise))))})
+
+
+def _beyond(rows: Tensor, variance: Floats, unit: Floats) -> float:
+    """Return t of the model ``rows_k = mean + normal(variance_k + t unit_k)`` at each number, by moments; at least 0.
+
+    With weights a_k that sum to 1, ``sum a_k |rows_k - mean_a|^2 / P`` is ``sum (a_k - a_k^2) (variance_k + t unit_k)``
+    in expectation (DerSimonian, Laird 1986).
+    """
+    a = 1 / variance / np.sum(1 / variance)
+    mean = torch.from_numpy(a).to(rows) @ rows
+    off = np.array([float(torch.linalg.vector_norm(row - mean, dtype=torch.float64)) for row in rows])
+    seen = float(a @ np.square(off)) / rows.shape[1]
+    return max(0.0, float((seen - (a - a**2) @ variance) / ((a - a**2) @ unit)))

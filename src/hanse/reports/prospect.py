@@ -27,7 +27,7 @@ from hanse.federation.profiles import at_round, build_profiles
 from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
-from hanse.runs.privacy import private_of
+from hanse.runs.privacy import private_of, warn_of_budgets
 from hanse.runs.setup import build_model
 
 
@@ -212,9 +212,11 @@ def _gives(
         found.append(
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
-        if (rule := private_of(experiment, np.asarray(data.sizes))) is not None:
+        if (rules := private_of(experiment, np.asarray(data.sizes))) is not None:
+            rule = rules.of(client)
             one = rule.release(int(data.sizes[client]), experiment.train.recipe)
             found.append(before(rule, row.numel(), seats, experiment.run.rounds, one))
+            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rule, np.asarray(data.sizes))]
     return tuple(found)
 
 

@@ -31,6 +31,7 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     rule = table(run.config, "federation").get("private")
     if not isinstance(rule, Mapping):
         return ""
+    rule = {**rule, **_own(rule.get("stricter"), client)}
     mine = [seat for seat in run.clients if seat.client == client]
     said = [seat.epsilon for seat in mine if seat.epsilon is not None]
     out = sum(seat.refused is not None and seat.refused.startswith(SAT_OUT) for seat in mine)
@@ -45,6 +46,12 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
             lacks = ", for which its budget has nothing left" if out else ""
             told += f" With noise its value is not told from 0; about {more} more rounds would tell it{lacks}."
     return told
+
+
+def _own(stricter: Any, client: int) -> Mapping[str, Any]:
+    """Return what an experiment says of one client's budget; a stranger's file may say anything."""
+    given = [one for one in stricter if isinstance(one, Mapping)] if isinstance(stricter, list) else []
+    return next((one for one in given if isinstance(one.get("clients"), list) and client in one["clients"]), {})
 
 
 def _number(rule: Mapping[str, Any], key: str) -> float:

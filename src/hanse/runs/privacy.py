@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.core.part import Mechanism
 from hanse.federation.behaviour import Behaviour
-from hanse.federation.privacy import Privacy
+from hanse.federation.privacy import Privacy, Stricter
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import Loop
 from hanse.learning.private_loop import dp_sgd
@@ -34,12 +34,55 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
         return None
     rule: Privacy = call(Privacy, given, "federation.private")
     clients, recipe = experiment.data.clients if sizes is None else len(sizes), experiment.train.recipe
-    if rule.noise is None and rule.unit == "sample" and sizes is None:
-        raise UserError("federation.private.noise: is required with unit 'sample' on a network")
-    # whoever has the fewest samples draws the largest share of them in each step, and spends the most
-    one = rule.release(1 if sizes is None else int(sizes[sizes > 0].min(initial=2**53)), recipe)
-    asked = experiment.mechanism.built.most_seats(clients)
-    return rule.settled(experiment.run.rounds, asked / max(1, clients), one)
+    share = experiment.mechanism.built.most_seats(clients) / max(1, clients)
+
+    def noise(terms: Privacy, of: Sequence[int]) -> float:
+        """Return the noise of some clients' terms, which lasts for whoever of them spends the most."""
+        if terms.noise is None and rule.unit == "sample" and sizes is None:
+            raise UserError("federation.private.noise: is required with unit 'sample' on a network")
+        held = np.ones(1) if sizes is None else sizes[list(of)]
+        # whoever has the fewest samples draws the largest share of them in each step, and spends the most
+        one = rule.release(int(held[held > 0].min(initial=2**53)), recipe)
+        return terms.needs(experiment.run.rounds, share, one)
+
+    strict = [client for one in rule.stricter for client in one["clients"]]
+    if (wrong := max(strict, default=0)) >= clients:
+        raise UserError(f"federation.private.stricter: client {wrong}: allowed: 0 to {clients - 1}")
+    least = noise(rule, [c for c in range(clients) if c not in strict])
+    stricter: list[Stricter] = []
+    for one in rule.stricter:
+        terms = replace(rule, epsilon=one["epsilon"], noise=one.get("noise"), stricter=())
+        stricter.append({**one, "noise": max(least, noise(terms, one["clients"]))})
+    return replace(rule, noise=least, stricter=stricter)
+
+
+def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
+    """Return a line for a delta that promises little, and one for a budget with which nothing is learned.
+
+    Args:
+        rule: the privacy settings with their noise; None: clients have none.
+        sizes: ``[N]``, how many samples each client has.
+    """
+    if rule is None:
+        return []
+    lines, number = [], len(sizes) if rule.unit == "client" else int(sizes.max(initial=1))
+    of = "clients" if rule.unit == "client" else "samples of a client"
+    if rule.delta * number >= 1:
+        lines.append(
+            f"delta: {rule.delta:g}: should be below 1/{number}, one in the number of {of}: whoever gave one of them "
+            "away whole would keep to it"
+        )
+    terms = [(rule.noise, rule.epsilon), *((one.get("noise"), one["epsilon"]) for one in rule.stricter)]
+    noise, epsilon = max((noise or 0.0, epsilon) for noise, epsilon in terms)
+    if noise > DROWNED:
+        lines.append(
+            f"epsilon: {epsilon:g}: takes noise {noise:.3g} times as long at each number as what is learned at most, "
+            "so that nothing is learned; 1 is a strong budget already"
+        )
+    return [f"warning: federation.private.{line}" for line in lines]
+
+
+DROWNED = 1e3  # noise, in multiples of the clip
 
 
 def private_loop(rule: Privacy, problem: Problem, loop: Loop | None) -> Loop | None:
@@ -50,7 +93,8 @@ def private_loop(rule: Privacy, problem: Problem, loop: Loop | None) -> Loop | N
     """
     if rule.unit == "client" or rule.noise is None:
         return loop
-    return dp_sgd(problem, rule.clip, rule.noise)
+    own = {c: one.get("noise") or rule.noise for one in rule.stricter for c in one["clients"]}
+    return dp_sgd(problem, rule.clip, rule.noise, own=own)
 
 
 def noised(experiment: Experiment, rule: Privacy | None) -> Experiment:
@@ -83,6 +127,8 @@ def unfit_private(
     lines = [f"federation.private: {line}" for line in refuse_private(mechanism)]
     layout, loop = problem.layout, experiment.train.loop
     by_sample = given.get("unit") == "sample"
+    loss = experiment.train.loss
+    balanced = isinstance(loss, Mapping) and loss.get("weights") == "balanced"
     if layout.size != layout.num_parameters or smallest_batch(problem) > 1:
         lines.append(
             "federation.private: the model has batch norm or other buffers, which are made of samples and would leave "
@@ -101,6 +147,7 @@ def unfit_private(
         ("train.optimizer", by_sample and experiment.train.optimizer != "sgd", "DP-SGD steps as SGD; must be 'sgd'"),
         ("data.augment", by_sample and experiment.data.augment is not None, "one sample would count several times; "
          "leave it out"),
+        ("train.loss.weights 'balanced'", balanced, "they are counts of clients' samples; give numbers"),
         ("train.statistics", experiment.train.recipe.remembers, "what a client did before would show; leave it out"),
     )  # fmt: skip
     lines += [f"federation.private: not with {key}: {why}" for key, is_so, why in wrong if is_so]

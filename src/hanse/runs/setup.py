@@ -36,7 +36,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
-from hanse.federation.privacy import InState, Privacy, Private
+from hanse.federation.privacy import Believed, InState, Privacy, Private
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.federation.registry import BEHAVIOURS
 from hanse.federation.secure_sums import Secured, SecureSums
@@ -63,7 +63,7 @@ from hanse.rounds.sizes import ProvedSizes
 from hanse.runs import refusals
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.privacy import noised, private_loop, private_of, unfit_private
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets
 from hanse.runs.run_record import load_run
 
 # clients on a network train themselves: numbers are those of one thread
@@ -387,6 +387,8 @@ def _given(
         given.add("client_validation")
     if experiment.federation.secure is not None:
         given.add("secure")
+    elif experiment.federation.private is not None and experiment.federation.late == "drop":
+        given.add("noise")  # a late update is not held against the noise that it says
     if (
         any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
         and data.num_classes is not None
@@ -439,6 +441,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
+        *warn_of_budgets(blueprint.private, np.asarray(blueprint.data.sizes)),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *(
@@ -498,6 +501,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if private is not None and remote is None:
         accounts = InState(private)
         federation = Private(here, private, accounts, recipe, data.sizes, seed)
+    if private is not None and secure is None:
+        federation = Believed(federation, private, recipe, problem.layout.size, experiment.federation.half_precision)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None and remote is None:
