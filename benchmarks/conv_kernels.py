@@ -1,10 +1,10 @@
-"""How fast each convolution of the papers' CNNs runs, as a share of the rate of a large float32 product.
+"""How fast each convolution of the papers' CNNs runs in oneDNN, as a share of the rate of a large float32 product.
 
 For every convolution, and forward, towards its input, and towards its weights: the rate that oneDNN reaches with the
 layout and the batch that hanse trains with (channels last where the model pools, batches of 50), and the best of both
 layouts, batches of 50 and 250. One thread; each kernel's lowest time of the repeats, its output kept allocated, so
-that neither a busy neighbour nor fresh memory counts. The last lines say how much of a seat's training are the
-kernels as used, and how much they would be at their best.
+that neither a busy neighbour nor fresh memory counts. The last lines are of a seat's whole training, by the sequential
+engine (which runs these kernels) and by the native one.
 Run: ``python benchmarks/conv_kernels.py``.
 """
 
@@ -22,9 +22,12 @@ from torch import Tensor, nn
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, SeatJob
-from hanse.learning.local import Trainer, in_channels_last
+from hanse.learning.job import Engine, Problem, SeatJob
+from hanse.learning.local import in_channels_last
 from hanse.learning.models import build_problem
+from hanse.learning.native.engine import NativeEngine
+from hanse.learning.native.library import why_not_native
+from hanse.learning.sequential import SequentialEngine
 
 MODELS = {
     "cifar-cnn": ("cnn", (3, 32, 32)),
@@ -97,12 +100,12 @@ def per_image(seen: Seen, batch: int, channels_last: bool, repeats: int) -> dict
         }
 
 
-def seat(problem: Problem, row: Tensor, shape: tuple[int, ...], repeats: int) -> float:
+def seat(engine: Engine, row: Tensor, shape: tuple[int, ...], repeats: int) -> float:
     """Return the lowest seconds of training on one image, in one epoch of a seat of ``SAMPLES``."""
     pool = Samples(torch.randn(SAMPLES, *shape), torch.randint(0, 10, (SAMPLES,)))
-    job, trainer = SeatJob(torch.arange(SAMPLES), row, (0, 0, 0, 0)), Trainer(problem, torch.device("cpu"))
+    jobs = [SeatJob(torch.arange(SAMPLES), row, (0, 0, 0, 0))]
     recipe = Recipe(epochs=1, batch_size=BATCH, lr=0.01, momentum=0.5)
-    return min(seconds(lambda: trainer.train(pool, job, recipe, recipe.lr)) for _ in range(repeats)) / SAMPLES
+    return min(seconds(lambda: engine.train(pool, jobs, recipe, recipe.lr)) for _ in range(repeats)) / SAMPLES
 
 
 def study(name: str, model: str, shape: tuple[int, ...], most: float, repeats: int) -> str:
@@ -119,9 +122,10 @@ def study(name: str, model: str, shape: tuple[int, ...], most: float, repeats: i
             f"{seen.flops / ours[k] / most:.2f}, {seen.flops / tops[k] / most:.2f}" if k in ours else "" for k in KINDS
         ]
         print(f"| {name} | {place + 1}: {seen.layer.in_channels} to {seen.layer.out_channels} | {' | '.join(rates)} |")
-    whole = seat(problem, row, shape, repeats)
-    shares = (flops / most / whole, used / whole, best / whole)
-    return f"| {name} | {1e6 * whole:.0f} | " + " | ".join(f"{share:.2f}" for share in shares) + " |"
+    whole = seat(SequentialEngine(problem, threads=1), row, shape, repeats)
+    ours = None if why_not_native(problem) else seat(NativeEngine(problem), row, shape, repeats)
+    parts = [flops / most, used, best, whole, *([] if ours is None else [ours])]
+    return f"| {name} | " + " | ".join(f"{1e6 * part:.0f}" for part in parts) + " |" + " - |" * (ours is None)
 
 
 def main() -> None:
@@ -134,9 +138,11 @@ def main() -> None:
     print("Share of that rate as used, at best:\n")
     print(f"| model | convolution | {' | '.join(KINDS)} |\n|---|---|---|---|---|")
     lines = [study(name, model, shape, most, repeats) for name, (model, shape) in MODELS.items()]
-    print("\nA seat's training: microseconds an image; share of that time that are the convolutions' arithmetic at the")
-    print("rate of a large product, their kernels as used, their kernels at best:\n")
-    print("| model | time | arithmetic | as used | at best |\n|---|---|---|---|---|")
+    print(
+        "\nMicroseconds an image: the convolutions' arithmetic at the rate of a large product, their kernels as used and"
+    )
+    print("at best; all of a seat's training by the sequential engine and by the native one:\n")
+    print("| model | arithmetic | as used | at best | sequential | native |\n|---|---|---|---|---|---|")
     print("\n".join(lines))
 
 
