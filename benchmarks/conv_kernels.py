@@ -138,10 +138,8 @@ def main() -> None:
     print("Share of that rate as used, at best:\n")
     print(f"| model | convolution | {' | '.join(KINDS)} |\n|---|---|---|---|---|")
     lines = [study(name, model, shape, most, repeats) for name, (model, shape) in MODELS.items()]
-    print(
-        "\nMicroseconds an image: the convolutions' arithmetic at the rate of a large product, their kernels as used and"
-    )
-    print("at best; all of a seat's training by the sequential engine and by the native one:\n")
+    print("\nMicroseconds an image: the convolutions' arithmetic at the rate of a large product, their kernels as used")
+    print("and at best; all of a seat's training by the sequential engine and by the native one:\n")
     print("| model | arithmetic | as used | at best | sequential | native |\n|---|---|---|---|---|---|")
     print("\n".join(lines))
 
