@@ -21,8 +21,8 @@ from hanse.deployment.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.federation.behaviour import Liar
 from hanse.federation.node import ClientData
 from hanse.ledger.run_ledger import open_ledger
-from hanse.rounds.round import play_round
-from hanse.rounds.sizes import BOND, FAILED, KEPT, PROVED, RETURNED
+from hanse.rounds.round import finish, play_round
+from hanse.rounds.sizes import BOND, FAILED, KEPT, PROVED, RETURNED, UNFINISHED
 from hanse.runs.replay import replay_books
 
 AUDITOR = Ed25519PrivateKey.generate()
@@ -87,6 +87,16 @@ def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: Netw
     assert [books[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 3 + [90 * TOKEN]
     assert books["mint"] == -390 * TOKEN
     assert not any(books[f"escrow/{c}"] for c in range(4))
+
+
+def test_bonds_of_audits_that_no_auditor_came_to_in_time_go_back_at_the_end(small: NetworkRehearsal) -> None:
+    """One round leaves no repeat: nobody has proved anything, and nothing stays in escrow."""
+    first = play_round(small.setup, small.start)
+    assert [first.state.book.balances[f"escrow/{c}"] for c in range(4)] == [10 * TOKEN] * 4
+    last = finish(small.setup, first.state)
+    assert [(t.kind, t.memo) for t in last.view.posted] == [(RETURNED, UNFINISHED)] * 4
+    assert [last.state.book.balances[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 4
+    assert not any(last.state.book.balances[f"escrow/{c}"] for c in range(4))
 
 
 def no_samples(context: SimpleNamespace) -> None:

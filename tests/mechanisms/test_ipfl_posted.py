@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,17 @@ def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> N
     audit = audit_run(tmp_path / "run")
     assert audit.holds
     assert {"offers", "payments", "true rationality", "conservation"} <= {check.name for check in audit.checks}
+
+
+@pytest.mark.parametrize(("start", "moves"), [("centre", True), ("own", False)])
+def test_who_has_bought_goes_on_from_its_centre(start: str, moves: bool, tmp_path: Path) -> None:
+    hanse.run(experiment(mechanism={"start": start}), out=tmp_path / "run")
+    rounds = records(tmp_path / "run")
+    for before, now in pairwise(rounds):
+        pulled = before["market_graph"].any(axis=1) & before["market_paid"]
+        assert pulled.any()
+        centre = np.arange(5) + 5  # rows of models, then of centres
+        assert now["start"].tolist() == np.where(pulled & moves, centre, np.arange(5)).tolist()
 
 
 @dataclass(frozen=True)

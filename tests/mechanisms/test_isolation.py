@@ -94,15 +94,16 @@ def test_trade_wears_the_distance_down_unless_own_gradients_are_compared(tmp_pat
     assert at_last < first - 0.4
 
 
-def went(factor: float, mu: float, own: tuple[float, float], says: int = 10) -> list[float]:
-    """Return how far a client counts as gone that sends ``factor`` times its update of 10 steps: start (1, 0), centre
-    (3, 0). It says that it took so many steps.
+def went(factor: float, mu: float, own: tuple[float, float], says: int = 10, centre: bool = False) -> list[float]:
+    """Return how far a client counts as gone that sends ``factor`` times its update of 10 steps: its model is (1, 0),
+    its centre (3, 0), from which it may have started. It says that it took so many steps.
     """
     recipe = Recipe(lr=0.1, steps=10)
-    update = torch.tensor([pull_share(recipe, 0, mu, 10) * 2 + own[0], own[1]])
-    start = torch.tensor([1.0, 0.0])
-    seats = Seats(np.array([0]), np.array([0]), np.array([0]), mu=np.array([mu]))
-    rows = torch.stack([start, torch.tensor([3.0, 0.0])])
+    pull = 0.0 if centre else pull_share(recipe, 0, mu, 10) * 2
+    update = torch.tensor([pull + own[0], own[1]])
+    rows = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    start = rows[int(centre)]
+    seats = Seats(np.array([0]), np.array([int(centre)]), np.array([0]), mu=np.array([mu]))
     view: Any = SimpleNamespace(
         round=0,
         context=SimpleNamespace(recipe=recipe, layout=SimpleNamespace(num_parameters=2)),
@@ -120,6 +121,9 @@ def test_a_multiple_of_the_update_goes_no_further_towards_what_was_bought() -> N
     assert went(3.0, mu=0.4, own=(0.0, 0.5)) == pytest.approx([0, 1.5], abs=1e-6)
     assert went(1.0, mu=0.4, own=(-0.2, 0.5)) == pytest.approx([-0.2, 0.5], abs=1e-6)  # away from it: all counts
     assert went(1.0, mu=0.0, own=(0.2, 0.5)) == pytest.approx([0.2, 0.5], abs=1e-6)  # nobody pulled it
+    # from the centre on, what goes back counts, and what goes further on the way from its model does not
+    assert went(2.0, mu=0.4, own=(-0.2, 0.5), centre=True) == pytest.approx([-0.4, 1.0], abs=1e-6)
+    assert went(2.0, mu=0.4, own=(0.2, 0.5), centre=True) == pytest.approx([0, 1.0], abs=1e-6)
     for says in (0, 3):  # as if it had gone towards the centre by itself, or not away from it
         assert went(1.0, mu=0.4, own=(0.0, 0.5), says=says) == pytest.approx([0, 0.5], abs=1e-6)
         assert went(1.0, mu=0.4, own=(-0.2, 0.5), says=says) == pytest.approx([-0.2, 0.5], abs=1e-6)

@@ -243,11 +243,8 @@ def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Kn
         return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
     if kind is list:
         said = result.values.get(name)
-        amounts = (
-            [Knob(f"times.{key}", (0.1, 0.5), factor=True)]
-            if isinstance(said, list | tuple) and said and isinstance(said[0], float)
-            else []
-        )
+        weighs = isinstance(said, list) and len(said) > 0 and isinstance(said[0], float)
+        amounts = [Knob(f"times.{key}", (0.1, 0.5), factor=True)] if weighs else []
         return amounts + ([Knob(f"says.{key}", ("none", "all"))] if name in task.values else [])
     return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
 
