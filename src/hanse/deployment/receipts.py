@@ -83,7 +83,7 @@ class Letters:
         """Drop what clients have acknowledged, and write the file if this changes it.
 
         Args:
-            count: how many lines a client has by client id; its oldest ones are dropped.
+            count: by client id, how many lines the client has acknowledged; that many of its oldest are dropped.
         """
         known = {client: lines for client, lines in count.items() if lines}
         for client, lines in known.items():

@@ -84,8 +84,8 @@ class Group:
 def opened(group: Group) -> Tensor | str:
     """Return the sum of a group's words, ``[P + 5]`` int64, or why it cannot be opened.
 
-    Every share is held against the hash that its dealer gave before, and every secret against what was signed of it, so
-    that who sent something wrong is named where it can be known.
+    Every share is compared with the hash that its dealer sent earlier, and every recovered secret with what its
+    owner signed about it, so that whoever sent something wrong is named where that can be known.
     """
     survivors, size = sorted(group.masked), len(next(iter(group.masked.values())))
     total = np.zeros(size, np.uint64)

@@ -151,7 +151,7 @@ def _completed(connection: Connection, ledger: Ledger, there: int | None) -> int
 def difference(url: str | Path, ledger: Ledger) -> str | None:
     """Return the first thing in which the index of a book differs from the log, in words; None if nothing does.
 
-    That it lacks the last transactions is no difference: it is completed when the run goes on.
+    An index that only lacks the last transactions does not count as different: they are added when the run goes on.
 
     Args:
         url: the database, its URL or the path of an SQLite file. Nothing is written into it.

@@ -109,7 +109,8 @@ class Run(PlainRun, Shown):
             progress: show a bar on standard error.
 
         Raises:
-            UserError: data or model were objects and are missing, or the clients' data are with participants.
+            UserError: the data or the model were given as Python objects and must be given again, or the clients' data
+                are with the participants.
         """
         from hanse.reports.statement_alone import HERE, alone_experiment
 

@@ -129,7 +129,8 @@ def value(
             its updates' weighted steps, so an update equal to ``start`` is worth nothing. Not for "path", which is a
             value of the increment game.
         budget: for "mixture", the most averages to evaluate, including the empty one; None: 10 per update.
-        permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
+        permutations: for "monte_carlo" and "gtg", the most orders to draw; None: 100 for "monte_carlo", and for "gtg"
+            50 per update.
         seed: all random draws follow from it.
         parameters: for any other kind of model, two functions: ``get(model)`` returns a model's arrays (an array, a
             list or a dictionary), and ``put(model, arrays)`` puts such arrays into a copy of the first model, in place
@@ -217,7 +218,8 @@ def shapley(
             None: "exact" up to seven names, else "monte_carlo".
         nothing: the worth of the empty set, if ``worth`` cannot compute it, such as that of guessing. None: ``worth``
             is called.
-        permutations: for "monte_carlo" and "gtg", how many orders are drawn at most; None: 100, and by GTG's own rule.
+        permutations: for "monte_carlo" and "gtg", the most orders to draw; None: 100 for "monte_carlo", and for "gtg"
+            50 per player.
         seed: all random draws follow from it.
         seconds: as in :func:`value`.
         progress: as in :func:`value`.

@@ -39,7 +39,7 @@ from hanse.mechanisms.weigh import sample_shares
 
 @dataclass(frozen=True)
 class CappedShares(AggregatePart):
-    """Sample shares, capped and then normalised: more even weights without a game.
+    """Weights by each client's share of the samples, capped and then normalised: evens out weights without a game.
 
     Attributes:
         most: the bound.
