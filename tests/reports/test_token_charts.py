@@ -42,19 +42,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_balances_are_those_of_the_books(folder: Path) -> None:
+def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
+    """To the unit, and with the settlement after the last round, which stands at the last round played."""
     run = load_run(folder)
+    with open_ledger(folder) as ledger:
+        assert [record.round for record in ledger.history()][-1] == 5
+        units = np.array([ledger.balance(client(c)) + ledger.balance(escrow(c)) for c in range(12)])
     found = balances(run)
     assert found is not None
     rounds, held = found
     assert rounds.tolist() == [0, 1, 2, 3, 4]
-    assert held.shape == (5, 12)
-    assert (held[0] == 100).all()
-    # selected bids are still in escrow: what clients hold and what they bid is all that there is
-    bids = run.arrays(4)["bids"].sum()
-    assert 1200 - bids <= held[4].sum() <= 1200
-    assert held[4].sum() * TOKEN == run.arrays(4)["balances"].sum()
-    assert len(kinds_of(run)["free riders"]) == 3
+    np.testing.assert_array_equal(np.round(held[-1] * TOKEN), units)
+    means = [units[who].mean() / TOKEN for who in kinds_of(run, cheats=True).values()]
+    groups = group_runs([run])
+    charts = {c.key.split("-")[0]: c.marks for c in token_charts(groups, books_of(groups)[0])}
+    riders = charts["riders"]
+    assert isinstance(riders, Lines)
+    assert [line.y[-1] for line in riders.lines] == pytest.approx(means, abs=1e-9)
+    assert {line.x[-1] for key in ("riders", "balances") for line in charts[key].lines} == {5}
+    [bars] = [c.marks for c in honesty_charts(groups) if c.key.startswith("honesty-tokens")]
+    assert isinstance(bars, Bars)
+    assert [series.values[0] + 100 for series in bars.series] == pytest.approx(means, abs=1e-9)
 
 
 def test_the_charts(folder: Path) -> None:
