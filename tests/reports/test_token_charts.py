@@ -13,7 +13,9 @@ from hanse.ledger.record import Record
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
+from hanse.reports.answers import picture_of
 from hanse.reports.chart import Bars, Graph, Lines
+from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart
@@ -63,6 +65,20 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     [bars] = [c.marks for c in honesty_charts(groups) if c.key.startswith("honesty-tokens")]
     assert isinstance(bars, Bars)
     assert [series.values[0] + 100 for series in bars.series] == pytest.approx(means, abs=1e-9)
+
+
+def test_values_that_rank_are_not_told_as_good_or_harm(folder: Path) -> None:
+    (group,) = group_runs([load_run(folder)])
+    found = contribution(group)
+    assert found is not None
+    assert found.measure.ranks
+    assert found.harmful == []
+    picture = picture_of(group, found)
+    assert picture.x == "sum of its first-order values"
+    assert picture.caption.startswith("Right of zero, a client mostly stood above the middle")
+    (ranking,) = [c for c in contribution_charts([group]) if c.key.startswith("contribution-ranking")]
+    assert ranking.caption.startswith("The sum of a client's first-order values over all rounds. A first")
+    assert "harmed" not in ranking.caption
 
 
 def test_the_charts(folder: Path) -> None:
