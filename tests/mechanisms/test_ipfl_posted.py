@@ -23,7 +23,10 @@ from hanse.games.market_evidence import size_caps
 from hanse.ledger.run_ledger import reading
 from hanse.reports.audit import audit_run
 from hanse.reports.disputes import replay
+from hanse.reports.groups import group_runs
+from hanse.reports.market import market_charts
 from hanse.runs.observers import unsold
+from hanse.runs.run_record import load_run
 
 
 def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
@@ -241,6 +244,15 @@ def test_wrong_tariffs() -> None:
     for options in ({"flat": -1.0}, {"per_thousand": float("nan")}, {"flat": "much"}, {"pricing": "marginal"}):
         with pytest.raises(UserError, match="mechanism"):
             hanse.run(experiment(mechanism=options))
+
+
+def test_no_picture_of_an_eagerness_that_nobody_declared(tmp_path: Path) -> None:
+    """It was drawn, and showed no import at all."""
+    for mechanism, sweeps in (("ipfl", 1), ("ipfl_posted", 0)):
+        hanse.run(experiment(rounds=2, mechanism={"name": mechanism}), out=tmp_path / mechanism)
+        charts = market_charts(group_runs([load_run(tmp_path / mechanism)]))
+        kinds = [chart.key.split("-")[1] for chart in charts]
+        assert kinds == ["money", "gains", "imports", "sweep"][: 3 + sweeps]
 
 
 @dataclass(frozen=True)

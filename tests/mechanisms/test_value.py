@@ -352,6 +352,7 @@ def test_value_parts_say_what_they_measure() -> None:
         assert said is not None
         assert said.name == wanted
         assert said.share_out == (wanted in ("Shapley value", "path value"))
+        assert said.ranks == (wanted in ("first-order value", "place among the others"))
     beta = build_mechanism({"name": "fedavg", "value": {"name": "mixture", "semivalue": "beta", "alpha": 2.0}}).value
     assert describe({"value": beta}, {}, None, None, 3, 0).measure.name == "beta-Shapley value (2, 1)"  # type: ignore[union-attr]
 

@@ -24,6 +24,7 @@ from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.invoice import Invoice, Line, as_csv, as_page, invoice
+from hanse.reports.statement import statement
 
 DIGITS = {"source": "digits", "clients": 4}
 
@@ -59,6 +60,10 @@ def test_each_gets_its_part_of_the_values_and_the_parts_sum_to_the_cent(valued: 
         assert line.between is not None
         low, high = line.between
         assert 0 <= low <= line.amount <= high <= made.total
+        told = statement(valued, line.client).contributed  # the same part, the same interval
+        assert told.share == pytest.approx(line.share)
+        assert told.share_interval is not None
+        assert [round(made.total * end) for end in told.share_interval] == [low, high]
     assert "can be told apart" in made.said[1]
 
 
@@ -82,9 +87,16 @@ def test_by_the_books_it_is_what_was_earned_or_is_held(valued: Path) -> None:
     assert [line.amount for line in invoice(valued, "99.50", "EUR", "earned").lines] == split(9950, earned)
     assert all(line.between is None for line in invoice(valued, "1", "EUR", "earned").lines)
     rate = 99.5 / (sum(earned) / 1e6)
-    assert invoice(valued, "99.50", "EUR", "earned").said[-1] == (
-        f"One token of a participant's statement is {rate:.4g} EUR here."
+    made = invoice(valued, "99.50", "EUR", "earned")
+    assert made.said[-1].startswith(f'A participant receives {rate:.6g} EUR for each token of "tokens: net"')
+    net = [line.units for line in made.lines]  # below zero too, exactly: who multiplies must find the amount
+    assert net == [units - 100_000_000 for units in held]
+    assert [float(rate * max(u, 0) / 1e6) for u in net if u is not None] == pytest.approx(
+        [line.amount / 100 for line in made.lines], abs=0.01
     )
+    assert made.doubts == ()
+    warned = "Participants were granted 400 tokens and hold 400: this split pays mostly the grant"
+    assert invoice(valued, "99.50", "EUR", "balance").doubts[0].startswith(warned)
     assert invoice(valued, "99.50", "EUR").said[-1] == (
         "The tokens in participants' statements are counted apart and are not in these amounts."
     )
@@ -115,8 +127,10 @@ def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: P
     hanse.run(plain, out=tmp_path / "plain")
     with pytest.raises(UserError, match="there is nothing to split by"):
         invoice(tmp_path / "plain", "10", "EUR")
-    with pytest.raises(UserError, match="--by value: this run valued no updates"):
-        invoice(tmp_path / "plain", "10", "EUR", "value")
+    only = hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1})
+    hanse.run(only, out=tmp_path / "only")
+    with pytest.raises(UserError, match=r"--by earned: this run has no books; allowed: value$"):
+        invoice(tmp_path / "only", "10", "EUR", "earned")
     with pytest.raises(UserError, match="--by 'values': no such rule; did you mean 'value'"):
         invoice(valued, "10", "EUR", "values")
 
@@ -142,12 +156,14 @@ def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None
     files = ["--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html")]
     done = CliRunner().invoke(app, [*given, *files])
     assert done.exit_code == 0
-    assert "10000.00" in done.output
+    assert "10,000.00" in done.output
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))
     assert sum(Decimal(row["amount"]) for row in rows) == 10000
     assert {row["currency"] for row in rows} == {"EUR"}
     page = (tmp_path / "a.html").read_text()
-    assert all(row["amount"] in page for row in rows)
+    assert all(f"{Decimal(row['amount']):,f}" in page for row in rows)
+    assert "mill: 10,000.00 EUR for 3 of 4 participants" in page
+    assert "The operator of this run pays each participant" in page
     assert "<script" not in page
 
 
@@ -203,7 +219,7 @@ def test_a_run_without_a_book_says_so(tmp_path: Path) -> None:
     hanse.run(
         hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1}), out=tmp_path
     )
-    assert any("has no book" in sentence for sentence in invoice(tmp_path, "10", "EUR").said)
+    assert any("has no books" in sentence for sentence in invoice(tmp_path, "10", "EUR").said)
     (tmp_path / "rounds" / "00000.npz").unlink()
     assert any("00000.npz" in sentence for sentence in invoice(tmp_path, "10", "EUR").said)
 

@@ -13,7 +13,9 @@ from hanse.ledger.record import Record
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
+from hanse.reports.answers import picture_of
 from hanse.reports.chart import Bars, Graph, Lines
+from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart
@@ -42,19 +44,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_balances_are_those_of_the_books(folder: Path) -> None:
+def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
+    """To the unit, and with the settlement after the last round, which stands at the last round played."""
     run = load_run(folder)
+    with open_ledger(folder) as ledger:
+        assert [record.round for record in ledger.history()][-1] == 5
+        units = np.array([ledger.balance(client(c)) + ledger.balance(escrow(c)) for c in range(12)])
     found = balances(run)
     assert found is not None
     rounds, held = found
     assert rounds.tolist() == [0, 1, 2, 3, 4]
-    assert held.shape == (5, 12)
-    assert (held[0] == 100).all()
-    # selected bids are still in escrow: what clients hold and what they bid is all that there is
-    bids = run.arrays(4)["bids"].sum()
-    assert 1200 - bids <= held[4].sum() <= 1200
-    assert held[4].sum() * TOKEN == run.arrays(4)["balances"].sum()
-    assert len(kinds_of(run)["free riders"]) == 3
+    np.testing.assert_array_equal(np.round(held[-1] * TOKEN), units)
+    means = [units[who].mean() / TOKEN for who in kinds_of(run, cheats=True).values()]
+    groups = group_runs([run])
+    charts = {c.key.split("-")[0]: c.marks for c in token_charts(groups, books_of(groups)[0])}
+    riders = charts["riders"]
+    assert isinstance(riders, Lines)
+    assert [line.y[-1] for line in riders.lines] == pytest.approx(means, abs=1e-9)
+    assert {line.x[-1] for key in ("riders", "balances") for line in charts[key].lines} == {5}
+    [bars] = [c.marks for c in honesty_charts(groups) if c.key.startswith("honesty-tokens")]
+    assert isinstance(bars, Bars)
+    assert [series.values[0] + 100 for series in bars.series] == pytest.approx(means, abs=1e-9)
+
+
+def test_values_that_rank_are_not_told_as_good_or_harm(folder: Path) -> None:
+    (group,) = group_runs([load_run(folder)])
+    found = contribution(group)
+    assert found is not None
+    assert found.measure.ranks
+    assert found.harmful == []
+    picture = picture_of(group, found)
+    assert picture.x == "sum of its first-order values"
+    assert picture.caption.startswith("Right of zero, a client mostly stood above the middle")
+    (ranking,) = [c for c in contribution_charts([group]) if c.key.startswith("contribution-ranking")]
+    assert ranking.caption.startswith("The sum of a client's first-order values over all rounds. A first")
+    assert "harmed" not in ranking.caption
 
 
 def test_the_charts(folder: Path) -> None:

@@ -45,14 +45,18 @@ def invoice(
             except OSError as wrong:
                 raise UserError(f"{option} {file}: cannot be written: {wrong.strerror}") from None
     warn(made.doubts)
-    table = RichTable("participant", "share", made.currency, "95 % interval")
+    say(f"The operator pays each participant its amount; {made.paid} of {len(made.lines)} receive any.", wrap=True)
+    by_value = made.by == "value"
+    table = RichTable("participant", "share", made.currency, "95 % interval" if by_value else "tokens")
     for column in table.columns[1:]:
         column.justify = "right"
     for line in made.lines:
-        between = "–" if line.between is None else " to ".join(map(made.money, line.between))
-        table.add_row(escape(line.name), f"{100 * line.share:.2f} %", made.money(line.amount), between)
+        last = "–" if line.between is None else " to ".join(map(made.told, line.between))
+        if not by_value:
+            last = line.tokens
+        table.add_row(escape(line.name), f"{100 * line.share:.2f} %", made.told(line.amount), last)
     table.add_section()
-    table.add_row("total", "", made.money(made.total), "")
+    table.add_row("total", "", made.told(made.total), "")
     out.print(table)
     for sentence in made.said:
         say(sentence, wrap=True)

@@ -10,6 +10,7 @@ escape all text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -97,11 +98,22 @@ class Measure:
         name: the name of one value, such as "Shapley value".
         sentence: what it means.
         share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
+        ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
+
+    Examples:
+        >>> Measure("Shapley value").plural, Measure("place among the others").plural
+        ('Shapley values', 'places among the others')
     """
 
     name: Label
     sentence: Sentence = ""
     share_out: bool = False
+    ranks: bool = False
+
+    @property
+    def plural(self) -> str:
+        """The name of several values."""
+        return re.sub(r"^.+?(?= (?:among|from|of) |$)", r"\g<0>s", self.name)
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,13 @@ FIRST_ORDER = Measure(
     "first-order value",
     "A first-order value is how far an update moved the model down the slope of the loss, against the mean update. The "
     "values of a round sum to zero: they rank, and share out nothing.",
+    ranks=True,
 )
 PLACE = Measure(
     "place among the others",
     "A place says where an update stands among those of its model, from -1/2 (last) to 1/2 (first), by the first-order "
     "values that half of the other clients give it. The places of a round sum to zero.",
+    ranks=True,
 )
 
 PATH = Measure(

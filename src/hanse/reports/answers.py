@@ -360,10 +360,10 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
         series.append(Series(name, values, errors, look=_ASIDE if name == _SINGLE else look))
     labels = tuple(label if _named(label) else f"client {label}" for label in (found.labels[i] for i in kept))
     groups = any(name.startswith("group ") for name in names)
-    caption = _how_to_read(known, groups, count - len(kept))
+    caption = _how_to_read(found.measure.ranks, known, groups, count - len(kept))
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)
-    return Chart("answer", "", title, caption, marks, x=f"sum of its {found.measure.name}s")
+    return Chart("answer", "", title, caption, marks, x=f"sum of its {found.measure.plural}")
 
 
 def _parts(found: Contribution) -> list[str]:
@@ -387,9 +387,12 @@ def _parts(found: Contribution) -> list[str]:
     return [told.get(client, _SINGLE) for client in found.clients.tolist()]
 
 
-def _how_to_read(known: bool, drawn: bool, left_out: int) -> str:
+def _how_to_read(ranks: bool, known: bool, drawn: bool, left_out: int) -> str:
     """Return the picture's caption."""
     told = "Right of zero, a client's updates made the model better; left of it, worse."
+    if ranks:
+        told = "Right of zero, a client mostly stood above the middle of those who trained with it; left of it, below."
+        told += " Below does not mean harm."
     if known:
         told += " Whiskers: 95 % intervals."
     if drawn:

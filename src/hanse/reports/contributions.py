@@ -578,7 +578,9 @@ class Contribution:
 
     @property
     def harmful(self) -> list[str]:
-        """The clients that clearly did harm (:func:`clearly_harmful`), by name."""
+        """The clients that clearly did harm (:func:`clearly_harmful`), by name; none by values that only rank."""
+        if self.measure.ranks:
+            return []
         bad = clearly_harmful(self.totals, self.errors, self.seats)
         return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
 
@@ -710,16 +712,14 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     if left_out:
         totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
         errors.insert(1, np.array([np.nan]))
-    caption = (
-        f"The sum of a client's {found.measure.name}s over all rounds, in the unit of the validation loss (or of the "
-        f"utility that the experiment names). {found.measure.sentence} "
-    ).replace("  ", " ")
-    exact = found.last.exact
-    caption += (
-        "A single update says little."
-        if exact
-        else "Where a whisker reaches across zero, the updates may have helped or harmed. A single update says little."
-    )
+    ranks, exact = found.measure.ranks, found.last.exact
+    unit = "" if ranks else ", in the unit of the validation loss (or of the utility that the experiment names)"
+    caption = f"The sum of a client's {found.measure.plural} over all rounds{unit}. {found.measure.sentence} "
+    caption = caption.replace("  ", " ")
+    if not exact:
+        either = "be above or below the middle" if ranks else "have helped or harmed"
+        caption += f"Where a whisker reaches across zero, the updates may {either}. "
+    caption += "A single update says little."
     known = bool(np.isfinite(found.errors).any())
     if known:
         caption += f" {how_sure(found.last, 'Whiskers')}"

@@ -11,7 +11,8 @@ import hashlib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from importlib.resources import files
@@ -22,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import run_folder, write_csv
-from hanse.core.entry import TOKEN, escrow
+from hanse.core.entry import TOKEN, escrow, tokens
 from hanse.core.entry import client as account_of
 from hanse.ledger.run_ledger import movements, reading
 from hanse.ledger.split import split
@@ -54,6 +55,7 @@ class Line:
         share: its part of the whole, 0 to 1.
         amount: in the smallest coin.
         between: the 95 % interval of the amount, in the smallest coin; None: it is not known, or there is none.
+        units: the millionths of a token by which the books split, below zero too; None: it is split by value.
     """
 
     client: int
@@ -61,6 +63,12 @@ class Line:
     share: float
     amount: int
     between: tuple[int, int] | None
+    units: int | None = None
+
+    @property
+    def tokens(self) -> str:
+        """The units as tokens, for readers: "1,234.500000"; a dash: it is split by value."""
+        return "–" if self.units is None else f"{Decimal(self.units).scaleb(-6):,f}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,20 @@ class Invoice:
         """
         return f"{Decimal(coins).scaleb(-self.digits):f}"
 
+    def told(self, coins: int) -> str:
+        """Return the same for readers, with commas between thousands.
+
+        Examples:
+            >>> Invoice("mill", "value", "EUR", 2, 0, (), ()).told(123456)
+            '1,234.56'
+        """
+        return f"{Decimal(coins).scaleb(-self.digits):,f}"
+
+    @property
+    def paid(self) -> int:
+        """How many participants receive anything."""
+        return sum(line.amount > 0 for line in self.lines)
+
 
 def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> Invoice:
     """Split a total among the participants of a run.
@@ -119,34 +141,38 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     if by is not None and by not in BY:
         raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
     run = load_run(run_folder(folder))
-    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
+    booked = (folder / "ledger.json").exists()
+    if booked and (wrong := wrong_books(folder)):
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
     if run.beyond:
         raise UserError(f"{folder}: no invoice of rounds without a book: {run.beyond}")
-    found = None if by in ("earned", "balance") else contribution(SeedGroup(run.mechanism, (run,)))
-    if by == "value" and found is None:
-        raise UserError("--by value: this run valued no updates; allowed: balance, earned")
-    if by is None and found is not None and not found.measure.share_out:
-        found = None
-    if found is None:
-        weights, said = _held(folder, run, earned=by == "earned")
-        if weights.sum() > 0:
-            rate = Decimal(total).scaleb(-digits) * TOKEN / Decimal(weights.sum())
-            said.append(f"One token of a participant's statement is {rate:.4g} {currency} here.")
-        return _made(run, by or "balance", currency, total, weights, np.full((run.num_clients, 2), np.nan), said)
-    if not found.measure.share_out:
-        raise UserError(f"--by value: a {found.measure.name} is no part of a whole; allowed: balance, earned")
+    found = contribution(SeedGroup(run.mechanism, (run,)))
+    valued = found is not None and found.measure.share_out
+    able = ("value",) * valued + ("balance", "earned") * booked
+    if not able:
+        raise UserError(
+            f"{folder}: this run has neither values that can be split nor books: there is nothing to split by"
+        )
+    by = by or next(rule for rule in ("value", "balance") if rule in able)
+    if by not in able:
+        none = "this run valued no updates" if found is None else f"a {found.measure.name} is no part of a whole"
+        why = none if by == "value" else "this run has no books"
+        raise UserError(f"--by {by}: {why}; allowed: {', '.join(able)}")
+    if found is None or by != "value":
+        return _by_the_books(folder, run, by, currency, total)
     weights, between = np.zeros(run.num_clients), np.full((run.num_clients, 2), np.nan)
     weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
     between[found.sums.clients] = found.sums.between()
-    words = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
-    booked = (folder / "ledger.json").exists()
+    said = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
     if not booked:
-        words += ["This run has no book, so nothing shows whether its values were changed."]
-    said = [*words, found.sums.how_sure(), *without_values(run), *lost_files(run)]
+        said.append(
+            "This run has no books: that its values are right is the operator's word alone. A run that pays by value "
+            "(mechanism.settle = by_value) keeps books that fix them."
+        )
+    said += [found.sums.how_sure(), *without_values(run), *lost_files(run)]
     if booked:
         said.append("The tokens in participants' statements are counted apart and are not in these amounts.")
-    return _made(run, "value", currency, total, weights, between, said)
+    return _made(run, by, currency, total, weights, between, said)
 
 
 def _coins(budget: str, currency: str, digits: int) -> int:
@@ -161,24 +187,38 @@ def _coins(budget: str, currency: str, digits: int) -> int:
     return int(coins)
 
 
-def _held(folder: Path, run: RunRecord, *, earned: bool) -> tuple[np.ndarray, list[str]]:
-    """Return the units by which the books split, ``[N]``, and what that means."""
-    if not (folder / "ledger.json").exists():
-        raise UserError(
-            f"{folder}: this run has neither values that can be split nor books: there is nothing to split by"
-        )
+def _by_the_books(folder: Path, run: RunRecord, by: str, currency: str, total: int) -> Invoice:
+    """Return the invoice by what each participant holds at the end ("balance"), or that less its grants ("earned")."""
+    granted = np.zeros(run.num_clients, np.int64)
     with reading(folder) as ledger:
         balances = ledger.balances()
         mine = {account_of(c): c for c in range(run.num_clients)}
-        units = [balances.get(account_of(c), 0) + balances.get(escrow(c), 0) for c in range(run.num_clients)]
-        if earned:
-            for _, transaction in movements(ledger):
-                for account, given in transaction.postings if transaction.kind == "grant" else ():
-                    if account in mine:
-                        units[mine[account]] -= given
-    what = "what the others paid each participant, on balance" if earned else "what each participant holds at the end"
-    weights = np.maximum(np.array(units, np.float64), 0.0)
-    return weights, [f"Split by {what}, by the books, which hold; less than nothing counts as nothing."]
+        held = np.array([balances.get(account_of(c), 0) + balances.get(escrow(c), 0) for c in range(run.num_clients)])
+        for _, transaction in movements(ledger):
+            for account, given in transaction.postings if transaction.kind == "grant" else ():
+                if account in mine:
+                    granted[mine[account]] += given
+    units = held - granted if by == "earned" else held
+    weights = np.maximum(units, 0).astype(np.float64)
+    what = "what the others paid each participant, on balance" if by == "earned" else "what each participant holds"
+    said = [f"Split by {what}, by the books, which hold; less than nothing counts as nothing."]
+    if weights.sum() > 0:
+        rate = Decimal(total).scaleb(-_DIGITS.get(currency, 2)) * TOKEN / Decimal(weights.sum())
+        called = "tokens: net" if by == "earned" else "tokens it holds"
+        said.append(
+            f'A participant receives {rate:.6g} {currency} for each token of "{called}" in its statement, and nothing '
+            "if these are below zero."
+        )
+    made = _made(run, by, currency, total, weights, np.full((run.num_clients, 2), np.nan), said)
+    lines = tuple(replace(line, units=int(units[line.client])) for line in made.lines)
+    gifts, all_held = int(granted.sum()), int(held.sum())
+    if by == "earned" or 2 * gifts < all_held:
+        return replace(made, lines=lines)
+    warning = (
+        f"Participants were granted {tokens(gifts)} tokens and hold {tokens(all_held)}: this split pays mostly the "
+        "grant, even to those that earned nothing. --by earned leaves it out."
+    )
+    return replace(made, lines=lines, doubts=(*made.doubts, warning))
 
 
 def _made(
@@ -211,11 +251,12 @@ def _made(
 def as_csv(made: Invoice) -> str:
     """Return the invoice as CSV: a header, and a line for each participant."""
     out = io.StringIO()
-    rows: list[list[object]] = [["client", "name", "share", "amount", "low", "high", "currency", "by"]]
+    rows: list[list[object]] = [["client", "name", "share", "amount", "low", "high", "currency", "by", "tokens"]]
     for line in made.lines:
         low, high = ("", "") if line.between is None else map(made.money, line.between)
         share, amount = repr(line.share), made.money(line.amount)
-        rows.append([line.client, line.name, share, amount, low, high, made.currency, made.by])
+        held = "" if line.units is None else tokens(line.units)
+        rows.append([line.client, line.name, share, amount, low, high, made.currency, made.by, held])
     write_csv(out, rows)
     return out.getvalue()
 
@@ -225,4 +266,5 @@ def as_page(made: Invoice) -> str:
     environment = Environment(
         loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return environment.get_template(_TEMPLATE).render(i=made, policy=_POLICY, version=version("hanse"))
+    today = datetime.now(UTC).date()
+    return environment.get_template(_TEMPLATE).render(i=made, policy=_POLICY, version=version("hanse"), today=today)

@@ -88,8 +88,9 @@ def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
             _money(trades, label),
             _gains(trades, label),
             _imports(trades, label),
-            sweep_chart(trades.last, label),
         ]
+        if trades.last.tariff is None:  # at posted prices nobody declares an eagerness
+            charts.append(sweep_chart(trades.last, label))
     return [*charts, *_scatter(groups)]
 
 

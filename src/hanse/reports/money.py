@@ -1,7 +1,7 @@
 """The books of a run as arrays, and charts of them: balances over the rounds, what cheating costs, accuracies of tiers.
 
 :func:`read_books` adds up a run's ledger once for all charts and tables that need it; :func:`balances` gives what each
-client held over the rounds, from the records where they have it. :func:`token_charts` draws both.
+client held over the rounds. :func:`token_charts` draws both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Books:
     """What the ledger of a run adds up to, in tokens.
 
     Attributes:
-        rounds: ``[R]``, the rounds (from 0) in which anything was posted.
+        rounds: ``[R]``, the rounds (from 0) in which anything was posted; what was settled after the last round played
+            counts as posted in it.
         held: ``[R, N]``, what each client's account and escrow hold together after each of them; NaN before it has an
             account.
         clients: the clients that ever paid or were paid, ascending.
@@ -92,10 +93,10 @@ def read_books(run: RunRecord) -> Books | None:
 
     if wrong := wrong_in(run.path):
         raise UserError(f"they do not hold: {wrong} ('hanse ledger verify' checks them)")
-    totals, rounds, rows = Totals(), list[int](), list[Floats]()
+    last, totals, rounds, rows = int(run.metrics[-1]["round"]), Totals(), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     with reading(run.path) as ledger:
-        for round, records in groupby(ledger.history(), key=lambda record: record.round):
+        for round, records in groupby(ledger.history(), key=lambda record: min(record.round, last)):
             for record in records:
                 totals.add(record)
             for account in totals.moved:
@@ -168,24 +169,23 @@ def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None 
 
 
 def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return what every client held over the rounds.
-
-    The figures are those that the payment rule recorded, or else those of the books.
+    """Return what every client held over the rounds, by the books: account and escrow together.
 
     Args:
         run: the run.
 
     Returns:
-        The rounds ``[n]`` (from 0) and the tokens after them ``[n, N]``. None if there are neither, and for a market
-        without recorded balances: its utilities say more than its payments.
+        The rounds ``[n]`` (from 0) and the tokens after them ``[n, N]``, the last with all that was settled at the end.
+        None for a run without books, or with books that cannot be read (:func:`books_of` says why), and for a market:
+        its utilities say more than its payments.
     """
-    if "balances" not in run.arrays(int(run.metrics[-1]["round"]), only=("balances",)):
-        return _by_the_books(run)
-    played = np.array([line["round"] for line in run.metrics], np.int64)
-    played = played[even(len(played), MOST_ROUNDS)]
-    found = [(r, run.arrays(int(r), only=("balances",)).get("balances")) for r in played]
-    kept = [(r, held) for r, held in found if held is not None]
-    return np.array([r for r, _ in kept], np.int64), np.stack([held for _, held in kept]) / TOKEN
+    if any("utility/mean" in line for line in run.metrics):
+        return None
+    try:
+        books = read_books(run)
+    except UserError:
+        return None
+    return None if books is None else (books.rounds, books.held)
 
 
 def granted(run: RunRecord) -> Floats:
@@ -202,20 +202,6 @@ def granted(run: RunRecord) -> Floats:
                     if (owner := _client_of(account)) is not None and owner < len(found):
                         found[owner] += units / TOKEN
     return found
-
-
-def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return the same as :func:`balances` from the ledger; None for a market, or books that cannot be read."""
-    if any("utility/mean" in line for line in run.metrics):
-        return None
-    try:
-        books = read_books(run)
-    except UserError:  # the report itself says why (see books_of)
-        return None
-    if books is None:
-        return None
-    kept = even(len(books.rounds), MOST_ROUNDS)
-    return books.rounds[kept], books.held[kept]
 
 
 def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
@@ -249,10 +235,11 @@ def _riders_chart(group: SeedGroup) -> Chart | None:
         found = balances(run) if kinds else None
         if found is None:
             continue
-        rounds, held = found
+        kept = even(len(found[0]), MOST_ROUNDS)
+        x, held = 1.0 + found[0][kept].astype(np.float64), found[1][kept]
         for look, (name, clients) in enumerate(kinds.items()):
             label = f"{name}, seed {run.seeds[0]}"
-            lines.append(Line(label, 1.0 + rounds.astype(np.float64), np.nanmean(held[:, clients], axis=1), look=look))
+            lines.append(Line(label, x, np.nanmean(held[:, clients], axis=1), look=look))
         labels |= dict.fromkeys(list(kinds)[1:])
     if not lines:
         return None

@@ -224,14 +224,14 @@ def contributed(run: RunRecord, client: int) -> Contributed:
 
 
 def _interval(sums: Standings, client: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a client's part of all sums above zero, cut off at 0 and 1.
+    """Return the 95 % interval of a client's part of all sums above zero, the same as on the invoice.
 
     None if its error is not known or the sums are exact, because an interval of zero width would claim certainty.
     """
-    part, error = (float(numbers[sums.clients == client][0]) for numbers in sums.parts())
+    error = float(sums.parts()[1][sums.clients == client][0])
     if not math.isfinite(error) or error == 0:
         return None
-    low, high = (min(1.0, max(0.0, part + side * SURE * error)) for side in (-1, 1))
+    low, high = sums.between()[sums.clients == client][0].tolist()
     return low, high
 
 
