@@ -184,7 +184,7 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
     if utilities(first) is not None:  # a market's formula measures nothing, so that models are counted without it
         told, each = [_by_formula([worth for _, worth in each if worth is not None])], [(own, None) for own, _ in each]
     counts = [answer_of(*pair) for pair in each]
-    together = "" if economy is None or told else ", in tokens alone" if missing else ", model and tokens together"
+    together = "" if economy is None or told else ", in tokens alone" if missing else ", tokens counted"
     if any(count != "unknown" for count in counts):
         told.append(_counted(counts, len(group.runs), together, *_honest_of(group)))
     differences = [_differences(list(one.values())) for one in fits]
@@ -254,8 +254,8 @@ def _counted(counts: Sequence[Answer], seeds: int, together: str, kind: str = ""
     whole = f" of {len(known)} {kind}clients{f' of {seeds} seeds' if seeds > 1 else ''}"
     whole += f" ({left_out} left out)" if left_out else ""
     if many["even"] == len(known):
-        return f"Not known for any{whole}: each difference may be chance{together}."
-    ways = {"yes": "paid for", "no": "did not pay for", "mixed": "brought both gain and loss to"}
+        return f"Not known for any{whole}: differences may be chance{together}."
+    ways = {"yes": "paid for", "no": "did not pay for", "mixed": "was mixed for"}
     if many["no"] == len(known):
         return f"Joining paid for none{whole}{together}."
     told = [f"{way} {many[answer]}" for answer, way in ways.items() if many[answer]]
@@ -322,7 +322,7 @@ def _contributed(found: Contribution | None) -> str:
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
     order = [c for c in found.clients.tolist() if c in set(ranked.clients.tolist())]
     if not ranked.known:
-        return f"{_called(labels[order[0]])} has the highest value; how sure that is was not recorded.{_harmed(found)}"
+        return f"{_called(labels[order[0]])} has the highest value; certainty not recorded.{_harmed(found)}"
     tied = ranked.tied(order[0]).tolist()
     if len(tied) == len(order) - 1:
         return f"No client clearly contributed most.{_harmed(found)}"
@@ -335,9 +335,8 @@ def _contributed(found: Contribution | None) -> str:
     names = [labels[c] for c in top]
     if order[: len(top)] != top:  # a lower sum that is less certain than those above it
         low = [labels[c] for c in tied]
-        least = "its sum is lower" if len(low) == 1 else "their sums are lower"
         told = f"{_called(names[0])} contributed most{_share(found, top[:1])}, or perhaps {' or '.join(low)}"
-        return f"{told}: {least}, but less certain.{_harmed(found)}"
+        return f"{told} (lower, but less certain).{_harmed(found)}"
     return f"{_called(', '.join(names[:-1]))} or {names[-1]} contributed most{share}.{_harmed(found)}"
 
 
@@ -448,10 +447,12 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
     if found is not None and (names := found.harmful):
         who = _called(_list(names), many=len(names) > 1) if len(names) <= _MOST_NAMED else "those that did harm"
         whose = "its" if len(names) == 1 else "their"
-        return f"Operator: check what {who[0].lower() + who[1:] if not _named(names[0]) else who} sent, then {whose} data."
+        return (
+            f"Operator: check what {who[0].lower() + who[1:] if not _named(names[0]) else who} sent, then {whose} data."
+        )
     if len(group.runs) == 1 and not elsewhere:
         how = "run.seed = 1, 2, ... in Python" if by_python(run) else f"hanse sweep {folder}/config.toml --seeds 5"
-        return f"Operator: repeat with other seeds ({how}). Members: read your statements."
+        return f"Operator: try other seeds ({how}). Members: your statements."
     return f"Give each client its statement (hanse statement {folder} --all)."
 
 

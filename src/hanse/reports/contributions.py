@@ -34,7 +34,7 @@ from hanse.runs.run_record import RunRecord
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 TOO_FEW = "Too few rounds were valued to say who contributed."
-HELPFUL = "all helpful contributions"  # what a share is a share of: all sums of values above zero
+HELPFUL = "helpful contributions"  # what a share is a share of: all sums of values above zero
 DOUBTFUL = "Not reliable here (see the warning)"
 EXACT = (
     "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
@@ -453,6 +453,11 @@ def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
     same = len({one.shape for one in without}) == 1
     blocks = np.mean(without, axis=0) if same else np.zeros((len(clients), 0))
     return Standings(clients, totals, np.sqrt(np.mean(squares, axis=0) / len(runs)), blocks)
+
+
+def sums_to_zero(totals: Floats) -> bool:
+    """Return whether sums of values, ``[n]``, cancel but for their last bits: they are relative to a mean."""
+    return bool(abs(totals.sum()) < 1e-9 * np.abs(totals).sum())
 
 
 def in_words(places: Ints, own: int) -> str:

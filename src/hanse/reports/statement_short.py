@@ -40,7 +40,7 @@ def in_short(
         >>> given = Contributed(rounds=(), value=0.7, drawn=0.17, place=1, ranked=8, tied=(2, 3), valued=8)
         >>> for about, told in in_short("yes", fit, given).items():
         ...     print(f"{about}: {told}")
-        Its model: accuracy on its own test data 90 %, alone 80 %. Difference +10 points (95 % interval +5 to +15).
+        Its model: accuracy on its own test data 90 %, alone 80 %: +10 points (95 % interval +5 to +15).
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
         What next: stay in.
     """
@@ -78,9 +78,11 @@ def _model(fit: Fit) -> str:
     if fit.main is None and fit.samples and fit.samples < _FEW:
         right = [fit.samples * value for value in (ours, alone)]
         if max(abs(count - round(count)) for count in right) < 1e-6 * fit.samples:
-            told = f"{round(right[0])} of {fit.samples} own test cases right ({mine} %), alone {round(right[1])} ({single} %)"
+            told = f"{round(right[0])} of {fit.samples} own test cases right, alone {round(right[1])}"
     low, high = (rounded(factor * end, half, sign=True) for end in interval)
-    return f"{told}. Difference {more}{unit and points(more)} (95 % interval {low} to {high})."
+    if not float(more):
+        return f"{told}: no difference (95 % interval {low} to {high}{unit and ' points'})."
+    return f"{told}: {more}{unit and points(more)} (95 % interval {low} to {high})."
 
 
 def _gave(given: Contributed) -> str:
@@ -91,6 +93,9 @@ def _gave(given: Contributed) -> str:
     interval, factor = (given.interval, 1.0) if part is None else (given.share_interval, 100.0)
     half = None if interval is None else factor * (interval[1] - interval[0]) / 2
     told = f"worth {rounded(given.value, half)}"
+    if given.relative and given.value:
+        side = "above" if given.value > 0 else "below"
+        told = f"on average {side} the middle of those who trained with it"
     if part is not None:
         told = f"{rounded(100 * part, half, most=2)} % of {HELPFUL}"
     if given.exact:
@@ -137,7 +142,7 @@ def _more_samples(fit: Fit) -> str:
     if fit.main is not None or between is None or not more or not fit.samples:
         return f"test on more samples; {fit.samples} are few."
     needed = fit.samples * ((between[1] - between[0]) / 2 / more) ** 2
-    return f"test on more samples: about {float(f'{max(needed, fit.samples + 1):.2g}'):,.0f} would settle this difference."
+    return f"test on about {float(f'{max(needed, fit.samples + 1):.2g}'):,.0f} samples to settle this."
 
 
 def _difference(fit: Fit) -> float | None:

@@ -221,7 +221,9 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
     if models.utility is None:
         return (None if money is None else (net > 0) - (net < 0)), told
     u = models.utility
-    told += f" By the market's formula it {'lost' if u < 0 else 'gained'} {abs(u):.2f}: what others' models should bring "
+    told += (
+        f" By the market's formula it {'lost' if u < 0 else 'gained'} {abs(u):.2f}: what others' models should bring "
+    )
     told += "it, less the cost of sharing its own" + (" and that net payment" if money is not None else "") + ". The "
     told += "formula takes sample counts and the eagerness set in the file, not measured accuracy; no payment follows."
     return (u > 0) - (u < 0), told.lstrip()
