@@ -175,8 +175,8 @@ def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_pa
     assert "2 of 5 clients stand apart from everybody else" in ranking.caption
     [told] = [line for line in summary([found]) if "value" in line]
     assert (
-        "client 0 is ahead (value 5.0, 95 % interval 4.6 to 5.4; all clients together 12.7), but 1 or 2 may be first;"
-        in told
+        "client 0 is ahead (value 5.0, 95 % interval 4.6 to 5.4; all clients together 12.7), "
+        "but client 1 or 2 may be first;" in told
     )
     assert "may be first; client 4 has the lowest value (-3.0, 95 % interval -3.4 to -2.6)" in told
     assert "has the highest value" not in told

@@ -39,7 +39,7 @@ _MEANING = {
     "test/loss": "The loss of the model on the server's test samples; lower is better. Where clients hold models of "
     "their own, it is the mean over the clients.",
     "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients, "
-    "without those that the experiment makes cheat.",
+    "without those that the experiment makes cheat (the terminal's figure during a run has them in it).",
     "client/test_loss": "Each client tests the model that it holds on its own test samples; lower is better.",
     "train/loss": "What the clients that trained reported, averaged. It depends on who was selected.",
 }

@@ -255,7 +255,8 @@ def _tied_with(found: Contribution, at: int) -> str:
         return f"any of the {others} others" if len(tied) == others else f"any of {len(tied)} others"
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
     *more, only = [labels[client] for client in tied] or [""]
-    return f"{', '.join(more)} or {only}" if more else only
+    names = f"{', '.join(more)} or {only}" if more else only
+    return f"client {names}" if names else ""
 
 
 def _harm(found: Contribution) -> str:

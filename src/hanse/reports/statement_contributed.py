@@ -245,7 +245,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         besides=0.0 if fell is None else fell - float(totals.sum()),
         above=above,
         below=float(np.minimum(totals, 0.0).sum()),
-        relative=not measure.share_out and sums_to_zero(totals),
+        relative=not measure.share_out and sums_to_zero(totals.astype(np.float64)),
     )
 
 
