@@ -452,10 +452,15 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
     mine = contributed(record, 1)
     assert mine.gained == pytest.approx(fell)
     assert mine.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
-    assert mine.part.startswith(f"Of the {fell:.3g} by which the validation loss went down in this federation, ")
+    assert mine.part.startswith(f"All helpful updates together lowered the validation loss by {mine.above:.2f}; ")
+    assert mine.above + mine.below + mine.besides == pytest.approx(fell)
     assert mine.error is not None
     low, high = (mine.value + side * 1.96 * mine.error for side in (-1, 1))
-    assert mine.part.endswith(f"{mine.value:.2f} (95 % interval {low:.2f} to {high:.2f}) came through its updates.")
+    share = 100 * mine.value / mine.above
+    assert (
+        f"{mine.value:.2f} (95 % interval {low:.2f} to {high:.2f}) of it, {share:.1f} %, came through its updates."
+        in mine.part
+    )
     [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
     *bands, whole = chart.marks.lines
     assert len(bands) == 8  # seven clients, and the others together
@@ -473,8 +478,8 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
 @pytest.mark.parametrize(
     ("mechanism", "said"),
     [
-        ({"name": "fedavg", "weigh": "fedavgm"}, "by which the validation loss went .* through no client's"),
-        ({"name": "local"}, "by which the validation losses of all models together went .* through its updates"),
+        ({"name": "fedavg", "weigh": "fedavgm"}, "lowered the validation loss by .* through no client's"),
+        ({"name": "local"}, "lowered the validation losses of all models together by .* through its updates"),
         ({"name": "fedavg", "value": {"name": "path", "novel": True}}, "came through what was new in its updates and"),
     ],
 )
@@ -491,7 +496,7 @@ def test_a_statement_and_the_chart_say_what_came_through_nobody_and_of_how_many_
     besides = abs(fell - given) > 0.01 * abs(fell)
     assert ("no client's" in busy.part) == besides
     # an idle client's 0 is not told as -0, nor as exact because all groups were tried
-    assert ", 0 came through" in idle.part
+    assert (", 0 came through" if "novel" in str(mechanism) else "; its own updates gave 0.") in idle.part
     assert not idle.exact
     [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
     *bands, whole = chart.marks.lines

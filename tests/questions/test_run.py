@@ -68,7 +68,7 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
     assert "text/html" in played._repr_mimebundle_()
     plain = hanse.run(EXPERIMENT, data=frame())
     assert "Mary" not in str(plain)
-    assert plain.plot().chart.title.startswith("Test accuracy")
+    assert plain.plot().chart.title == "Accuracy at the clients"
     with pytest.raises(UserError, match="values: this run valued no updates"):
         plain.values()
     for ask in (lambda: plain.statement(0), plain.report, plain.joining):

@@ -17,7 +17,11 @@ from hanse.reports.contributions import Standings
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import write_report
 from hanse.reports.statement import statement
-from hanse.reports.statement_verdict import answer_of
+from hanse.reports.statement_contributed import Contributed
+from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_models import Models
+from hanse.reports.statement_short import in_short
+from hanse.reports.statement_verdict import answer_of, verdict_of
 from hanse.runs.run_record import load_runs
 
 WORDS = 60
@@ -85,14 +89,15 @@ def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
     ("worth", "error", "told", "drawn"),
     [
         # 5, 4.9 and 4.8 are one group, 1 and -3 one each
-        ([5.0, 4.9, 4.8, 1.0, -3.0], [0.2] * 5, "Client 0, 1 or 2 contributed most (together 94 % of gains). "
-         "Client 4 clearly did harm.", {"group A": 3, "group B": 1, "group C": 1}),
-        ([5.0, 1.0, 1.1], [0.1] * 3, "Client 0 contributed most (70 % of gains).", {"group A": 1, "group B": 2}),
+        ([5.0, 4.9, 4.8, 1.0, -3.0], [0.2] * 5, "Client 0, 1 or 2 contributed most (together 94 % of helpful "
+         "contributions). Client 4 clearly did harm.", {"group A": 3, "group B": 1, "group C": 1}),
+        ([5.0, 1.0, 1.1], [0.1] * 3, "Client 0 contributed most (70 % of helpful contributions).",
+         {"group A": 1, "group B": 2}),
         # 0 is apart from 2, but 1 from neither
-        ([3.0, 2.0, 1.0], [0.5] * 3, "Client 0 or 1 contributed most (together 83 % of gains).",
+        ([3.0, 2.0, 1.0], [0.5] * 3, "Client 0 or 1 contributed most (together 83 % of helpful contributions).",
          {"may be the highest": 2, "surely not the highest": 1}),
         ([3.0, 2.0, 1.0], [9.0] * 3, "No client clearly contributed most.", {"may be the highest": 3}),
-        ([3.0, 2.0, 1.0], [0.1] * 3, "Client 0 contributed most (50 % of gains).", {"contribution": 3}),
+        ([3.0, 2.0, 1.0], [0.1] * 3, "Client 0 contributed most (50 % of helpful contributions).", {"contribution": 3}),
     ],
 )  # fmt: skip
 def test_who_contributed_is_said_and_drawn_in_groups(
@@ -136,8 +141,11 @@ def test_the_best_experiment_is_named(tmp_path: Path) -> None:
     found = answers(groups(worse, better))
     assert found.joining.startswith("With greedyfed, joining paid for all 6 clients.")
     assert "Mean accuracy on own test data: +20.0 points." in found.joining  # for each alike, so without an interval
-    assert found.next == f"Repeat with other seeds (hanse sweep {better}/config.toml --seeds 5)."
-    assert found.contributed.startswith("In greedyfed: Client 0 contributed most (83 % of gains).")
+    assert (
+        found.next
+        == f"Operator: try other seeds (hanse sweep {better}/config.toml --seeds 5). Members: your statements."
+    )
+    assert found.contributed.startswith("In greedyfed: Client 0 contributed most (83 % of helpful contributions).")
 
 
 def test_the_page_begins_with_the_answers_in_few_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +193,41 @@ def test_one_gain_without_a_loss_pays(model: int | None, economy: int | None, an
     assert answer_of(model, economy) == answer
 
 
+def test_few_test_cases_are_counted_and_their_difference_is_not_called_none() -> None:
+    few = Fit((7,), (29 / 32,), (0.3,), 32, alone="alone", alone_accuracy=25 / 32, alone_loss=0.5)
+    given = Contributed(rounds=())
+    said = verdict_of(few, None, Models(1, 1, 1, 1, 1))
+    assert said.headline == "Not known whether joining paid: the difference may be chance"
+    low, high = (100 * end for end in difference(29 / 32, wilson(29 / 32, 32), 25 / 32, wilson(25 / 32, 32)))
+    told = in_short(said.answer, few, given)
+    assert told["Its model"] == (
+        f"29 of 32 own test cases right, alone 25: +12.5 points (95 % interval {low:+.0f} to {high:+.0f})."
+    )
+    needed = 32 * ((high - low) / 2 / 12.5) ** 2
+    assert told["What next"] == f"test on about {needed:.2g} samples to settle this."
+    # a market's formula that is above zero is no reason to stay in
+    paid = verdict_of(few, None, Models(1, 1, 1, 1, 1, utility=97.95))
+    assert paid.headline == "By the market's formula it gained; its model is not clearly better or worse"
+    assert in_short(paid.answer, few, given)["What next"] == told["What next"]
+
+
+def test_a_statement_gives_percentages_of_the_number_beside_them() -> None:
+    mine = Contributed(
+        rounds=(), value=0.5, drawn=0.1, share=0.5 / 3.6, gained=1.9, above=3.6, below=-1.6, besides=-0.1, valued=8
+    )
+    assert mine.part == (
+        "All helpful updates together lowered the validation loss by 3.6; 0.5 (95 % interval 0.3 to 0.7) of it, "
+        "13.9 %, came through its updates. Harmful ones took back 1.6 and -0.10 came through no client's updates, "
+        "which leaves 1.9."
+    )
+
+
+def test_a_lower_sum_that_may_be_the_highest_is_said_to_be_lower(tmp_path: Path) -> None:
+    run = played(tmp_path / "run", [0.9] * 4, "greedyfed", worth=[5.0, 4.0, 3.0, 1.0], error=[0.1, 0.1, 2.0, 0.1])
+    found = answers(groups(run)).contributed
+    assert found == "Client 0 contributed most (38 % of helpful contributions), or perhaps 2 (lower, but less certain)."
+
+
 def test_a_statement_begins_with_at_most_sixty_words(tmp_path: Path) -> None:
     worth, error = [5.0, 4.9, 4.8, 1.0, 0.5, -3.0], [0.2] * 6
     run = played(tmp_path / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], "greedyfed", worth=worth, error=error)
@@ -195,9 +238,9 @@ def test_a_statement_begins_with_at_most_sixty_words(tmp_path: Path) -> None:
         assert len(said.split()) <= WORDS
     low, high = (100 * end for end in difference(0.9, wilson(0.9, 400), 0.7, wilson(0.7, 400)))
     assert found[0].short == {
-        "Its model": "accuracy on its own test data 90 %, alone 70 %. Difference +20 points (95 % interval "
+        "Its model": "accuracy on its own test data 90 %, alone 70 %: +20 points (95 % interval "
         f"+{low:.0f} to +{high:.0f}).",
-        "Its contribution": "31 % of what all gave; number 1 of 6, perhaps 1 to 3.",
+        "Its contribution": "31 % of helpful contributions; number 1 of 6, perhaps 1 to 3.",
         "What next": "stay in.",
     }
     assert found[2].short["What next"] == "ask for a personal mechanism, such as ditto, or train alone."

@@ -122,7 +122,7 @@ def test_where_nobody_pays_there_is_no_money(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [metric(0, 0.5)], [seat(0, 0, 1.0)])
     found = statement(path, 0)
     assert found.money is None
-    assert "Nobody pays" in render(found)
+    assert "No tokens are paid in this run. If the operator" in render(found)
     (path / "ledger.json").write_text('{"book": "b"}')
     with pytest.raises(UserError, match=r"transactions\.heads: is gone"):
         statement(path, 0)
@@ -226,7 +226,10 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
     before = statement(market, 1)
     assert before.fit.alone_accuracy is None
     assert "--client 1 --train-alone" in before.fit.how
-    assert ", by the market's own count alone. Whether their models are better" in answers_of(market).joining
+    assert (
+        "By the market's formula (not money) all 11 clients gained. Whether their models are better"
+        in answers_of(market).joining
+    )
     place = train_alone(market)
     assert place == market / "alone"
     lines = (place / "metrics.jsonl").read_bytes()
@@ -280,7 +283,7 @@ def test_the_answer_is_no_surer_than_the_numbers(of: Fit, utility: float | None,
     tokens_decide = answer in ("yes", "no") and (
         of.alone is None or abs((of.last or 0) - (of.alone_accuracy or 0)) < 0.1
     )
-    assert ("By the market's own count" in found.headline) == (tokens_decide and utility is not None)
+    assert ("By the market's formula" in found.headline) == (tokens_decide and utility is not None)
 
 
 def test_two_equal_accuracies_are_called_the_same() -> None:
@@ -299,17 +302,17 @@ def books(received: int, paid: int) -> Money:
 @pytest.mark.parametrize(
     ("money", "utility", "said"),
     [
-        (books(0, 23_304_267), 9.5, "It paid 23.3 tokens more than it received; by the market's own count joining "
-         "paid; whether its model is better is not known"),
-        (books(5_000_000, 0), -1.0, "It received 5 tokens more than it paid; by the market's own count joining "
-         "did not pay; whether its model is better is not known"),
-        (books(2, 2), 0.0, "It paid as many tokens as it received; by the market's own count joining made no "
-         "difference; whether its model is better is not known"),
-        (None, 1.0, "By the market's own count joining paid; whether its model is better is not known"),
+        (books(0, 23_304_267), 9.5, "It paid 23.3 tokens more than it received; by the market's formula it "
+         "gained; whether its model is better is not known"),
+        (books(5_000_000, 0), -1.0, "It received 5 tokens more than it paid; by the market's formula it "
+         "lost; whether its model is better is not known"),
+        (books(2, 2), 0.0, "It paid as many tokens as it received; by the market's formula it neither "
+         "gained nor lost; whether its model is better is not known"),
+        (None, 1.0, "By the market's formula it gained; whether its model is better is not known"),
         (books(0, 7_000_000), None, "In tokens joining did not pay; whether its model is better is not known"),
     ],
 )  # fmt: skip
-def test_the_money_comes_first_and_then_the_markets_own_count(
+def test_the_money_comes_first_and_then_the_markets_formula(
     money: Money | None, utility: float | None, said: str
 ) -> None:
     found = verdict_of(fit(0.5, None), money, Models(1, 1, 1, 1, 1, utility=utility))
@@ -318,16 +321,22 @@ def test_the_money_comes_first_and_then_the_markets_own_count(
     if money is not None and utility is not None:
         assert economy.startswith("Not counting its grant, it received ")
         assert economy.endswith(
-            f"By the market's own count, joining was worth {utility:+.2f} tokens to it: what it gained from others' "
-            "models, less the cost of sharing its own and that net payment."
+            f"By the market's formula it {'lost' if utility < 0 else 'gained'} {abs(utility):.2f}: what others' models "
+            "should bring it, less the cost of sharing its own and that net payment. The formula takes sample counts "
+            "and the eagerness set in the file, not measured accuracy; no payment follows."
         )
 
 
 def test_what_a_point_of_accuracy_cost() -> None:
-    found = verdict_of(fit(0.9, 0.5), None, Models(1, 1, 1, 1, 1, utility=-2.0))
-    assert found.reasons[-1] == "It paid 0.05 tokens of utility for each point of accuracy."
-    found = verdict_of(fit(0.5, 0.9), None, Models(1, 1, 1, 1, 1, utility=8.0))
-    assert found.reasons[-1] == "It earned 0.2 tokens of utility for each point of accuracy that it gave up."
+    found = verdict_of(fit(0.9, 0.5), books(0, 2_000_000), NOTHING)
+    assert found.headline == "Its model is clearly better; it paid 2 tokens"
+    assert found.reasons[-1] == "It paid 0.05 tokens for each point of accuracy."
+    found = verdict_of(fit(0.5, 0.9), books(8_000_000, 0), NOTHING)
+    assert found.headline == "Its model is clearly worse; it earned 8 tokens"
+    assert found.reasons[-1] == "It earned 0.2 tokens for each point of accuracy that it gave up."
+    found = verdict_of(fit(0.9, 0.5), None, Models(1, 1, 1, 1, 1, utility=-2.0))  # nothing was paid
+    assert found.headline == "Its model is clearly better; by the market's formula it lost"
+    assert not any("for each point" in reason for reason in found.reasons)
 
 
 # ---- the page and the command
@@ -503,7 +512,7 @@ def test_a_participant_reads_what_it_put_up_and_got_back_in_few_digits(auction: 
     found = statement(auction, 0)
     page, money = render(found), found.money
     assert money is not None
-    assert '<th scope="col">put up</th><th scope="col">got back</th><th scope="col">net</th>' in page
+    assert '<th scope="col">out</th><th scope="col">in</th><th scope="col">net</th>' in page
     for figure in money.figures:
         net = figure.received - figure.paid
         cells = [about(units) if units else "" for units in (figure.paid, figure.received)]

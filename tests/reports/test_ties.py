@@ -166,17 +166,17 @@ def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_pa
     ranking = contribution_charts([found])[0]
     assert isinstance(ranking.marks, Bars)
     assert ranking.marks.labels == (
-        "1. client 0 (tied with 2, 3)",
-        "2. client 1 (tied with 1–3)",
-        "3. client 2 (tied with 1, 2)",
+        "1. client 0 (may tie with clients 1, 2)",
+        "2. client 1 (may tie with clients 0, 2)",
+        "3. client 2 (may tie with clients 0, 1)",
         "4. client 3",
         "5. client 4",
     )
     assert "2 of 5 clients stand apart from everybody else" in ranking.caption
     [told] = [line for line in summary([found]) if "value" in line]
     assert (
-        "client 0 is ahead (value 5.0, 95 % interval 4.6 to 5.4; all clients together 12.7), but 1 or 2 may be first;"
-        in told
+        "client 0 is ahead (value 5.0, 95 % interval 4.6 to 5.4; all clients together 12.7), "
+        "but client 1 or 2 may be first;" in told
     )
     assert "may be first; client 4 has the lowest value (-3.0, 95 % interval -3.4 to -2.6)" in told
     assert "has the highest value" not in told
@@ -227,7 +227,7 @@ def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     assert contributed(load_run(path), 2).share_interval == (0.0, 0.0)
     low, high = (f"{100 * end:.1f} %" for end in mine.share_interval or ())
     page = render(replace(before, contributed=mine))
-    assert f"75.0 % of what all clients gave (95 % interval {low} to {high})" in page
+    assert f"75.0 % of helpful contributions (95 % interval {low} to {high})" in page
 
 
 def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:

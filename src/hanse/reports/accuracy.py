@@ -27,19 +27,19 @@ MOST_READ = 200  # rounds whose own file has to be opened for a curve
 
 # key, title, axis, factor
 _CURVES = (
+    ("client/test_accuracy", "Accuracy at the clients", "mean accuracy on own test data (%)", 100.0),
     ("test/accuracy", "Test accuracy", "accuracy on the test set (%)", 100.0),
     ("test/loss", "Test loss", "loss on the test set", 1.0),
-    ("client/test_accuracy", "Accuracy at the clients", "mean accuracy on own test data (%)", 100.0),
     ("client/test_loss", "Loss at the clients", "mean loss on own test data", 1.0),
     ("train/loss", "Training loss", "mean loss of those who trained", 1.0),
 )
 _MEANING = {
-    "test/accuracy": "The share of the server's test samples that the model gets right. Where clients hold models of "
-    "their own, it is the mean over the clients.",
+    "test/accuracy": "The share of the server's test samples, of all clients' kinds, that the model gets right. "
+    "Where clients hold models of their own, it is the mean over the clients.",
     "test/loss": "The loss of the model on the server's test samples; lower is better. Where clients hold models of "
     "their own, it is the mean over the clients.",
     "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients, "
-    "without those that the experiment makes cheat.",
+    "without those that the experiment makes cheat (the terminal's figure during a run has them in it).",
     "client/test_loss": "Each client tests the model that it holds on its own test samples; lower is better.",
     "train/loss": "What the clients that trained reported, averaged. It depends on who was selected.",
 }

@@ -23,7 +23,7 @@ from hanse.learning.metrics import Reading
 from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
-from hanse.reports.contributions import DOUBTFUL, TOO_FEW, Contribution, contribution, ends
+from hanse.reports.contributions import DOUBTFUL, HELPFUL, TOO_FEW, Contribution, contribution, ends
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
@@ -179,12 +179,14 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
     each += [(sign_of(fit), None) for more in fits[1:] for fit in more.values()]
     if not fits[0] and economy is not None:
         each = [(None, _sign(economy, client)) for client in range(len(economy))]
-    counts = [answer_of(*pair) for pair in each]
     missing = not any(sign is not None for sign, _ in each)
-    market = utilities(first) is not None  # its count has more in it than tokens
-    by, count = ("by", "the market's own count") if market else ("in", "tokens")
-    together = "" if economy is None else f", {by} {count} alone" if missing else f", model and {count} together"
-    told = [_counted(counts, len(group.runs), together)] if any(count != "unknown" for count in counts) else []
+    told = []
+    if utilities(first) is not None:  # a market's formula measures nothing, so that models are counted without it
+        told, each = [_by_formula([worth for _, worth in each if worth is not None])], [(own, None) for own, _ in each]
+    counts = [answer_of(*pair) for pair in each]
+    together = "" if economy is None or told else ", in tokens alone" if missing else ", tokens counted"
+    if any(count != "unknown" for count in counts):
+        told.append(_counted(counts, len(group.runs), together, *_honest_of(group)))
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
         told.append(_by_how_much(differences, first.main))
@@ -223,20 +225,37 @@ def _sign(worth: Floats, client: int) -> int:
     return int(np.sign(np.round(worth[client], 6))) if np.isfinite(worth[client]) else 0
 
 
-def _counted(counts: Sequence[Answer], seeds: int, together: str) -> str:
+def _by_formula(worth: Sequence[int]) -> str:
+    """Return in a sentence for how many clients a market's formula is above zero, by these signs."""
+    gained = sum(sign > 0 for sign in worth)
+    many = f"all {gained}" if gained == len(worth) else f"{gained} of {len(worth)}"
+    return f"By the market's formula (not money) {many} clients gained."
+
+
+def _honest_of(group: SeedGroup) -> tuple[str, int]:
+    """Return how to call the clients of whom joining is counted, "honest " if others are left out, and how many are."""
+    honest = honest_of(group.runs[0])
+    left_out = 0 if honest is None else group.runs[0].num_clients - len(honest)
+    return ("honest " if left_out else ""), left_out
+
+
+def _counted(counts: Sequence[Answer], seeds: int, together: str, kind: str = "", left_out: int = 0) -> str:
     """Return a sentence: for how many clients joining paid, for how many it did not, and for how many that is open.
 
     Args:
         counts: the answer of each client (and seed).
         seeds: how many seeds these come from.
         together: what is counted, as the end of the sentence.
+        kind: how the clients are called, such as "honest ".
+        left_out: how many others are not counted.
     """
     known = [count for count in counts if count != "unknown"]
     many = Counter[str](known)
-    whole = f" of {len(known)} clients{f' of {seeds} seeds' if seeds > 1 else ''}"
+    whole = f" of {len(known)} {kind}clients{f' of {seeds} seeds' if seeds > 1 else ''}"
+    whole += f" ({left_out} left out)" if left_out else ""
     if many["even"] == len(known):
-        return f"Joining made no clear difference to any{whole}{together}."
-    ways = {"yes": "paid for", "no": "did not pay for", "mixed": "brought both gain and loss to"}
+        return f"Not known for any{whole}: differences may be chance{together}."
+    ways = {"yes": "paid for", "no": "did not pay for", "mixed": "was mixed for"}
     if many["no"] == len(known):
         return f"Joining paid for none{whole}{together}."
     told = [f"{way} {many[answer]}" for answer, way in ways.items() if many[answer]]
@@ -303,7 +322,7 @@ def _contributed(found: Contribution | None) -> str:
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
     order = [c for c in found.clients.tolist() if c in set(ranked.clients.tolist())]
     if not ranked.known:
-        return f"{_called(labels[order[0]])} has the highest value; how sure that is was not recorded.{_harmed(found)}"
+        return f"{_called(labels[order[0]])} has the highest value; certainty not recorded.{_harmed(found)}"
     tied = ranked.tied(order[0]).tolist()
     if len(tied) == len(order) - 1:
         return f"No client clearly contributed most.{_harmed(found)}"
@@ -314,6 +333,10 @@ def _contributed(found: Contribution | None) -> str:
     if len(top) > _MOST_NAMED:
         return f"{len(top)} of {len(order)} clients share the lead{share}.{_harmed(found)}"
     names = [labels[c] for c in top]
+    if order[: len(top)] != top:  # a lower sum that is less certain than those above it
+        low = [labels[c] for c in tied]
+        told = f"{_called(names[0])} contributed most{_share(found, top[:1])}, or perhaps {' or '.join(low)}"
+        return f"{told} (lower, but less certain).{_harmed(found)}"
     return f"{_called(', '.join(names[:-1]))} or {names[-1]} contributed most{share}.{_harmed(found)}"
 
 
@@ -323,7 +346,7 @@ def _share(found: Contribution, top: Sequence[int]) -> str:
         return ""
     parts, _ = found.sums.parts()
     part = float(parts[np.isin(found.sums.clients, top)].sum())
-    return f" ({'together ' * (len(top) > 1)}{100 * part:.0f} % of gains)" if np.isfinite(part) else ""
+    return f" ({'together ' * (len(top) > 1)}{100 * part:.0f} % of {HELPFUL})" if np.isfinite(part) else ""
 
 
 def _harmed(found: Contribution) -> str:
@@ -425,10 +448,14 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
     if found is not None and nothing_left(run.metrics):
         return "Take harder data or a finer metric: the first test was almost all right, so values are mostly noise."
     if found is not None and (names := found.harmful):
-        return f"Check the data of {'that client' if len(names) == 1 else 'those that did harm'}."
+        who = _called(_list(names), many=len(names) > 1) if len(names) <= _MOST_NAMED else "those that did harm"
+        whose = "its" if len(names) == 1 else "their"
+        return (
+            f"Operator: check what {who[0].lower() + who[1:] if not _named(names[0]) else who} sent, then {whose} data."
+        )
     if len(group.runs) == 1 and not elsewhere:
         how = "run.seed = 1, 2, ... in Python" if by_python(run) else f"hanse sweep {folder}/config.toml --seeds 5"
-        return f"Repeat with other seeds ({how})."
+        return f"Operator: try other seeds ({how}). Members: your statements."
     return f"Give each client its statement (hanse statement {folder} --all)."
 
 

@@ -34,6 +34,7 @@ from hanse.runs.run_record import RunRecord
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 TOO_FEW = "Too few rounds were valued to say who contributed."
+HELPFUL = "helpful contributions"  # what a share is a share of: all sums of values above zero
 DOUBTFUL = "Not reliable here (see the warning)"
 EXACT = (
     "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
@@ -454,6 +455,11 @@ def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
     return Standings(clients, totals, np.sqrt(np.mean(squares, axis=0) / len(runs)), blocks)
 
 
+def sums_to_zero(totals: Floats) -> bool:
+    """Return whether sums of values, ``[n]``, cancel but for their last bits: they are relative to a mean."""
+    return bool(abs(totals.sum()) < 1e-9 * np.abs(totals).sum())
+
+
 def in_words(places: Ints, own: int) -> str:
     """Return places in a ranking in words.
 
@@ -469,7 +475,7 @@ def in_words(places: Ints, own: int) -> str:
         >>> in_words(np.array([2, 3, 5, 6]), own=4)
         'numbers 2 to 6'
     """
-    told = _spans(places, own, " to ")
+    told = _spans(places, own)
     if not told:
         return f"{len(places)} of numbers {places[0]} to {places[-1]}"
     if len(told) > 1:
@@ -477,18 +483,13 @@ def in_words(places: Ints, own: int) -> str:
     return f"number{'' if len(places) == 1 else 's'} {told[0]}"
 
 
-def _in_short(places: Ints, own: int) -> str:
-    """Return the same as :func:`in_words`, short enough for a label: "5", "2–6", "2, 3, 5–8"."""
-    return ", ".join(_spans(places, own, "–")) or f"{len(places)} of {places[0]}–{places[-1]}"
-
-
-def _spans(places: Ints, own: int, to: str) -> list[str]:
-    """Return each stretch of places as a text, its ends joined by ``to``; nothing if there are too many stretches."""
+def _spans(places: Ints, own: int) -> list[str]:
+    """Return each stretch of places as a text, such as "2 to 6"; nothing if there are too many stretches."""
     told: list[str] = []
     parted = 0
     for stretch in _stretches(sorted({own, *places.tolist()})):
         kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
-        told += [f"{kept[0]}{to}{kept[-1]}"] if len(kept) > 2 else map(str, kept)
+        told += [f"{kept[0]} to {kept[-1]}"] if len(kept) > 2 else map(str, kept)
         parted += bool(kept)
     return told if parted <= MOST_SPANS else []
 
@@ -743,10 +744,18 @@ def _ranked_labels(found: Contribution, which: slice) -> list[str]:
         if updates == 1:
             told += " (one update)"
         elif ranked.known:
-            place, tied = ranked.place(client), ranked.tied_places(client)
-            told = f"{place}. {told}" + (f" (tied with {_in_short(tied, place)})" if len(tied) else "")
+            place = ranked.place(client)
+            told = f"{place}. {told}{_may_tie(found, ranked.tied(client))}"
         labels.append(told)
     return labels
+
+
+def _may_tie(found: Contribution, tied: Ints) -> str:
+    """Return the clients that cannot be told apart from another, by name, or how many they are."""
+    names = [found.labels[i] for i, client in enumerate(found.clients.tolist()) if client in set(tied.tolist())]
+    if len(names) > MOST_SPANS:
+        return f" (may tie with {len(names)} others)"
+    return f" (may tie with client{'s' * (len(names) > 1)} {', '.join(names)})" if names else ""
 
 
 def _ties_told(ranked: Standings) -> str:
@@ -758,8 +767,8 @@ def _ties_told(ranked: Standings) -> str:
     if not ranked.known or count < 2:
         return ""
     told = (
-        " The number before a name is its place. Clients are tied if they cannot be told apart: the 95 % interval of "
-        "the difference of their sums holds 0, so that their order may be chance."
+        " The number before a name is its place. Clients may tie if they cannot be told apart: the 95 % interval "
+        "of the difference of their sums holds 0, so that their order may be chance."
     )
     if count > MOST_CLIENTS:  # counting ties takes a comparison of every pair, which would take long for more
         return told

@@ -28,6 +28,24 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
     return f"{0:.{places}f}" if float(told) == 0 else told
 
 
+def agreeing(ours: float, alone: float, half: float) -> tuple[str, str, str]:
+    """Return two numbers and their difference with as few digits as it takes for the three to agree.
+
+    They have no more digits than ``half`` (the difference's error) bears, and up to two more where they must.
+
+    Examples:
+        >>> agreeing(90.625, 78.125, 18.0), agreeing(87.5, 81.25, 18.0), agreeing(90.0, 80.0, 5.0)
+        (('90.6', '78.1', '+12.5'), ('87.50', '81.25', '+6.25'), ('90', '80', '+10'))
+    """
+    places = max(0, -math.floor(math.log10(half)))
+    for more in range(3):
+        shown = [round(value, places + more) for value in (ours, alone, ours - alone)]
+        if abs(shown[0] - shown[1] - shown[2]) < 0.5 * 10.0 ** -(places + more):
+            break
+    last = places + more
+    return f"{shown[0]:.{last}f}", f"{shown[1]:.{last}f}", f"{shown[0] - shown[1] + 0.0:+.{last}f}"
+
+
 def points(told: str) -> str:
     """Return the unit behind a number of percentage points, " point" or " points".
 

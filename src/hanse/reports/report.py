@@ -32,6 +32,7 @@ from hanse.reports.contributions import (
     contribution_charts,
     estimate_charts,
     lost_files,
+    sums_to_zero,
     without_values,
 )
 from hanse.reports.digits import between, rounded
@@ -138,6 +139,8 @@ def _outcome(groups: Sequence[SeedGroup]) -> list[str]:
     if told:
         return told
     everywhere = len(results(groups, "client_accuracy")) == len(groups)
+    if everywhere:
+        server = ("test_accuracy", "accuracy on the server's test data, which are of all clients' kinds", 100.0, " %")
     for figure, what, factor, unit in (own, server, loss, squared) if everywhere else (server, own, loss, squared):
         found = results(groups, figure, ascending=figure in ("test_loss", "test_mse"))
         if not found or (told and not (figure == "test_accuracy" and everywhere)):
@@ -223,10 +226,9 @@ def _ends_of(found: Contribution, best: int, worst: int) -> str:
         top, low = (f"{_sure(100 * shares[at], e, ' %')}" for at, e in zip((best, worst), errors, strict=True))
         top += " of the total value"
     else:
-        # values relative to a mean sum to 0 but for their last bits
-        together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
         top, low = (_sure(totals[at], found.errors[at]) for at in (best, worst))
-        top = f"value {top}; all clients together {together:.3g}"
+        top += ", above the middle on average" if sums_to_zero(totals) else f"; all clients together {total:.3g}"
+        top = f"value {top}"
     first, last = (_tied_with(found, at) for at in (best, worst))
     highest, lowest = (f"client {found.labels[at]}" for at in (best, worst))
     if first:
@@ -253,7 +255,8 @@ def _tied_with(found: Contribution, at: int) -> str:
         return f"any of the {others} others" if len(tied) == others else f"any of {len(tied)} others"
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
     *more, only = [labels[client] for client in tied] or [""]
-    return f"{', '.join(more)} or {only}" if more else only
+    names = f"{', '.join(more)} or {only}" if more else only
+    return f"client {names}" if names else ""
 
 
 def _harm(found: Contribution) -> str:

@@ -119,7 +119,7 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         >>> first.verdict.headline
         'Whether joining paid is not known'
         >>> second.verdict.headline  # two rounds are too few
-        'Joining made no difference that could be measured'
+        'Not known whether joining paid: the difference may be chance'
         >>> second.models.answered, second.models.reached  # two updates, in models that both others were given
         (2, 2)
     """

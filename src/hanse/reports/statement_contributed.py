@@ -18,6 +18,7 @@ from hanse.reports.contributions import (
     gained,
     in_words,
     standings,
+    sums_to_zero,
     without_values,
 )
 from hanse.reports.digits import between, rounded
@@ -80,6 +81,9 @@ class Contributed:
         fallen: what fell, such as "the validation loss".
         novel: whether only what was new in updates is valued.
         besides: the part of ``gained`` that came through no client's updates.
+        above: the sum of all clients' sums above zero.
+        below: the sum of those below zero.
+        relative: whether the values of all sum to zero, as places among others do.
     """
 
     rounds: tuple[Round, ...]
@@ -100,6 +104,9 @@ class Contributed:
     fallen: str = "the validation loss"
     novel: bool = False
     besides: float = 0.0
+    above: float = 0.0
+    below: float = 0.0
+    relative: bool = False
 
     @property
     def part(self) -> str:
@@ -107,6 +114,8 @@ class Contributed:
         if self.gained is None or self.value is None:
             return ""
         half = SURE * (self.error or 0.0)
+        if self.share is not None and self.above > 0:
+            return self._part_of_helpful(half)
         way, side = ("went down", 1.0) if self.gained >= 0 else ("went up", -1.0)
         through = "what was new in its updates" if self.novel else "its updates"
         sure = f" (95 % interval {between(side * self.value, half)})" if half else ""
@@ -114,6 +123,20 @@ class Contributed:
         if abs(self.besides) > 0.01 * abs(self.gained):
             came += f" and {side * self.besides:.2g} through no client's"
         return f"Of the {abs(self.gained):.3g} by which {self.fallen} {way} in this federation, {came}."
+
+    def _part_of_helpful(self, half: float) -> str:
+        """Return the same sentence for values that can be shared out, with what harmful updates took back."""
+        value, share, left = self.value or 0.0, self.share or 0.0, self.gained or 0.0
+        sure = f" (95 % interval {between(value, half)})" if half else ""
+        worth = f"{rounded(value, half) if value else 0}{sure}"
+        part = f"; {worth} of it, {100 * share:.1f} %, came through its updates"
+        told = f"All helpful updates together lowered {self.fallen} by {rounded(self.above, most=2)}"
+        told += f"{part if value > 0 else f'; its own updates gave {worth}'}."
+        after = [f"harmful ones took back {rounded(-self.below, most=2)}"] if self.below < -0.01 * self.above else []
+        if abs(self.besides) > 0.01 * abs(left):
+            after.append(f"{rounded(self.besides, most=2)} came through no client's updates")
+        rest = " and ".join(after)
+        return f"{told} {rest[0].upper()}{rest[1:]}, which leaves {rounded(left, most=2)}." if rest else told
 
     @property
     def standing(self) -> str:
@@ -220,6 +243,9 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         fallen=fallen(run),
         novel=not measure.share_out,
         besides=0.0 if fell is None else fell - float(totals.sum()),
+        above=above,
+        below=float(np.minimum(totals, 0.0).sum()),
+        relative=not measure.share_out and sums_to_zero(totals.astype(np.float64)),
     )
 
 

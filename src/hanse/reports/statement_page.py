@@ -16,7 +16,7 @@ from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
 from hanse.reports.chart import Bars, Chart, Line, Lines, Series
-from hanse.reports.contributions import EXACT
+from hanse.reports.contributions import EXACT, HELPFUL
 from hanse.reports.digits import between, rounded
 from hanse.reports.statement import Statement
 from hanse.reports.statement_contributed import Contributed, Round
@@ -55,6 +55,7 @@ def render(statement: Statement) -> str:
         policy=POLICY,
         version=version("hanse"),
         exact=EXACT,
+        helpful=HELPFUL,
         unsure=statement.contributed.interval is not None,
         value_chart=_value_chart(statement),
         accuracy_chart=_accuracy_chart(statement),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hanse.learning.metrics import ACCURACY, LOSS
-from hanse.reports.contributions import DOUBTFUL
-from hanse.reports.digits import points, rounded
+from hanse.reports.contributions import DOUBTFUL, HELPFUL
+from hanse.reports.digits import agreeing, points, rounded
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
-from hanse.reports.statement_verdict import Answer
+from hanse.reports.statement_verdict import Answer, sign_of
 
 _FEW = 400  # test samples: with fewer, five points of accuracy may be chance
 
@@ -40,7 +40,7 @@ def in_short(
         >>> given = Contributed(rounds=(), value=0.7, drawn=0.17, place=1, ranked=8, tied=(2, 3), valued=8)
         >>> for about, told in in_short("yes", fit, given).items():
         ...     print(f"{about}: {told}")
-        Its model: accuracy on its own test data 90 %, alone 80 %. Difference +10 points (95 % interval +5 to +15).
+        Its model: accuracy on its own test data 90 %, alone 80 %: +10 points (95 % interval +5 to +15).
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
         What next: stay in.
     """
@@ -67,15 +67,22 @@ def _model(fit: Fit) -> str:
     factor, unit = reading.factor, " %" if reading.percent else ""
     half = None if interval is None else factor * (interval[1] - interval[0]) / 2
     less = " (less is better)" if reading.less_is_better else ""
-    told = f"{reading.title} on its own test data{less} {rounded(factor * ours, half, most=2 + (not unit))}{unit}"
+    told = f"{reading.title} on its own test data{less} "
     if alone is None:
-        return f"{told}; alone is not known."
-    told += f", alone {rounded(factor * alone, half, most=2 + (not unit))}{unit}."
+        return f"{told}{rounded(factor * ours, half, most=2 + (not unit))}{unit}; alone is not known."
     if interval is None or not half:
-        return told
+        mine, single = (rounded(factor * value, half, most=2 + (not unit)) for value in (ours, alone))
+        return f"{told}{mine}{unit}, alone {single}{unit}."
+    mine, single, more = agreeing(factor * ours, factor * alone, half)
+    told += f"{mine}{unit}, alone {single}{unit}"
+    if fit.main is None and fit.samples and fit.samples < _FEW:
+        right = [fit.samples * value for value in (ours, alone)]
+        if max(abs(count - round(count)) for count in right) < 1e-6 * fit.samples:
+            told = f"{round(right[0])} of {fit.samples} own test cases right, alone {round(right[1])}"
     low, high = (rounded(factor * end, half, sign=True) for end in interval)
-    more = rounded(factor * (ours - alone), half, sign=True)
-    return f"{told} Difference {more}{unit and points(more)} (95 % interval {low} to {high})."
+    if not float(more):
+        return f"{told}: no difference (95 % interval {low} to {high}{unit and ' points'})."
+    return f"{told}: {more}{unit and points(more)} (95 % interval {low} to {high})."
 
 
 def _gave(given: Contributed) -> str:
@@ -86,8 +93,11 @@ def _gave(given: Contributed) -> str:
     interval, factor = (given.interval, 1.0) if part is None else (given.share_interval, 100.0)
     half = None if interval is None else factor * (interval[1] - interval[0]) / 2
     told = f"worth {rounded(given.value, half)}"
+    if given.relative and given.value:
+        side = "above" if given.value > 0 else "below"
+        told = f"on average {side} the middle of those who trained with it"
     if part is not None:
-        told = f"{rounded(100 * part, half, most=2)} % of what all gave"
+        told = f"{rounded(100 * part, half, most=2)} % of {HELPFUL}"
     if given.exact:
         told += ", exactly on the validation samples"
     if interval is not None and half:
@@ -110,8 +120,9 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
     if doubts:
         return "mind the warning above before using any number."
     if given.harmful:
-        return "check its data and labels, since its updates made the model worse."
-    if answer == "unknown":
+        return "with the operator, check what it sent, then its data and labels."
+    model = sign_of(fit)
+    if model is None:
         if fit.last is None and fit.last_loss is None:
             return "ask for a run in which clients keep test data ([data] client_test)."
         return f"compare with training alone ({alone or '--train-alone'})."
@@ -119,7 +130,20 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
     if answer == "no" and between is not None and between[1] < 0:
         return "ask for a personal mechanism, such as ditto, or train alone."
     if answer == "mixed":
-        return "decide what a point of accuracy is worth in tokens."
-    if answer == "even" and fit.samples is not None and fit.samples < _FEW:
+        return "decide what a better model is worth to it."
+    if model == 0 and fit.samples is not None and fit.samples < _FEW:
+        return _more_samples(fit)
+    return "stay in." if model == 1 else "decide by what taking part costs."
+
+
+def _more_samples(fit: Fit) -> str:
+    """Return about how many test samples would settle a difference like this one: an interval narrows as their root."""
+    more, between = _difference(fit), fit.difference_interval
+    if fit.main is not None or between is None or not more or not fit.samples:
         return f"test on more samples; {fit.samples} are few."
-    return "stay in." if answer == "yes" else "decide by what taking part costs."
+    needed = fit.samples * ((between[1] - between[0]) / 2 / more) ** 2
+    return f"test on about {float(f'{max(needed, fit.samples + 1):.2g}'):,.0f} samples to settle this."
+
+
+def _difference(fit: Fit) -> float | None:
+    return None if fit.last is None or fit.alone_accuracy is None else fit.last - fit.alone_accuracy

@@ -39,20 +39,20 @@ class JoiningVerdict:
     reasons: tuple[str, ...]
 
 
-# what the tokens, or the market's own count of them, say where the model says nothing
-_ECONOMY: dict[Answer, str] = {
+# what the tokens say where the model says nothing, and what a market's formula does, which measures nothing
+_TOKENS: dict[Answer, str] = {
     "yes": "joining paid",
     "no": "joining did not pay",
     "even": "joining made no difference",
 }
+_FORMULA: dict[Answer, str] = {"yes": "it gained", "no": "it lost", "even": "it neither gained nor lost"}
 
 _UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not clearly better or worse"
 
 _HEADLINES: dict[Answer, str] = {
     "yes": "Yes, joining paid",
     "no": "No, joining did not pay",
-    "mixed": "It depends on what a token is worth to it",
-    "even": "Joining made no difference that could be measured",
+    "even": "Not known whether joining paid: the difference may be chance",
     "unknown": "Whether joining paid is not known",
 }
 
@@ -71,7 +71,7 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
         ...     fit = Fit((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
         ...     print(verdict_of(fit, None, models).headline)
         Yes, joining paid
-        Joining made no difference that could be measured
+        Not known whether joining paid: the difference may be chance
     """
     judged = (_model(fit), _economy(money, models))
     answer = answer_of(judged[0][0], judged[1][0])
@@ -115,17 +115,23 @@ def sign_of(fit: Fit) -> int | None:
 
 def _headline(answer: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
     """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market."""
-    undecided = economy is not None and answer in _ECONOMY and (model is None or (model == 0 and answer != "even"))
+    if answer == "mixed":
+        clear = f"Its model is clearly {'better' if model == 1 else 'worse'}"
+        if models.utility is not None:
+            return f"{clear}; by the market's formula {_FORMULA['yes' if economy == 1 else 'no']}"
+        return f"{clear}; it {'earned' if economy == 1 else 'paid'} {about(abs(money.net) if money else 0)} tokens"
+    undecided = economy is not None and answer in _TOKENS and (model is None or (model == 0 and answer != "even"))
     if not undecided:
         return _HEADLINES[answer]
-    rest = f"{_ECONOMY[answer]}; {_UNKNOWN if model is None else _EVEN}"
+    rest = _UNKNOWN if model is None else _EVEN
     if models.utility is None:
-        return f"In tokens {rest}"
+        return f"In tokens {_TOKENS[answer]}; {rest}"
+    formula = f"by the market's formula {_FORMULA[answer]}; {rest}"
     if money is None:
-        return f"By the market's own count {rest}"
+        return f"{formula[0].upper()}{formula[1:]}"
     more, less = ("received", "paid") if money.net > 0 else ("paid", "received")
     moved = f"It {more} {about(abs(money.net))} tokens more than it {less}"
-    return f"{moved if money.net else 'It paid as many tokens as it received'}; by the market's own count {rest}"
+    return f"{moved if money.net else 'It paid as many tokens as it received'}; {formula}"
 
 
 def _model(fit: Fit) -> tuple[int | None, str]:
@@ -215,8 +221,11 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
     if models.utility is None:
         return (None if money is None else (net > 0) - (net < 0)), told
     u = models.utility
-    told += f" By the market's own count, joining was worth {u:+.2f} tokens to it: what it gained from others' models, "
-    told += "less the cost of sharing its own" + (" and that net payment." if money is not None else ".")
+    told += (
+        f" By the market's formula it {'lost' if u < 0 else 'gained'} {abs(u):.2f}: what others' models should bring "
+    )
+    told += "it, less the cost of sharing its own" + (" and that net payment" if money is not None else "") + ". The "
+    told += "formula takes sample counts and the eagerness set in the file, not measured accuracy; no payment follows."
     return (u > 0) - (u < 0), told.lstrip()
 
 
@@ -227,12 +236,12 @@ def _rate(fit: Fit, money: Money | None, models: Models) -> str:
     """
     reading = ACCURACY if fit.main is None else fit.main.reading
     ours, alone = (fit.last, fit.alone_accuracy) if fit.main is None else (fit.main.last, fit.main.alone)
-    if ours is None or alone is None or (money is None and models.utility is None):
-        return ""
+    if ours is None or alone is None or money is None or models.utility is not None:
+        return ""  # a formula's gain is nothing that was paid
     points = 100 * (ours - alone) * (-1 if reading.less_is_better else 1)
-    worth = models.utility if models.utility is not None else money.net / TOKEN if money is not None else 0.0
+    worth = money.net / TOKEN
     if worth * points >= 0:
         return ""
     per, step = abs(worth / points), "point" if reading.percent else "0.01"
-    what = f"{per:.3g} tokens{' of utility' if models.utility is not None else ''} for each {step} of {reading.title}"
+    what = f"{per:.3g} tokens for each {step} of {reading.title}"
     return f"It paid {what}." if points > 0 else f"It earned {what} that it gave up."
