@@ -225,8 +225,8 @@ def test_clients_are_never_invented_unsaid() -> None:
         return [line for line in hanse.run(experiment, data=frame).said if "clients" in line]
 
     assert warned({"clients": 4}) == [
-        "warning: data: DataFrame: its 4 clients are invented, since data.source.client_column names no column: the "
-        "rows were dealt to them at random"
+        "warning: data: DataFrame: names no clients (data.source.client_column of a table), so its 4 clients are "
+        "invented: the rows were dealt to them at random"
     ]
     assert warned({"clients": 4, "partition": "iid"}) == []
     assert warned({}, client_column="hospital") == []
