@@ -5,7 +5,6 @@ and of parts, and a place in the menu for every page.
 from __future__ import annotations
 
 import html
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,12 +44,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def keys(section: str) -> str:
     """Return the table of the keys of one section of the experiment's file, from its schema and docstring."""
+    from hanse.cli.listing import documented
     from hanse.data.choices import PARTITIONS, SOURCE_KINDS
     from hanse.runs.config import Experiment
 
     choices = (*PARTITIONS.values(), *SOURCE_KINDS.values())
     kind: Any = Experiment.model_fields[section].annotation
-    schema, (_, meaning) = kind.model_json_schema(), _documented(kind)
+    schema, (_, meaning) = kind.model_json_schema(), documented(kind)
     rows = []
     for name, field in kind.model_fields.items():
         found = schema["properties"][name]
@@ -68,6 +68,7 @@ def parts(slot: str) -> str:
     each is, and its options with their defaults and meanings.
     """
     from hanse.base.factories import defaults
+    from hanse.cli.listing import documented
     from hanse.data.choices import PARTITIONS, SOURCE_KINDS
     from hanse.learning.models import MODELS
     from hanse.mechanisms.mechanism_table import part_table
@@ -77,7 +78,7 @@ def parts(slot: str) -> str:
     rows: dict[str, list[str]] = {}  # what is alike for several names, such as sources of images, is one row
     for name, make in tables[slot].items():
         known = {k: part_table(slot, v) if is_rule(v) else v for k, v in defaults(make).items()}
-        paragraphs, meaning = _documented(make)
+        paragraphs, meaning = documented(make)
         options = [
             f"`{k}` {'none' if v is None else _toml(v)}" + (f": {meaning[k]}" if k in meaning else "")
             for k, v in known.items()
@@ -87,20 +88,6 @@ def parts(slot: str) -> str:
         rows.setdefault(told, []).append(f"`{name}`")
     lines = [f"| {', '.join(names)} | {told} |" for told, names in rows.items()]
     return "\n".join(["| name | | options |", "|---|---|---|", *lines])
-
-
-def _documented(make: Any) -> tuple[list[str], dict[str, str]]:
-    """Return the paragraphs of a part's docstring before its sections, and what it and its bases say of each option."""
-    meaning: dict[str, str] = {}
-    text = ""
-    for kind in make.__mro__[-2::-1] if isinstance(make, type) else (make,):  # the part itself comes last
-        text = inspect.cleandoc(kind.__doc__ or "")
-        text = re.sub(r":(?:class|func|mod|meth|attr|data):`~?([^`]*)`", r"`\1`", text.replace("``", "`"))
-        listed = re.search(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
-        found = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", listed[1], re.MULTILINE) if listed else []
-        meaning |= {name: " ".join(words.split()) for name, words in found}
-    before = re.split(r"^(?:Args|Attributes|Raises|Returns|Examples):$", text, maxsplit=1, flags=re.MULTILINE)[0]
-    return before.removeprefix("Return ").strip().split("\n\n"), meaning
 
 
 def recipes(paper: str) -> str:

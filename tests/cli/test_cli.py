@@ -247,6 +247,9 @@ def test_list_names_everything(folder: Path) -> None:
         ("data.source", [*SOURCE_KINDS, "tokenizer", "beta", "client_column"]),
         ("policies", [*POLICIES, "it has no options"]),
         ("select", [*PARTS["select"]]),
+        ("data", ["validation", "0.5", "client_test", "'dirichlet'", "clients", "seed of the split"]),
+        ("train", ["batch_size", "passes over", "mechanism.train", "proximal"]),
+        ("run", ["rounds", "seed", "max_megabytes"]),
     ],
 )
 def test_list_shows_the_options_of_what_has_a_name(

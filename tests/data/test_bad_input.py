@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,13 @@ def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
     for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):
         plain = hanse.run(experiment, data=table(), model=fine)
         assert not [line for line in plain.said if "probabilities" in line]
+
+
+@pytest.mark.parametrize("given", ["hospitals.csv", Path("hospitals.csv")])
+def test_the_name_of_a_file_is_no_data(given: Any) -> None:
+    with pytest.raises(UserError) as wrong:
+        played(given, prepare="auto")
+    assert wrong.value.lines == (
+        "data: 'hospitals.csv': is a name: give what a file holds, as pandas.read_csv('hospitals.csv') reads it; a "
+        "source of hanse is named in the experiment, as data.source",
+    )

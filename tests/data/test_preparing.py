@@ -207,3 +207,35 @@ def test_codes_for_an_embedding_stay_whole_numbers() -> None:
     found = from_frame(frame, "ill", "hospital", {"codes": ["code"], "numbers": ["pressure"]})
     parts = {part.name: part.whole for part in found.train.inputs.parts}
     assert parts == {"codes": True, "numbers": False}
+
+
+def test_clients_are_never_invented_unsaid() -> None:
+    frame = table().assign(key=np.arange(120), ward=np.arange(120) % 4, since=0.0)
+    with pytest.raises(UserError) as wrong:
+        hanse.who_gains(frame, target="ill", prepare="auto", statistics="pooled")
+    assert wrong.value.lines == (
+        "client: is needed for a table: the column with the client of each row; it could be 'hospital', 'ward'",
+    )
+    with pytest.raises(UserError, match="data: tuple: do not say which client a row belongs to"):
+        hanse.who_gains((np.ones((200, 2)), np.arange(200) % 2))
+
+    def warned(data: dict[str, Any], **source: Any) -> list[str]:
+        whole = {"target": "ill", "prepare": "auto", "statistics": "pooled", **source}
+        experiment = hanse.Experiment(data={"source": whole, **data}, mechanism="fedavg", run={"rounds": 1})
+        return [line for line in hanse.run(experiment, data=frame).said if "clients" in line]
+
+    assert warned({"clients": 4}) == [
+        "warning: data: DataFrame: names no clients (data.source.client_column of a table), so its 4 clients are "
+        "invented: the rows were dealt to them at random"
+    ]
+    assert warned({"clients": 4, "partition": "iid"}) == []
+    assert warned({}, client_column="hospital") == []
+    [line] = warned({"clients": 1}, client_column="hospital")
+    assert line.startswith("warning: data.clients = 1: leaves out 2 of the data's clients: ")
+    kept = {"Hope", "Kiel", "Visby"} - set(line.rpartition(": ")[2].split(", "))
+    assert len(kept) == 1
+    experiment = hanse.Experiment(
+        data={"source": {"target": "ill", "client_column": "hospital", "prepare": "auto"}, "clients": 1},
+        mechanism="fedavg", run={"rounds": 1},
+    )  # fmt: skip
+    assert set(hanse.run(experiment, data=frame).names) == kept

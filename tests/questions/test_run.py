@@ -71,6 +71,8 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
     assert plain.plot().chart.title == "Accuracy at the clients"
     with pytest.raises(UserError, match="values: this run valued no updates"):
         plain.values()
+    with pytest.raises(UserError, match="joining: it compares two run directories, and this run has none"):
+        plain.joining(plain)
     for ask in (lambda: plain.statement(0), plain.report, plain.joining):
         with pytest.raises(UserError, match=r"this run has no directory: give it one, hanse\.run\(\.\.\., out="):
             ask()

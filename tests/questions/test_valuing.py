@@ -534,3 +534,16 @@ def test_what_values_mean_without_a_start_and_near_the_top_is_said() -> None:
     assert "counts as 0, which is better than all together: give start=" in told
     told = str(hanse.value(updates, lambda model: 0.98 + float(model[0]) / 1000, method="exact", start=0.1))
     assert "All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain" in told
+
+
+def test_a_worth_that_fails_for_nobody_points_to_nothing() -> None:
+    def worth(names: frozenset[str]) -> float:
+        return float(np.concatenate([np.ones(len(name)) for name in names]).sum())
+
+    with pytest.raises(UserError) as wrong:
+        hanse.shapley(worth, ["a", "bb"])
+    assert wrong.value.lines == (
+        "worth: fails for no name (ValueError: need at least one array to concatenate): say what nothing is worth, "
+        "such as nothing=0.5",
+    )
+    assert hanse.shapley(worth, ["a", "bb"], nothing=0.0).values.tolist() == [1.0, 2.0]

@@ -271,3 +271,12 @@ def test_numbers_that_no_machine_could_use_are_refused(change: dict[str, Any], k
 def test_options_that_do_not_go_together_are_told_with_their_place() -> None:
     with pytest.raises(UserError, match=r"^mechanism\.weigh\.start: 'random': needs a population"):
         Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "start": "random"}})
+
+
+def test_a_model_that_there_is_not_is_refused_at_once() -> None:
+    with pytest.raises(UserError) as wrong:
+        Experiment(mechanism="fedavg", model="lenett")
+    assert wrong.value.lines == (
+        "model.name: 'lenett': no such name; did you mean 'lenet'? (or an import path 'package.module:name')",
+    )
+    assert Experiment(mechanism="fedavg", model="mine:make").model.name == "mine:make"

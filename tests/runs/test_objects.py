@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import entry
+from hanse.reports.groups import different_settings, group_runs
 from hanse.runs.run_record import load_run
 
 NAMES = ("General", "Hope", "St Mary")
@@ -89,6 +90,23 @@ def test_what_was_given_is_recorded_and_needed_again(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words) as caught:
             hanse.resume(path, **options)  # type: ignore[arg-type]
         assert len(caught.value.lines) == 1
+
+
+def test_the_same_data_split_by_other_seeds_are_one_experiment(tmp_path: Path) -> None:
+    def record(name: str, seed: int, given: pd.DataFrame) -> Any:
+        source = {"target": "ill", "client_column": "hospital", "prepare": "auto"}
+        asked = hanse.Experiment(
+            mechanism="fedavg", data={"source": source, "seed": seed}, run={"rounds": 1, "seed": seed}
+        )
+        hanse.run(asked, data=given, out=tmp_path / name)
+        return load_run(tmp_path / name)
+
+    first, second = record("a", 0, frame()), record("b", 1, frame())
+    assert first.config["data"]["source"]["fingerprint"] == second.config["data"]["source"]["fingerprint"]
+    other = record("c", 2, frame().assign(age=1.0))
+    groups = group_runs([first, second, other])
+    assert [[run.name for run in group.runs] for group in groups] == [["a", "b"], ["c"]]
+    assert list(different_settings(groups)) == ["data.source.fingerprint"]
 
 
 def test_an_object_for_a_run_that_had_none_is_refused(tmp_path: Path) -> None:

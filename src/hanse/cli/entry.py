@@ -117,29 +117,31 @@ def demo(
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Of a mechanism: what fits in it. Of anything else or a kind: options."),
+        typer.Argument(metavar="[NAME]", help="Of a mechanism: what fits. Of a section: its keys. Else: options."),
     ] = None,
     combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
 ) -> None:
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 
     These are the names that an experiment's file may use. Give a mechanism's name to see which parts can replace its
-    own, and why others do not fit; any other name to see its options; or a kind, such as 'partitions' or
-    'data.partition', to see the options of all its names.
+    own, and why others do not fit; any other name to see its options; a kind, such as 'partitions' or
+    'data.partition', to see the options of all its names; or a section, such as 'data', to see its keys.
 
     Examples:
         hanse list
         hanse list greedyfed
         hanse list attacker
         hanse list partitions
+        hanse list data
     """
-    from hanse.cli.listing import combination_table, name_table, option_table
+    from hanse.cli.listing import combination_table, name_table, tables
     from hanse.mechanisms.registry import MECHANISMS
 
     if combinations or name in MECHANISMS:
         out.print(combination_table(name))
     else:
-        out.print(name_table() if name is None else option_table(name))
+        for table in [name_table()] if name is None else tables(name):
+            out.print(table)
 
 
 @app.command(rich_help_panel=RUN)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from typing import Any
 
+from pydantic import BaseModel
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
@@ -15,6 +19,7 @@ from hanse.federation.policy import POLICIES
 from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
+from hanse.runs.config import Experiment
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,39 @@ def name_table() -> RichTable:
     return table
 
 
+def tables(name: str) -> list[RichTable]:
+    """Return what is known of a name: the keys of a section of the experiment, and the options of parts.
+
+    Raises:
+        UserError: nothing has this name.
+    """
+    kind = {key: field.annotation for key, field in Experiment.model_fields.items()}.get(name)
+    # the keys of a mechanism are its options and parts
+    if name == "mechanism" or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return [option_table(name)]
+    meaning = documented(kind)[1]
+    found = RichTable("key", "default", "meaning", title=f"keys of the section {name}")
+    for key, field in kind.model_fields.items():
+        usual = getattr(field.default, "name", field.default)  # a source's or partition's, all options as usual
+        default = "must be given" if field.is_required() else "" if usual is None else repr(usual)
+        found.add_row(key, escape(default), escape(field.description or meaning.get(key, "")), end_section=True)
+    return [found, option_table(name)] if any(name in _words(key) for key in _with_options()) else [found]
+
+
+def documented(make: Any) -> tuple[list[str], dict[str, str]]:
+    """Return the paragraphs of a part's docstring before its sections, and what it and its bases say of each option."""
+    meaning: dict[str, str] = {}
+    text = ""
+    for kind in make.__mro__[-2::-1] if isinstance(make, type) else (make,):  # the part itself comes last
+        text = inspect.cleandoc(kind.__doc__ or "")
+        text = re.sub(r":(?:class|func|mod|meth|attr|data):`~?([^`]*)`", r"`\1`", text.replace("``", "`"))
+        listed = re.search(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+        found = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", listed[1], re.MULTILINE) if listed else []
+        meaning |= {name: " ".join(words.split()) for name, words in found}
+    before = re.split(r"^(?:Args|Attributes|Raises|Returns|Examples):$", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return before.removeprefix("Return ").strip().split("\n\n"), meaning
+
+
 def option_table(name: str) -> RichTable:
     """Return a table of the options that belong to a name, with their defaults.
 
@@ -94,7 +132,7 @@ def option_table(name: str) -> RichTable:
         return _options_of("name", {each: (key, make) for each, make in known[key].items()}, title=key)
     kinds = {key: (key, names[name]) for key, names in known.items() if name in names}
     if not kinds:
-        named = dict.fromkeys([*(n for names in known.values() for n in names), *words])
+        named = dict.fromkeys([*(n for names in known.values() for n in names), *words, *Experiment.model_fields])
         raise UserError(f"NAME: '{name}': no such name{nearest(name, list(named))}")
     return _options_of("kind", kinds, title=name)
 

@@ -42,6 +42,7 @@ from hanse.data.choices import (
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
 from hanse.data.fingerprint import of_samples, of_text
+from hanse.data.frames import LISTED
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
 from hanse.data.natural import TextOptions
 from hanse.data.own import as_dataset
@@ -96,21 +97,23 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     if given is None:
         root = Path(spec.path).expanduser() if spec.path else None
         given = imported(source.name, root=root, seed=spec.seed, download=spec.download)
-    dataset = as_dataset(
+    read = partial(
+        as_dataset,
         given,
         target=source.target,
         client=source.client_column,
         features=source.features,
         test=source.test,
         min_samples=source.min_samples,
-        seed=spec.seed,
         name=source.name if source.name != OBJECT else source.object or "",
         prepare=source.prepare,
         statistics=source.statistics,
     )
+    dataset = read(seed=spec.seed)
     # what the data decide, where the user has said nothing
     if source.name == OBJECT:
-        digest = of_text(of_samples(dataset.train) + of_samples(dataset.test))
+        same = dataset if spec.seed == 0 else read(seed=0)  # the same data have one digest, whatever rows a seed draws
+        digest = of_text(of_samples(same.train) + of_samples(same.test))
         source = replace(source, object=dataset.name[:200], fingerprint=digest)
     changed: dict[str, Any] = {"source": source}
     given_keys, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
@@ -164,9 +167,10 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         text = TextOptions(chosen.tokenizer, chosen.length) if isinstance(chosen, Texts) else None
         dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, text=text)
     dataset = prepared(dataset, spec)
+    partition = split(dataset, spec)
     data = SplitData.of(
         dataset,
-        split(dataset, spec),
+        partition,
         seed=spec.seed,
         client_test=spec.client_test,
         client_validation=spec.client_validation,
@@ -181,7 +185,26 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         data = replace(data, augment=Augment(spec.augment, dataset.black))
     if (line := unfinite(data, dataset.test)) is not None:
         raise UserError(f"data.source: '{chosen.name}': {line}")
-    return data
+    return replace(data, warnings=(*data.warnings, *_of_own_clients(dataset, spec, partition)))
+
+
+def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> list[str]:
+    """Return a warning if the clients of a user's own table are invented, or some of them left out; else nothing."""
+    if not isinstance(spec.source, Own):
+        return []
+    if dataset.client_of is None and spec.source.target is not None and "partition" not in spec.model_fields_set:
+        return [
+            f"data: {dataset.name}: names no clients (data.source.client_column of a table), so its {spec.clients} clients "
+            "are invented: the rows were dealt to them at random"
+        ]
+    if dataset.client_of is None or partition.owners is None:
+        return []
+    left = np.setdiff1d(dataset.client_of, partition.owners).tolist()
+    if not left:
+        return []
+    named = ", ".join(dataset.client_names[i] if dataset.client_names else str(i) for i in left[:LISTED])
+    more = f" and {len(left) - LISTED} more" if len(left) > LISTED else ""
+    return [f"data.clients = {spec.clients}: leaves out {len(left)} of the data's clients: {named}{more}"]
 
 
 def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:

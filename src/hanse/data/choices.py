@@ -101,7 +101,8 @@ class Own:
             ``ColumnTransformer``. Left out: they are numbers.
         statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
         object: the name of data given as an object, for the record.
-        fingerprint: the digest of data given as an object; to resume a run, give it the same data.
+        fingerprint: the digest of data given as an object, whatever the seed of their split; to resume a run, give it
+            the same data.
     """
 
     name: str

@@ -128,6 +128,18 @@ def _columns(
     return wanted
 
 
+def possible_clients(frame: Any, target: str | None) -> list[Any]:
+    """Return the columns of a frame that could hold each row's client: words or whole numbers that repeat often.
+
+    Args:
+        frame: a pandas DataFrame.
+        target: its column to be predicted, which is none of them.
+    """
+    others = [c for c in frame.columns if c != target and not is_dates(frame[c])]
+    kinds = [c for c in others if getattr(frame[c].dtype, "kind", "O") in "OiuUT"]
+    return [c for c in kinds if 2 <= frame[c].astype(str).nunique() <= len(frame) // 10 and not frame[c].isna().any()]
+
+
 def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
     """Return the name of each row's client, ``[n]``; a number is prefixed with its column, such as "hospital 3".
 

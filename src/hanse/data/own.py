@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,11 @@ def as_dataset(
     called = name or type(given).__name__
     if isinstance(given, Dataset):
         return given
+    if isinstance(given, str | Path):
+        raise UserError(
+            f"data: '{given}': is a name: give what a file holds, as pandas.read_csv('{given}') reads it; a source of "
+            "hanse is named in the experiment, as data.source"
+        )
     if prepare is not None and not (
         is_frame(given) or (isinstance(given, Mapping) and all(map(is_frame, given.values())))
     ):

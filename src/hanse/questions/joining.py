@@ -24,6 +24,8 @@ from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
+from hanse.data.dataset import Dataset
+from hanse.data.frames import is_frame, possible_clients
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
@@ -242,7 +244,8 @@ def who_gains(
         The gains by client and mechanism.
 
     Raises:
-        UserError: the errors of :func:`hanse.run`, or ``test`` or ``splits`` out of range.
+        UserError: the errors of :func:`hanse.run`, ``test`` or ``splits`` out of range, or data that do not say which
+            client a row belongs to: whether joining pays clients that were made up means nothing.
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
@@ -265,7 +268,7 @@ def who_gains(
     source: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
-    regression = with_own(read.spec(), read.at(seed))[1].num_classes is None  # type: ignore[union-attr]
+    regression = _owned(read, target, client, seed).num_classes is None
     named = metric if metric is not None else None if regression else ACCURACY.key
     plan = _Plan(
         read,
@@ -292,6 +295,18 @@ def who_gains(
             results.append(gains)
     reading = main_of([named]) if named is not None else LOSS
     return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told)
+
+
+def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> Dataset:
+    """Return the data set. Raises UserError if it does not say which client a row belongs to."""
+    if client is None and is_frame(read.data):
+        columns = ", ".join(repr(c) for c in possible_clients(read.data, target)) or "no column that repeats"
+        raise UserError(f"client: is needed for a table: the column with the client of each row; it could be {columns}")
+    dataset = with_own(read.spec(), read.at(seed))[1]
+    assert dataset is not None  # data were given, or with_own has refused them
+    if dataset.client_of is None:
+        raise UserError(f"data: {dataset.name}: do not say which client a row belongs to, so that nobody could join")
+    return dataset
 
 
 def _are(count: int) -> str:

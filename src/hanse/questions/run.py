@@ -140,6 +140,11 @@ class Run(PlainRun, Shown):
         from hanse.questions.joining import ALONE, Joining, gains_of, settings_of
         from hanse.reports.statement_alone import HERE
 
+        if self.path is None and alone is not None:
+            raise UserError(
+                "joining: it compares two run directories, and this run has none: hanse.run(..., out='runs/first'), "
+                "whose run.alone() is kept in it"
+            )
         path = self._path("joining")
         found = path / HERE if alone is None else alone._path("joining: alone")
         if not (found / "config.toml").is_file():

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError, first_line, nearest
 from hanse.core.table import Floats
 from hanse.games import mixture, path
 from hanse.games import shapley as games
@@ -449,7 +449,15 @@ def _asked_of_sets(
     """Yield a question for each coalition: what the set of its names is worth."""
 
     def answer(members: Sequence[Hashable]) -> float:
-        return _number(worth(_Ordered(members)), "worth", f"{list(members)}" if members else "no name")
+        try:
+            found = worth(_Ordered(members))
+        except Exception as wrong:
+            if members or isinstance(wrong, UserError):
+                raise
+            raise UserError(
+                f"worth: fails for no name ({first_line(wrong)}): say what nothing is worth, such as nothing=0.5"
+            ) from wrong
+        return _number(found, "worth", f"{list(members)}" if members else "no name")
 
     for coalition in coalitions:
         members = [names[i] for i in sorted(coalition)]

@@ -24,6 +24,7 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -35,7 +36,7 @@ from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.choices import OBJECT
 from hanse.data.spec import DataSpec, mistakes
-from hanse.learning.models import Send
+from hanse.learning.models import MODELS, Send
 from hanse.mechanisms.mechanism_table import part_table, table_of
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 from hanse.runs.overrides import apply
@@ -63,6 +64,13 @@ class ModelSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "mlp"
     send: Send = "all"
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if ":" not in name and name not in (*MODELS, OBJECT):
+            raise ValueError(f"no such name{nearest(name, MODELS)} (or an import path 'package.module:name')")
+        return name
 
     @property
     def options(self) -> dict[str, Any]:
