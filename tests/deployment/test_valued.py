@@ -775,6 +775,16 @@ def test_nodes_are_called_what_they_report(says: Any, names: list[str], tmp_path
     assert plain(FedAvg(), Reporting(says)) == watched(FedAvg(), tmp_path / "b", Reporting(says), names="partition-id")
 
 
+@pytest.mark.parametrize("key", ["partition_id", "partition-id"])
+def test_a_key_that_no_client_reports_is_warned_of_once(
+    key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched(FedAvg(), tmp_path / "run", Reporting(lambda node: node), names=key)
+    told = [record.getMessage() for record in caplog.records if "names" in record.getMessage()]
+    assert told == ["hanse: names: no client reports 'partition_id', so they are called by node id; they report "
+                    "'num-examples', 'partition-id', 'train_loss'"] * (key == "partition_id")  # fmt: skip
+
+
 def test_what_names_may_be(tmp_path: Path) -> None:
     for wrong in ("", 3, {"a": "b"}):
         with pytest.raises(UserError, match="must be what nodes are called, by node id"):

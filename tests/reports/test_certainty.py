@@ -207,10 +207,16 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
         write_run(tmp_path / "exact", [metric(0), metric(1)], exact),
     ):
         groups = group_runs(load_runs([path]))
-        assert answers(groups).contributed.endswith(" Client 2 clearly did harm.")
+        drawn, contributed_most = path.name == "drawn", answers(groups).contributed
+        # of other validation samples nothing is known where values are exact: nothing is clear
+        assert contributed_most == (
+            "Client 0 contributed most (67 % of gains). Client 2 clearly did harm." if drawn else
+            "Client 0 has the highest value; how sure that is was not recorded. "
+            "Client 2 did harm on the validation samples."
+        )  # fmt: skip
         told = summary(groups)[1]
         assert "client 2 the lowest (" in told
-        assert "; 2 of 4 clients have a negative sum, 1 of them clearly" in told
+        assert f"; 2 of 4 clients have a negative sum{', 1 of them clearly' * drawn}." in f"{told}."
         printed = hanse.load(path).values().sentences()[0]
         assert printed == "client 0 has the highest value (4), client 2 the lowest (-1)."
         assert [contributed(load_run(path), c).harmful for c in range(4)] == [False, False, True, False]

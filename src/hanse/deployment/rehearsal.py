@@ -44,7 +44,8 @@ class InProcessGrid(Grid):
     """Flower's grid with its nodes in this process. A node answers a message at once, when it is pushed.
 
     Args:
-        apps: the client app of each node, by node id.
+        apps: the client app of each node, by node id. Its ``context.node_config`` has "partition-id" (from 0, in the
+            order of the ids) and "num-partitions", as in Flower's simulation; ``run_config`` is empty.
         meddle: ``meddle(node, message, reply)`` may change a reply, or drop it by returning None.
 
     Attributes:
@@ -81,7 +82,8 @@ class InProcessGrid(Grid):
         self.sent: list[tuple[int, Message]] = []
         self._count = itertools.count()
         self._contexts = {
-            node: Context(1, node, {"partition-id": i}, RecordDict(), {}) for i, node in enumerate(sorted(apps))
+            node: Context(1, node, {"partition-id": i, "num-partitions": len(apps)}, RecordDict(), {})
+            for i, node in enumerate(sorted(apps))
         }
 
     def set_run(self, run: Any) -> None:

@@ -356,7 +356,7 @@ def _harmed(found: Contribution) -> str:
     who = _called(_list(names), many=len(names) > 1)
     if len(names) > _MOST_NAMED:
         who = f"{len(names)} of {len(found.clients)} clients"
-    return f" {who} clearly did harm."
+    return f" {who} clearly did harm." if found.ranked.known else f" {who} did harm on the validation samples."
 
 
 # ---- the picture

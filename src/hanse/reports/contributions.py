@@ -275,8 +275,11 @@ class Standings:
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of how sure the sums are. If not, nothing may be said of ties."""
-        return bool(np.isfinite(self.sampling).any()) or self._recorded
+        """Whether anything is known of how sure the sums are. If not, nothing may be called clear, or tied.
+
+        Errors of 0 say only that the sums are exact on the validation samples, and nothing of other samples.
+        """
+        return bool((np.isfinite(self.sampling) & (self.sampling > 0)).any()) or self._recorded
 
     @property
     def _recorded(self) -> bool:

@@ -264,8 +264,8 @@ def _harm(found: Contribution) -> str:
     below = found.totals < 0
     if not below.any():
         return ""
-    clearly = len(found.harmful) or "none"
-    return f"; {int(below.sum())} of {len(below)} clients have a negative sum, {clearly} of them clearly"
+    clearly = f", {len(found.harmful) or 'none'} of them clearly" if found.ranked.known else ""
+    return f"; {int(below.sum())} of {len(below)} clients have a negative sum{clearly}"
 
 
 def _sure(value: float, error: float, unit: str = "") -> str:

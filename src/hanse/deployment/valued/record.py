@@ -61,6 +61,7 @@ from hanse.runs.testing import Figures, figures_of
 
 LOG = logging.getLogger("hanse.valued")
 LONGEST = 300  # the most characters of a recorded gap
+MOST_KEYS = 12  # of what clients report, in a warning
 LOST = "no reply"  # the refusal of a client that was asked and has not answered
 
 
@@ -166,6 +167,8 @@ class Watch:
     _figures: Figures = field(default_factory=Figures)
     _begun: float = 0.0
     _said: dict[str, float] = field(default_factory=dict)
+    _keys: set[str] = field(default_factory=set)
+    _warned: bool = False
 
     # ---- what the strategy tells
 
@@ -233,8 +236,10 @@ class Watch:
             except WireError as wrong:
                 refused[client] = str(wrong)
                 continue
+            said = _reported(content)
+            self._keys |= said.keys()
             if isinstance(self.plan.names, str):
-                self._named(node, content, self.plan.names)
+                self._named(node, said.get(self.plan.names), self.plan.names)
             try:
                 # which of two answers the strategy takes is its own business, so that neither counts
                 if client in messages:
@@ -247,6 +252,7 @@ class Watch:
             messages.setdefault(client, reply)
         now.records, now.replies, now.weights, now.refused = records, trained, weights, refused
         now.answered, now.roster = list(messages), self._roster(weights)
+        self._warn_of_names()
         if averages(self.strategy):
             now.average = True
             return
@@ -258,10 +264,18 @@ class Watch:
         except NotAgain as wrong:
             now.why_not = str(wrong)
 
-    def _named(self, node: int, content: RecordDict, key: str) -> None:
+    def _warn_of_names(self) -> None:
+        """Warn, once, if ``names`` is a key that none of the first replies has."""
+        key = self.plan.names
+        if not isinstance(key, str) or not self._keys or self._warned:
+            return
+        self._warned = True
+        if key not in self._keys:
+            told = ", ".join(f"{name!r:.80}" for name in sorted(self._keys)[:MOST_KEYS])
+            LOG.warning("hanse: names: no client reports %r, so they are called by node id; they report %s", key, told)
+
+    def _named(self, node: int, said: Any, key: str) -> None:
         """Call a node what it reports of itself. What another one is called already gets the node's id behind it."""
-        records = (*content.config_records.values(), *content.metric_records.values())
-        said: Any = next((dict(one)[key] for one in records if isinstance(one, Mapping) and key in one), None)
         if isinstance(said, bool) or not isinstance(said, str | int | float):
             return
         kind = key.removesuffix("id").rstrip("-_ ") or key
@@ -524,6 +538,12 @@ def guarded(watch: Watch, listen: Callable[[], None]) -> None:
 def averages(strategy: Strategy) -> bool:
     """Return whether a strategy aggregates as Flower's FedAvg does."""
     return type(strategy).aggregate_train is FedAvg.aggregate_train
+
+
+def _reported(content: RecordDict) -> dict[str, Any]:
+    """Return what a reply reports, by key: its configs and metrics. Of a key that comes twice the first counts."""
+    records = (*content.config_records.values(), *content.metric_records.values())
+    return {key: x for one in reversed(records) if isinstance(one, Mapping) for key, x in dict(one).items()}
 
 
 def _weighted_by(strategy: Any) -> str:
