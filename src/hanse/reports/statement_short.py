@@ -81,7 +81,7 @@ def _model(fit: Fit) -> str:
             told = f"{round(right[0])} of {fit.samples} own test cases right, alone {round(right[1])}"
     low, high = (rounded(factor * end, half, sign=True) for end in interval)
     if not float(more):
-        return f"{told}: no difference (95 % interval {low} to {high}{unit and ' points'})."
+        return f"{told}: the same (95 % interval {low} to {high}{unit and ' points'})."
     return f"{told}: {more}{unit and points(more)} (95 % interval {low} to {high})."
 
 
