@@ -194,8 +194,8 @@ def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> l
         return []
     if dataset.client_of is None and spec.source.target is not None and "partition" not in spec.model_fields_set:
         return [
-            f"data: {dataset.name}: names no clients (data.source.client_column of a table), so its {spec.clients} clients "
-            "are invented: the rows were dealt to them at random"
+            f"data: {dataset.name}: names no clients (data.source.client_column of a table), so its {spec.clients} "
+            "clients are invented: the rows were dealt to them at random"
         ]
     if dataset.client_of is None or partition.owners is None:
         return []
