@@ -29,6 +29,8 @@ from hanse.core.entry import TOKEN
 from hanse.deployment.valued.reaggregate import NotAgain, pickled
 from hanse.deployment.valued.valued import LISTENED
 from hanse.deployment.valued.worth import ByClients
+from hanse.reports.answers import answers
+from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
@@ -477,6 +479,7 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_two_listeners_are_refused
     ("validation", "utility", "said"),
     [
         (lambda arrays: 1 / 0, None, "validation: raised ZeroDivisionError"),
+        (lambda: 1.0, None, "validation: raised TypeError"),
         (lambda arrays: math.nan, None, "validation: returned nan: must be finite"),
         (lambda arrays: None, None, "validation: returned 'None': must be a number"),
         (lambda arrays: "good", None, "validation: returned 'good': must be a number"),
@@ -496,6 +499,7 @@ def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
         strategy.start(grid, first_arrays(), num_rounds=1)
     assert said in wrong.value.lines[0]
     assert "the model before the first round" in wrong.value.lines[0]
+    assert ("a forest without trees" in wrong.value.lines[0]) == ("ZeroDivision" in said or "finite" in said)
     assert not grid.sent
     assert not (tmp_path / "run").exists()
 
@@ -621,6 +625,23 @@ def test_statements_and_the_live_page_count_the_clients_that_came_and_not_those_
     assert (far["clients"], far["rounds"], far["state"]) == (4, ROUNDS, "finished")
     models = statement(tmp_path / "run", 0).models
     assert (models.reached, models.deliveries) == (3, 3 * ROUNDS)
+
+
+def test_what_is_advised_can_be_done_in_an_app(tmp_path: Path) -> None:
+    def useless(arrays: ArrayRecord) -> float:
+        return 0.0 if all((array.numpy() == 0.5).all() for array in arrays.values()) else math.nan
+
+    watched(FedAvg(), tmp_path / "run")
+    told = {statement(tmp_path / "run", client).short["What next"] for client in range(4)}
+    assert "compare with training alone (only the participant can, on its own data)." in told
+    assert not [one for one in told if "hanse.load" in one]
+    config = (tmp_path / "run" / "config.toml").read_text()
+    (tmp_path / "run" / "config.toml").write_text(config.replace(f"rounds = {ROUNDS}", "rounds = 9"))
+    assert "start it again with a new out" in answers(group_runs([load_run(tmp_path / "run")])).next
+    watched(FedAvg(), tmp_path / "b", validation=useless)
+    assert len(gaps := hanse.load(tmp_path / "b", trust=True).record.gaps) == 1, gaps
+    assert statement(tmp_path / "b", 0).short["What next"].startswith("ask why no round has values")
+    assert answers(group_runs([load_run(tmp_path / "b")])).next == "See in the report why no round has values."
 
 
 def test_replies_without_weights_and_of_other_shapes_are_named(tmp_path: Path) -> None:

@@ -256,4 +256,4 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
     ]  # without client 1, the attacker
     assert spread.caption.endswith("Clients that the experiment makes cheat are left out.")
     assert summary(groups)[0].startswith("greedyfed 65.0 % against fedavg 40.0 %: accuracy on the honest clients' own")
-    assert summary(groups)[2].endswith("test accuracy after the last round.")
+    assert summary(groups)[2].endswith("accuracy on the server's test data, which are of all clients' kinds.")

@@ -434,9 +434,13 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
     folder = shlex.quote(str(run.path))
     elsewhere = (run.path / "members.json").exists()  # a network or an app of its own played it
     if run.unfinished and run.ended_early is None:
+        if run.in_app:
+            return "Let it finish. If the app has stopped, start it again with a new out: it cannot be resumed."
         return f"Let it finish (hanse resume {folder})."
     if run.doubts:
         return "Mind the warning before using any number here."
+    if found is None and run.gaps:
+        return "See in the report why no round has values."
     if run.mechanism in APART:
         return "Run a mechanism that clients join, and report both."
     if joined.untested and not elsewhere:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import table
+from hanse.base.files import MEMBERS, table
 from hanse.reports.contributions import lost_files
-from hanse.reports.statement_alone import by_python
+from hanse.reports.statement_alone import APART, by_python
 from hanse.reports.statement_contributed import Contributed, contributed
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.reports.statement_models import Models, models_of
@@ -150,7 +150,7 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
             doubts=doubts,
             finished=not run.unfinished,
             privacy=privacy_of(run, client, given),
-            alone=by_python(run),
+            alone=APART if (run.path / MEMBERS).exists() else by_python(run),
         ),
         fit=fit,
         contributed=given,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hanse.runs.experiment import Observer
 
 
+APART = "only the participant can, on its own data"  # who trains alone in a run whose data are elsewhere
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
 
 

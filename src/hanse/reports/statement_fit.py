@@ -376,6 +376,8 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
 
 def _why_untested(run: RunRecord) -> str:
     """Return why a client has no test on its own data."""
+    if run.in_app:
+        return "no evaluation of this client has come, or none with a loss; the app decides who evaluates"
     data = run.config.get("data", {})
     if data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes"):
         return (

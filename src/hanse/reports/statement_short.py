@@ -33,7 +33,7 @@ def in_short(
         doubts: what must stand before any result.
         finished: whether the run is.
         privacy: what the client has spent of its privacy budget; "": it has none.
-        alone: the Python that plays the run of single clients; "": the command line does.
+        alone: the Python that plays the run of single clients, or who else can; "": the command line does.
 
     Example:
         >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
@@ -81,7 +81,7 @@ def _model(fit: Fit) -> str:
             told = f"{round(right[0])} of {fit.samples} own test cases right, alone {round(right[1])}"
     low, high = (rounded(factor * end, half, sign=True) for end in interval)
     if not float(more):
-        return f"{told}: no difference (95 % interval {low} to {high}{unit and ' points'})."
+        return f"{told}: the same (95 % interval {low} to {high}{unit and ' points'})."
     return f"{told}: {more}{unit and points(more)} (95 % interval {low} to {high})."
 
 
@@ -121,10 +121,12 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
         return "mind the warning above before using any number."
     if given.harmful:
         return "with the operator, check what it sent, then its data and labels."
+    if given.gaps and not given.valued:
+        return "ask why no round has values; the whole statement gives the reason."
     model = sign_of(fit)
     if model is None:
         if fit.last is None and fit.last_loss is None:
-            return "ask for a run in which clients keep test data ([data] client_test)."
+            return "ask for a run that tests clients on data of their own."
         return f"compare with training alone ({alone or '--train-alone'})."
     between = fit.difference_interval
     if answer == "no" and between is not None and between[1] < 0:

@@ -129,6 +129,11 @@ class RunRecord:
         return len(self.metrics) < self.rounds_planned and self.ended_early is None
 
     @property
+    def in_app(self) -> bool:
+        """Whether a Flower app with a strategy of its own played the run, and hanse recorded it (``hanse.valued``)."""
+        return "flower" in table(self.config, "mechanism")
+
+    @property
     def grant(self) -> float:
         """What a new client got, in tokens."""
         given = table(self.config, "clients").get("grant")

@@ -42,9 +42,10 @@ class NoWorthError(Exception):
     """Why a model could not be judged, in one line. It becomes a gap in the record, and never ends a training."""
 
 
-FIRST = (
-    "(of the initial arrays, the model before the first round: evaluate is asked for its worth, too. For a model that "
-    "is still empty, as a forest without trees, return what a guess is worth: {'loss': math.log(2)} for two classes)"
+FIRST = "(of the initial arrays, the model before the first round)"
+EMPTY = (
+    "; a model that is still empty, as a forest without trees, is worth a guess: return {'loss': math.log(2)} for two "
+    "classes"
 )
 
 
@@ -111,7 +112,10 @@ class ByFunction:
         try:
             return self.worth(arrays)
         except NoWorthError as wrong:
-            raise UserError(f"{wrong} {FIRST}") from None
+            # only these may come of a model with nothing in it; a TypeError is more often a wrong signature
+            cause = wrong.__cause__
+            failed = str(wrong).endswith("must be finite") if cause is None else not isinstance(cause, TypeError)
+            raise UserError(f"{wrong} {FIRST}{EMPTY * failed}") from None
 
 
 def _shown(said: Any) -> str:
