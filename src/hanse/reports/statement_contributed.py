@@ -189,7 +189,7 @@ class Contributed:
     @property
     def harmful(self) -> bool:
         """Whether the updates clearly did harm (:func:`hanse.reports.contributions.clearly_harmful`)."""
-        if self.value is None or self.error is None or not self.sure:
+        if self.value is None or self.error is None or not self.sure or self.relative:  # the last place is no harm
             return False
         one = (np.array([self.value]), np.array([self.error]), np.array([self.updates]))
         return bool(clearly_harmful(*one).item())
