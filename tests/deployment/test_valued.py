@@ -640,6 +640,8 @@ def test_what_is_advised_can_be_done_in_an_app(tmp_path: Path) -> None:
     assert "start it again with a new out" in answers(group_runs([load_run(tmp_path / "run")])).next
     watched(FedAvg(), tmp_path / "b", validation=useless)
     assert len(gaps := hanse.load(tmp_path / "b", trust=True).record.gaps) == 1, gaps
+    rows = hanse.load(tmp_path / "b", trust=True).clients_to_pandas()
+    assert rows.groupby("name")["value"].count().to_dict() == {f"node {node}": 0 for node in (1, 2, 3, 4)}
     assert statement(tmp_path / "b", 0).short["What next"].startswith("ask why no round has values")
     assert answers(group_runs([load_run(tmp_path / "b")])).next == "See in the report why no round has values."
 

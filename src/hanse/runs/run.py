@@ -188,12 +188,16 @@ class Run:
     def clients_to_pandas(self) -> pd.DataFrame:
         """Return the seats as a pandas DataFrame, one row per seat, with a column "name" if clients have names.
 
+        If rounds should have had values and none has, there is a column "value" of NaN.
+
         Raises:
             UserError: pandas is not installed.
         """
         frame = _frame(self.clients)
         if self.names and "client" in frame:
             frame.insert(2, "name", [self.names[client] for client in frame["client"]])
+        if "value" not in frame and any("gap" in line for line in self.metrics):
+            frame["value"] = np.nan
         return frame
 
 
