@@ -211,7 +211,7 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
         # of other validation samples nothing is known where values are exact: nothing is clear
         assert contributed_most == (
             "Client 0 contributed most (67 % of helpful contributions). Client 2 clearly did harm." if drawn else
-            "Client 0 has the highest value; how sure that is was not recorded. "
+            "Client 0 has the highest value; certainty not recorded. "
             "Client 2 did harm on the validation samples."
         )  # fmt: skip
         told = summary(groups)[1]
