@@ -607,6 +607,14 @@ def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_neve
     assert said == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
 
 
+def test_what_a_client_says_counts_as_at_least_its_own_terms_and_never_as_endless() -> None:
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    rule = dataclasses.replace(RULE, stricter=({"clients": (0,), "epsilon": 1.0, "noise": 6.0},))
+    # client 0 has promised noise 6 and adds it, but says none; without its own terms it would be too long, or light
+    replies = believed(rule, c0=(6 * normal, 0.0), c1=(2 * normal, 0.0), c2=(2 * normal, 1e200))
+    assert [r.results[0].metrics["noise"] for r in replies] == [6.0, 2.0, 2e6]  # type: ignore[union-attr]
+
+
 def test_an_honest_update_is_never_too_long() -> None:
     for width in (1, 3, 50):
         task = Train(0, 0, torch.zeros(width))

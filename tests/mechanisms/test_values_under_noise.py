@@ -13,7 +13,7 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.federation.privacy import Private
-from hanse.mechanisms.weigh import _beyond
+from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.statement import statement
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -141,6 +141,18 @@ def test_what_makes_clients_differ_beyond_their_noise_is_found_by_moments(tau2: 
     spread = np.sqrt(variance + tau2 * unit)[:, None]
     found = [_beyond(torch.from_numpy(rng.normal(5, spread, (12, 4000))), variance, unit) for _ in range(20)]
     assert float(np.mean(found)) == pytest.approx(tau2, rel=0.02, abs=0.01)
+
+
+def test_an_update_without_samples_takes_no_weight_and_leaves_the_others_theirs() -> None:
+    rng = np.random.default_rng(4)
+    noise = np.array([1.0, 3.0, 2.0, 0.5])
+    rows = torch.from_numpy(rng.normal(0, noise[:, None], (4, 200)))
+    shares = np.array([0.2, 0.5, 0.3, 0.0])
+    three = _by_variance(rows[:3], noise[:3], shares[:3], 2.0)
+    np.testing.assert_allclose(_by_variance(rows, noise, shares, 2.0), [*three, 0.0])
+    assert three.sum() == pytest.approx(1)
+    assert three[1] < 0.5  # it has the most noise
+    np.testing.assert_array_equal(_by_variance(rows, noise * [1, 0, 1, 1], shares, 2.0), shares)
 
 
 def test_weights_by_inverse_variance_need_clients_that_say_theirs() -> None:

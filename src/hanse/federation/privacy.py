@@ -476,11 +476,12 @@ class Believed:
     """Updates as the server believes them: with at least the noise that the run asks for, and no longer than it allows.
 
     A client may say less noise than it adds, or take a clip so small that it adds next to none: rules that weigh
-    updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms.
+    updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms. What a
+    client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that.
 
     Attributes:
         inner: the federation that is asked.
-        rule: the run's terms, of those clients that have no stricter ones.
+        rule: the run's terms.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
@@ -512,12 +513,13 @@ class Believed:
         """Return one reply as it is believed."""
         if reply.refused is not None or refusal(request, reply, self.size) is not None:
             return reply  # the exchange's own check refuses it
-        results = list[port.Result]()
+        results, rule = list[port.Result](), self.rule.of(request.client)
         for task, result in zip(request.tasks, reply.results, strict=True):
             if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
                 given = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task)
-                noise = max(self.rule.level(*given), result.metrics.get(NOISE, 0.0))
-                if self._length(task, result) > self.rule.longest(*given) + noise * self._normal:
+                least = rule.level(*given)
+                noise = max(least, min(result.metrics.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
+                if self._length(task, result) > rule.longest(*given) + noise * self._normal:
                     return replace(reply, results=(), refused=TOO_LONG)
                 result = replace(result, metrics={**result.metrics, NOISE: noise})
             results.append(result)

@@ -211,13 +211,23 @@ class InverseVariance(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]``; ``weigh/noise`` records the noise that is left at each number of the mean."""
         noise, shares = noise_of(group.view.trained)[group.at], sample_shares(group.num_samples)
-        weights, context = shares, group.view.context
-        if len(group) > 1 and noise.all() and shares.all():
-            times = max(1.0, context.rounds * len(group) / context.num_clients)
-            variance = np.square(noise)
-            weights = 1.0 / (times * _beyond(group.parameters, variance, 1 / shares) / shares + variance)
-            weights = weights / weights.sum()
+        context = group.view.context
+        times = max(1.0, context.rounds * len(group) / context.num_clients)
+        weights = _by_variance(group.parameters, noise, shares, times)
         return Aggregate(weights, metrics={"weigh/noise": float(np.sqrt(np.sum(np.square(weights * noise))))})
+
+
+def _by_variance(rows: Tensor, noise: Floats, shares: Floats, times: float) -> Floats:
+    """Return the weights ``[m]`` of updates ``rows [m, P]`` of clients that train ``times`` times; 0 for one without
+    samples. They are the sample shares if fewer than two have samples, or one of these has no noise.
+    """
+    some = np.flatnonzero(shares)
+    if len(some) < 2 or not noise[some].all():
+        return shares
+    variance, share = np.square(noise[some]), shares[some]
+    weights = np.zeros(len(shares))
+    weights[some] = 1.0 / (times * _beyond(rows[torch.from_numpy(some)], variance, 1 / share) / share + variance)
+    return weights / weights.sum()
 
 
 def _beyond(rows: Tensor, variance: Floats, unit: Floats) -> float:
