@@ -225,9 +225,10 @@ def _by_variance(rows: Tensor, noise: Floats, shares: Floats, times: float) -> F
     if len(some) < 2 or not noise[some].all():
         return shares
     variance, share = np.square(noise[some]), shares[some]
-    weights = np.zeros(len(shares))
+    weights: Floats = np.zeros(len(shares))
     weights[some] = 1.0 / (times * _beyond(rows[torch.from_numpy(some)], variance, 1 / share) / share + variance)
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 def _beyond(rows: Tensor, variance: Floats, unit: Floats) -> float:
