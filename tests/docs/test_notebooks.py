@@ -53,7 +53,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     hook.run(notebook)
     said = hook.to_markdown(notebook)
     for words in {
-        "hospitals": ("General has the highest value", "St Mary: Joining", "number 4 of 4"),
+        "hospitals": ("General has the highest value", "St Mary: Not known whether joining paid", "number 4 of 4"),
         "flower": ("site 4 clearly did harm", "<td>5</td>"),
         "null-twin": ("idea against its twin:", "95 % interval"),
     }[path.stem]:
