@@ -93,8 +93,8 @@ def test_what_others_compute_is_told_from_what_the_run_does(
     end = time.process_time() + 0.3
     while time.process_time() < end:
         pass
-    assert measure._own_s() - own >= 0.29
-    assert measure._busy_s() - before >= 0.25
+    assert measure._own_s() - own >= 0.25
+    assert measure._busy_s() - before >= 0.2
 
 
 def test_a_busy_machine_reports_nothing(

@@ -246,8 +246,8 @@ def test_what_fails_after_a_round_leaves_the_run(tmp_path: Path, whole: Path) ->
 def test_a_run_is_overwritten_only_once_the_new_one_is_ready(tmp_path: Path) -> None:
     hanse.run(experiment(rounds=1), out=tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    wrong = hanse.Experiment(**(experiment().sections() | {"model": {"name": "no such model"}}))
-    with pytest.raises(hanse.UserError, match="no such model"):
+    wrong = hanse.Experiment(**(experiment().sections() | {"model": {"name": "no_such_module:net"}}))
+    with pytest.raises(hanse.UserError, match="no_such_module"):
         hanse.run(wrong, out=tmp_path / "run", overwrite=True)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
     hanse.run(experiment(rounds=2), out=tmp_path / "run", overwrite=True)
