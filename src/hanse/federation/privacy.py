@@ -22,7 +22,7 @@ from typing import Annotated, Any, NotRequired, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -67,6 +67,7 @@ TOO_LONG = "its update is longer than its clip and the noise that it says allow"
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
+@with_config(ConfigDict(extra="forbid"))
 class Stricter(TypedDict):
     """Some clients' own, smaller budget, in the place of the others'.
 
@@ -75,8 +76,6 @@ class Stricter(TypedDict):
         epsilon: the budget of each.
         noise: as in :class:`Privacy`; left out: the least with which this budget lasts.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     clients: Sequence[Annotated[int, Field(ge=0)]]
     epsilon: Epsilon

@@ -458,11 +458,6 @@ def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
     return Standings(clients, totals, np.sqrt(np.mean(squares, axis=0) / len(runs)), blocks)
 
 
-def sums_to_zero(totals: Floats) -> bool:
-    """Return whether sums of values, ``[n]``, cancel but for their last bits: they are relative to a mean."""
-    return bool(abs(totals.sum()) < 1e-9 * np.abs(totals).sum())
-
-
 def in_words(places: Ints, own: int) -> str:
     """Return places in a ranking in words.
 

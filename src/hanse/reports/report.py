@@ -32,7 +32,6 @@ from hanse.reports.contributions import (
     contribution_charts,
     estimate_charts,
     lost_files,
-    sums_to_zero,
     without_values,
 )
 from hanse.reports.digits import between, rounded
@@ -227,7 +226,7 @@ def _ends_of(found: Contribution, best: int, worst: int) -> str:
         top += " of the total value"
     else:
         top, low = (_sure(totals[at], found.errors[at]) for at in (best, worst))
-        top += ", above the middle on average" if sums_to_zero(totals) else f"; all clients together {total:.3g}"
+        top += ", above the middle on average" if found.measure.ranks else f"; all clients together {total:.3g}"
         top = f"value {top}"
     first, last = (_tied_with(found, at) for at in (best, worst))
     highest, lowest = (f"client {found.labels[at]}" for at in (best, worst))

@@ -18,7 +18,6 @@ from hanse.reports.contributions import (
     gained,
     in_words,
     standings,
-    sums_to_zero,
     without_values,
 )
 from hanse.reports.digits import between, rounded
@@ -83,7 +82,7 @@ class Contributed:
         besides: the part of ``gained`` that came through no client's updates.
         above: the sum of all clients' sums above zero.
         below: the sum of those below zero.
-        relative: whether the values of all sum to zero, as places among others do.
+        relative: whether values only rank (:class:`hanse.core.telling.Measure`).
     """
 
     rounds: tuple[Round, ...]
@@ -245,7 +244,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         besides=0.0 if fell is None else fell - float(totals.sum()),
         above=above,
         below=float(np.minimum(totals, 0.0).sum()),
-        relative=not measure.share_out and sums_to_zero(totals.astype(np.float64)),
+        relative=measure.ranks,
     )
 
 

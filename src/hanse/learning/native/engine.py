@@ -54,8 +54,6 @@ class NativeEngine(ScoringEngine):
         self.problem, self.threads, self.crew = problem, 1, Crew(workers)
         self._train = compiled.hanse_train
         self._read: NativeLayers = layers
-        self._shape: tuple[int, ...] | None = None
-        self._layers = (Layer * 0)()
         self._pool = FlatPool(problem, torch.device("cpu"), torch.float32)
         dense = None if layers.convolutions else Dense((Layer * len(layers.dense))(*layers.dense), compiled)
         self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, dense=dense)
@@ -78,14 +76,12 @@ class NativeEngine(ScoringEngine):
         rows = torch.empty((len(jobs), self.problem.layout.size))
         losses, steps = np.full(len(jobs), np.nan), np.zeros(len(jobs), dtype=np.int64)
         x, y = self._pool.of(pool)
-        if (shape := tuple(pool.x.shape[1:])) != self._shape:
-            layers = self._read.on(shape)
-            self._layers, self._shape = (Layer * len(layers))(*layers), shape
-        self._refuse_beyond(jobs, x, y)
+        layers = self._read.on(pool.x.shape[1:])
+        self._refuse_beyond(jobs, x, y, layers[-1].outputs)
         plans = plan_seats(jobs, recipe, 1)
 
         def one(_: int, hand: Sequence[SeatPlan]) -> None:
-            trained = self._run(hand, [jobs[plan.seat] for plan in hand], recipe, lr, x, y, rows)
+            trained = self._run(hand, [jobs[plan.seat] for plan in hand], layers, recipe, lr, x, y, rows)
             for plan, loss in zip(hand, trained, strict=True):
                 losses[plan.seat], steps[plan.seat] = loss, plan.steps
 
@@ -95,9 +91,8 @@ class NativeEngine(ScoringEngine):
         finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
 
-    def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor) -> None:
+    def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor, outputs: int) -> None:
         """Raise IndexError for sizes, positions or labels beyond what is there: compiled code would read past it."""
-        outputs = self._layers[len(self._layers) - 1].outputs
         wanted = (len(x), outputs) if self.problem.regression else (len(x),)
         if y.shape != wanted or not (self.problem.regression or y.dtype == torch.int64):
             kind = str(y.dtype).removeprefix("torch.")
@@ -122,6 +117,7 @@ class NativeEngine(ScoringEngine):
         self,
         plans: Sequence[SeatPlan],
         jobs: Sequence[SeatJob],
+        layers: Sequence[Layer],
         recipe: Recipe,
         lr: float,
         x: Tensor,
@@ -140,8 +136,8 @@ class NativeEngine(ScoringEngine):
             seat.steps, seat.width, seat.reported = plan.steps, plan.width, plan.reported
             seat.pull = recipe.weight_decay + (job.mu if job.centre is not None else 0.0)
         labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
-        depth = len(self._layers)
-        given = (self._layers, depth, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum)
+        depth = len(layers)
+        given = ((Layer * depth)(*layers), depth, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum)
         if self._train(*given):
             raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
         return [seat.loss for seat in seats]
