@@ -20,6 +20,7 @@ from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN
 from hanse.federation.behaviour import Me
 from hanse.games.market_evidence import size_caps
+from hanse.games.market_posted import APART
 from hanse.ledger.run_ledger import reading
 from hanse.reports.audit import audit_run
 from hanse.reports.disputes import replay
@@ -188,7 +189,8 @@ def test_a_model_is_imported_with_the_weight_that_its_buyer_names_for_its_whole_
     tables = []
     for weights in ([20.0], []):  # none: all that the seller has
         policy = {"name": f"{__name__}:Greedy", "sellers": [2], "weights": weights}
-        unbounded = {"bounded": False, "by": "size"}  # a bounded step towards one model ends at it, whatever the weight
+        # a bounded step towards one model ends at it, whatever the weight
+        unbounded = {"bounded": False, "by": "size", "related": "none"}
         run = hanse.run(experiment(2, policy, mechanism=unbounded), out=tmp_path / "run", overwrite=True)
         [only] = records(tmp_path / "run")
         size = only["market_size"][2]
@@ -207,8 +209,42 @@ def test_a_purchase_of_what_is_not_on_sale_is_void_and_told(sellers: list[int], 
     assert [line["refused"] for line in lines] == [1, 1, 1, 0]  # after the last training there is no market
 
 
+def test_an_unrelated_model_is_on_sale_to_nobody(tmp_path: Path) -> None:
+    greedy = {"name": f"{__name__}:Greedy", "sellers": [2]}  # whose changes have nothing in common with client 0's
+    hanse.run(experiment(policy=greedy), out=tmp_path / "run")
+    rounds = records(tmp_path / "run")
+    apart = [r["market_distance"][0, 2] == APART for r in rounds]
+    assert any(apart)
+    assert [bool(r["market_graph"][0, 2]) for r in rounds] == [not one for one in apart]
+    assert audit_run(tmp_path / "run").holds
+
+
+@dataclass(frozen=True)
+class Bait:
+    """Client 2 offers its model for more than anybody pays at any weight."""
+
+    least: float = 1e6
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sell": True, "least": self.least if me.id == 2 else 0.0}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert 2 not in told["sellers"]
+        return {"sellers": told["sellers"]}
+
+
+def test_an_offer_that_no_weight_pays_for_is_shown_to_nobody(tmp_path: Path) -> None:
+    policy = {"name": f"{__name__}:Bait"}
+    hanse.run(experiment(policy=policy, mechanism={"related": "none"}), out=tmp_path / "run")
+    for r in records(tmp_path / "run"):
+        assert np.isinf(r["market_cost"][2])
+        assert r["market_graph"][0].any()
+    assert audit_run(tmp_path / "run").holds
+
+
 def test_the_same_offer_twice_is_bought_once(tmp_path: Path) -> None:
-    hanse.run(experiment(policy={"name": f"{__name__}:Greedy", "sellers": [2, 2]}), out=tmp_path / "run")
+    twice, all_trade = {"name": f"{__name__}:Greedy", "sellers": [2, 2]}, {"related": "none"}
+    hanse.run(experiment(policy=twice, mechanism=all_trade), out=tmp_path / "run")
     for r in records(tmp_path / "run"):
         assert r["market_graph"][0].tolist() == [0, 0, 1, 0, 0]
 
@@ -295,7 +331,7 @@ def test_a_round_in_which_nobody_answers_has_no_market(tmp_path: Path) -> None:
 def test_a_bill_that_nobody_can_pay_does_not_fail_the_books(tmp_path: Path) -> None:
     lie = {"liar": {"clients": [3], "size": 8e13}}
     policy = {"name": f"{__name__}:TakesAll"}
-    hanse.run(listed(14, policy, {"cost": 0.1}, behaviour=lie), out=tmp_path / "run")
+    hanse.run(listed(14, policy, {"cost": 0.1, "related": "none"}, behaviour=lie), out=tmp_path / "run")
     first = records(tmp_path / "run")[0]
     assert first["market_units"][0, 3] == (2**63 - 1) // 14
     assert not first["market_paid"][0]

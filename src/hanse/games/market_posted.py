@@ -25,7 +25,10 @@ from hanse.base.factories import Weight
 from hanse.games.market import Floats, Market
 from hanse.games.market_numbers import marginal
 
-__all__ = ["Tariff", "best_purchase", "posted_imports", "sold"]
+__all__ = ["APART", "Tariff", "best_purchase", "on_sale", "posted_imports", "sold"]
+
+APART = 1e9
+"""The distance of two clients that do not trade."""
 
 By = Literal["size", "weight"]
 
@@ -143,6 +146,16 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
     weights = np.array([_Buyer.of(offered, i, tariff.per_sample).bought(market.size) for i in rows])
     shares = np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0)
     return sold(shares, market.sizes, tariff, market.costs)
+
+
+def on_sale(market: Market) -> NDArray[np.bool_]:
+    """Return whose model (column) is on sale to whom (row), ``[m, m]``: another's, offered and not :data:`APART`.
+
+    Args:
+        market: its costs are infinite for models that are not offered.
+    """
+    offered = np.isfinite(market.costs)[None, :] & (market.distance < APART)
+    return np.asarray(offered & ~np.eye(market.size, dtype=bool))
 
 
 def sold(graph: Floats, sizes: Floats, tariff: Tariff, least: Floats) -> Floats:

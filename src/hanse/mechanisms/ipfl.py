@@ -68,7 +68,7 @@ from hanse.games.market_models import (
     within_reach,
 )
 from hanse.games.market_numbers import gain
-from hanse.games.market_posted import By, Tariff, sold
+from hanse.games.market_posted import APART, By, Tariff, on_sale, sold
 from hanse.games.market_prices import Pricing, due
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
@@ -86,7 +86,6 @@ Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the m
 OWN = "own model"  # the question for a model's validation score
 EVIDENCE = "evidence"  # the question for the losses of others' first models
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
-APART = 1e9  # the distance of two clients that do not trade
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
 MOST_STEPS = 10_000  # after more, a pulled model is where the pull leads
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
@@ -412,11 +411,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         I13).
         """
         info = {c.id: c for c in view.roster}
-        clients, asked = view.trained.seats.client, []
+        clients, asked, offered = view.trained.seats.client, list[Request](), on_sale(market)
         for i, c in enumerate(clients.tolist()):
             if market.sizes[i] == 0:
                 continue
-            on_sale = np.flatnonzero(np.isfinite(market.costs) & (np.arange(market.size) != i))
+            shown = np.flatnonzero(offered[i])
             assert self.tariff is not None
             told = {
                 "profile": dict(info[c].profile),
@@ -424,11 +423,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 "samples": min(info[c].num_samples, LARGEST_COUNT),
                 "balance": view.book.balance(account(c)),
                 "lam": self.lam,
-                "sellers": clients[on_sale].tolist(),
-                "sizes": market.sizes[on_sale].tolist(),
-                "prices": self.tariff.asked(market.sizes[on_sale]).tolist(),
+                "sellers": clients[shown].tolist(),
+                "sizes": market.sizes[shown].tolist(),
+                "prices": self.tariff.asked(market.sizes[shown]).tolist(),
                 "per_sample": self.tariff.per_sample,
-                "distances": market.distance[i, on_sale].tolist(),
+                "distances": market.distance[i, shown].tolist(),
             }
             asked.append(Request(c, (Ask("buy", told),)))
         return asked
@@ -560,8 +559,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
-        market = Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam)
-        return Offers(market, gram, out, self._least(view))
+        least, costs = self._least(view), declared.costs
+        if self.tariff is not None:  # what no weight pays for is no offer: it would only take choices from buyers
+            costs = np.where(least <= self.tariff.price(declared.sizes), costs, np.inf)
+        market = Market.of(apart, declared.sizes, costs, declared.eagerness, self.lam)
+        return Offers(market, gram, out, least)
 
     def _least(self, view: View) -> Floats:
         """Return the least that each would sell for, ``[m]`` in tokens: what it says is asked of prices by weight only.
@@ -984,13 +986,13 @@ def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Floa
     """
     clients, wrong = view.trained.seats.client, dict(out)
     place = {c: s for s, c in enumerate(clients.tolist())}
-    graph = np.zeros((market.size, market.size))
+    graph, offered = np.zeros((market.size, market.size)), on_sale(market)
     for i, c in enumerate(clients.tolist()):
         if market.sizes[i] == 0:  # also of those who were left out
             continue
         said = view.said(c, "buy") or {}
         taken = [place.get(j, -1) for j in said.get("sellers", ())]
-        if any(j < 0 or j == i or not np.isfinite(market.costs[j]) for j in taken):
+        if any(j < 0 or not offered[i, j] for j in taken):
             wrong[i] = "it buys what is not on sale to it"
             continue
         sizes = market.sizes[taken]

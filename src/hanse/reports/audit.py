@@ -27,7 +27,7 @@ from hanse.core.entry import LOG, TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
-from hanse.games.market_posted import sold
+from hanse.games.market_posted import on_sale, sold
 from hanse.ledger.run_ledger import is_settled, movements, reading, unbooked, verify_run
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.ipfl import IPFL
@@ -254,7 +254,7 @@ def _not_on_sale(r: MarketRound) -> str:
     wrong = np.flatnonzero(offered & ~np.isclose(r.market.costs, r.tariff.price(r.market.sizes), rtol=1e-12))
     if len(wrong):
         return f"the model of client {r.clients[wrong[0]]} was on sale at another price than the tariff's"
-    bad = np.argwhere((r.graph != 0) & (~offered[None, :] | np.eye(len(offered), dtype=bool)))
+    bad = np.argwhere((r.graph != 0) & ~on_sale(r.market))
     if len(bad):
         i, j = bad[0]
         return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
