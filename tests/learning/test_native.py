@@ -21,6 +21,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning import engines
+from hanse.learning.batches import plan_seats
 from hanse.learning.engines import EngineChoice, choose
 from hanse.learning.job import Drawn, Problem
 from hanse.learning.models import build_problem
@@ -120,10 +121,14 @@ def test_scores_are_those_of_the_stacked_engine() -> None:
 
 
 @HERE
-def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads() -> None:
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads(name: str) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, hidden=[9, 7])
-    pool, jobs, recipe = made((3, 4), 5), jobs_of(row, [61, 27, 101, 40, 31]), RECIPES["momentum"]
-    together = NativeEngine(problem, workers=3).train(pool, jobs, recipe, 0.05)
+    pool, jobs, recipe = made((3, 4), 5), jobs_of(row, [61, 58, 59]), RECIPES[name]
+    engine = NativeEngine(problem, workers=2)
+    shared = max(len(chain) for chain in engine._chains(plan_seats(jobs, recipe, 1))) == 2
+    assert shared or name == "full"  # of one step, a seat is one thread's
+    together = engine.train(pool, jobs, recipe, 0.05)
     for seat, job in enumerate(jobs):
         alone = NativeEngine(problem).train(pool, [job], recipe, 0.05)
         assert torch.equal(alone.rows[0], together.rows[seat])

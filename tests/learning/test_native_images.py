@@ -13,6 +13,7 @@ from torch import nn
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
+from hanse.learning.batches import plan_seats
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
@@ -95,11 +96,13 @@ def test_scores_of_what_it_trained_are_the_modules() -> None:
 def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads() -> None:
     problem, row, shape = problem_of("padded, five")
     pool, jobs = made(shape, 5, 120), jobs_of(row, [37, 24, 29, 30])
-    together = NativeEngine(problem, workers=3).train(pool, jobs, RECIPE, 0.05)
+    engine = NativeEngine(problem, workers=3)
+    assert max(len(chain) for chain in engine._chains(plan_seats(jobs, RECIPE, 1))) == 2  # two threads share a seat
+    together = engine.train(pool, jobs, RECIPE, 0.05)
     for seat, job in enumerate(jobs):
         alone = NativeEngine(problem).train(pool, [job], RECIPE, 0.05)
         assert torch.equal(alone.rows[0], together.rows[seat])
-        assert alone.loss[0] == together.loss[seat]
+        assert (alone.loss[0], alone.steps[0]) == (together.loss[seat], together.steps[seat])
 
 
 @HERE

@@ -6,12 +6,14 @@ over threads; engines and scorers use one.
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -83,11 +85,63 @@ class Crew:
         if errors:
             raise errors[0]
 
+    def relay(self, work: Callable[[int, T], None], chains: Sequence[Sequence[tuple[float, T]]]) -> None:
+        """Call ``work(worker, item)`` for every item of every chain; an item waits for those before it in its chain.
+
+        Args:
+            work: as for :meth:`deal`.
+            chains: each item with its rank; of the items that need not wait, the one of lowest rank goes first.
+
+        Raises:
+            Exception: as :meth:`deal`.
+        """
+        ready = [(chain[0][0], number, 0) for number, chain in enumerate(chains) if chain]
+        heapq.heapify(ready)
+        lock = Lock()
+
+        def run(worker: int, _: int) -> None:
+            while True:
+                with lock:
+                    if not ready:  # who has an item in hand will go on with its chain
+                        return
+                    number, place = heapq.heappop(ready)[1:]
+                work(worker, chains[number][place][1])
+                if place + 1 < len(chains[number]):
+                    with lock:
+                        heapq.heappush(ready, (chains[number][place + 1][0], number, place + 1))
+
+        self.deal(run, range(min(self.workers, len(ready))))
+
     def close(self) -> None:
         """End the threads; the next :meth:`deal` starts new ones."""
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
+
+
+def idle_share(work: Sequence[float], workers: int) -> float:
+    """Return the share of the workers' time that is idle if each item is one worker's, the longest dealt first."""
+    loads = [0.0] * workers
+    for much in sorted(work, reverse=True):
+        heapq.heapreplace(loads, loads[0] + much)
+    return 1 - sum(loads) / (workers * max(loads)) if max(loads) else 0.0
+
+
+def wrap_around(work: Sequence[float], workers: int) -> list[tuple[float, ...]]:
+    """Return each item's work in one part, or in two that follow one another, so that all workers can end together.
+
+    McNaughton's wrap-around rule (1959): one worker after another is filled up; what is left of an item then is the
+    next worker's first part, and the item's first too.
+    """
+    span = max(sum(work) / workers, max(work))
+    rounding = 1e-9 * span
+    parts: list[tuple[float, ...]] = []
+    at = 0.0
+    for much in work:
+        rest = at + much - span
+        parts.append((rest, span - at) if rest > rounding else (much,))
+        at = max(rest, 0.0) if rest > -rounding else at + much
+    return parts
 
 
 @cache

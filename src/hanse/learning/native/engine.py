@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.core.recipe import Recipe
@@ -21,9 +23,44 @@ from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
 from hanse.learning.native.library import Layer, NativeLayers, Seat, library, read_native, why_not_native
 from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
-from hanse.learning.threads import Crew
+from hanse.learning.threads import Crew, idle_share, wrap_around
 
 _HANDS = 8  # portions of seats for each thread, so a thread on a busy core can take fewer of them
+_IDLE = 0.05  # if more of the threads' time would be idle, some seats are trained by two of them
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """Seats for a thread to train one after another, all their steps or the next ``steps`` of them."""
+
+    plans: Sequence[SeatPlan]
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How far the seats have come; each array has a place for every job.
+
+    Attributes:
+        rows: the weights so far, ``[M, P]``.
+        velocities: SGD's, likewise; None: every seat is trained in one go, or without momentum.
+        steps: the steps done.
+        losses: the sum of the losses to report so far.
+        counted: of how many samples these are.
+    """
+
+    rows: Tensor
+    velocities: Tensor | None
+    steps: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    counted: NDArray[np.int64]
+
+    @classmethod
+    def none(cls, seats: int, size: int, velocities: bool) -> _Progress:
+        """Return that of seats that have not begun."""
+        counts = np.zeros(seats, dtype=np.int64)
+        moving = torch.zeros((seats, size)) if velocities else None
+        return cls(torch.empty((seats, size)), moving, counts, np.zeros(seats), counts.copy())
 
 
 def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
@@ -73,23 +110,40 @@ class NativeEngine(ScoringEngine):
             MemoryError: there is not enough memory.
         """
         refuse_unfit(jobs, recipe, self.name)
-        rows = torch.empty((len(jobs), self.problem.layout.size))
-        losses, steps = np.full(len(jobs), np.nan), np.zeros(len(jobs), dtype=np.int64)
         x, y = self._pool.of(pool)
         layers = self._read.on(pool.x.shape[1:])
         self._refuse_beyond(jobs, x, y, layers[-1].outputs)
         plans = plan_seats(jobs, recipe, 1)
+        chains = self._chains(plans)
+        shared = any(len(chain) > 1 for chain in chains)
+        so_far = _Progress.none(len(jobs), self.problem.layout.size, shared and recipe.momentum > 0)
 
-        def one(_: int, hand: Sequence[SeatPlan]) -> None:
-            trained = self._run(hand, [jobs[plan.seat] for plan in hand], layers, recipe, lr, x, y, rows)
-            for plan, loss in zip(hand, trained, strict=True):
-                losses[plan.seat], steps[plan.seat] = loss, plan.steps
+        def one(_: int, leg: _Leg) -> None:
+            self._run(leg, jobs, layers, recipe, lr, x, y, so_far)
 
-        hands = 1 if self.crew.workers == 1 else _HANDS * self.crew.workers
-        self.crew.deal(one, deal_seats(plans, hands))
+        self.crew.relay(one, chains)
+        rows, counted = so_far.rows, so_far.counted
+        losses = np.where(counted > 0, so_far.losses / np.maximum(counted, 1), np.nan)
         # one sum a row instead of a look at each number, which takes ten times as long
         finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
-        return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
+        return TrainedRows(rows, np.where(finite, losses, np.nan), so_far.steps)
+
+    def _chains(self, plans: Sequence[SeatPlan]) -> list[list[tuple[float, _Leg]]]:
+        """Return the seats in portions, with their ranks; if these would leave threads idle, some seats in two legs."""
+        workers = self.crew.workers
+        work = [float(plan.steps * plan.width) for plan in plans]
+        if workers == 1 or idle_share(work, workers) <= _IDLE:
+            hands = [list(plans)] if workers == 1 else deal_seats(plans, _HANDS * workers)
+            return [[(rank, _Leg(hand))] for rank, hand in enumerate(hands)]
+        chains = []
+        for plan, much, parts in zip(plans, work, wrap_around(work, workers), strict=True):
+            first = round(parts[0] / plan.width)
+            if first < plan.steps:  # first legs go before, second legs after seats that are trained in one
+                before, after = _Leg([plan], first), _Leg([plan], plan.steps - first)
+                chains.append([(-sum(work) - parts[0], before), (sum(work) - parts[1], after)])
+            else:
+                chains.append([(-much, _Leg([plan]))])
+        return chains
 
     def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor, outputs: int) -> None:
         """Raise IndexError for sizes, positions or labels beyond what is there: compiled code would read past it."""
@@ -115,32 +169,43 @@ class NativeEngine(ScoringEngine):
 
     def _run(
         self,
-        plans: Sequence[SeatPlan],
+        leg: _Leg,
         jobs: Sequence[SeatJob],
         layers: Sequence[Layer],
         recipe: Recipe,
         lr: float,
         x: Tensor,
         y: Tensor,
-        rows: Tensor,
-    ) -> list[float]:
-        """Train these seats into ``rows`` and return the mean loss that each reports."""
+        so_far: _Progress,
+    ) -> None:
+        """Train these seats from where they are."""
         # only addresses are handed over: these lists keep the memory alive until the call is back
-        starts = [job.start.to(torch.float32).contiguous() for job in jobs]
-        constants = [constant_of(job, torch.float32) for job in jobs]
-        batches = [np.ascontiguousarray(plan.batches, dtype=np.int64) for plan in plans]
+        plans, own = leg.plans, [jobs[plan.seat] for plan in leg.plans]
+        starts = [job.start.to(torch.float32).contiguous() for job in own]
+        constants = [constant_of(job, torch.float32) for job in own]
+        begun = [int(so_far.steps[plan.seat]) for plan in plans]
+        batches = [
+            np.ascontiguousarray(plan.batches[done:][: leg.steps], dtype=np.int64)
+            for plan, done in zip(plans, begun, strict=True)
+        ]
         seats = (Seat * len(plans))()
-        for seat, plan, job, start, constant, own in zip(seats, plans, jobs, starts, constants, batches, strict=True):
-            seat.start, seat.row, seat.batches = start.data_ptr(), rows[plan.seat].data_ptr(), own.ctypes.data
+        for i, (seat, plan, job) in enumerate(zip(seats, plans, own, strict=True)):
+            row, constant = so_far.rows[plan.seat], constants[i]
+            seat.start, seat.row = (row if begun[i] else starts[i]).data_ptr(), row.data_ptr()
+            seat.velocity = None if so_far.velocities is None else so_far.velocities[plan.seat].data_ptr()
             seat.constant = None if constant is None else constant.data_ptr()
-            seat.steps, seat.width, seat.reported = plan.steps, plan.width, plan.reported
+            seat.batches, seat.steps, seat.width = batches[i].ctypes.data, len(batches[i]), plan.width
+            seat.reported = plan.reported - begun[i]
             seat.pull = recipe.weight_decay + (job.mu if job.centre is not None else 0.0)
+            seat.loss, seat.counted = so_far.losses[plan.seat], so_far.counted[plan.seat]
         labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
         depth = len(layers)
         given = ((Layer * depth)(*layers), depth, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum)
         if self._train(*given):
             raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
-        return [seat.loss for seat in seats]
+        for seat, plan in zip(seats, plans, strict=True):
+            so_far.steps[plan.seat] += seat.steps
+            so_far.losses[plan.seat], so_far.counted[plan.seat] = seat.loss, seat.counted
 
     def close(self) -> None:
         """Release the threads and the pool."""

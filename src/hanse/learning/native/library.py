@@ -20,7 +20,7 @@ from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec
 
-VERSION = 2
+VERSION = 3
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
 
@@ -44,7 +44,7 @@ class Layer(ctypes.Structure):
 
 
 class Seat(ctypes.Structure):
-    """``struct seat`` of ``seats.c``, field by field: one seat's training.
+    """``struct seat`` of ``seats.c``, field by field: one seat's training, or a leg of it.
 
     The caller must keep the memory that it points to alive.
     """
@@ -53,10 +53,12 @@ class Seat(ctypes.Structure):
         ("start", ctypes.c_void_p),
         ("constant", ctypes.c_void_p),
         ("row", ctypes.c_void_p),
+        ("velocity", ctypes.c_void_p),
         ("batches", ctypes.c_void_p),
         ("steps", ctypes.c_int64),
         ("width", ctypes.c_int64),
         ("reported", ctypes.c_int64),
+        ("counted", ctypes.c_int64),
         ("pull", ctypes.c_double),
         ("loss", ctypes.c_double),
     )

@@ -48,9 +48,11 @@ struct convolution {
 struct seat {
   const float *start, *constant; /* rows [P]: the first weights; what is added to every gradient (or NULL) */
   float *row;                    /* row [P] of the trained weights */
+  float *velocity;               /* row [P] to go on from and to leave behind; NULL: zero at first, and not kept */
   const int64_t *batches;        /* [steps][width] positions in the pool, -1 where a batch is short */
   int64_t steps, width, reported; /* losses count from step `reported` on */
-  double pull, loss;             /* times the weights, is added to every gradient; the mean loss reported, or NaN */
+  int64_t counted;               /* samples whose losses were counted so far; train adds to it */
+  double pull, loss;             /* times the weights, is added to every gradient; the sum of the losses counted */
 };
 
 /* the settings of a step of SGD */
@@ -134,7 +136,7 @@ const char *hanse_vectors(void) { return vectors()->name; }
 
 /* To be raised with every change of what the functions below take. library.py refuses a compiled file whose number is
    not its own VERSION. */
-int hanse_native_version(void) { return 2; }
+int hanse_native_version(void) { return 3; }
 
 /* One layer at work. w, v, c: weights, their velocities and constants, [in][ld], of a convolution
    [filters][kernel][span]: `weights` floats each. b, bv, bc: the same of the biases, `biases` floats each.
@@ -230,18 +232,18 @@ static const float *take(const float *row, const struct work *l, float *w, float
 }
 
 /* Write a layer to a row as PyTorch has it; return where the next layer begins. */
-static float *put(float *row, const struct work *l) {
+static float *put(float *row, const struct work *l, const float *w, const float *b) {
   const struct convolution *k = &l->k;
   const int64_t each = k->kernel * k->wide;
   if (k->kernel)
     for (int64_t f = 0; f < k->filters; f++, row += each)
-      for (int64_t i = 0; i < each; i++) row[i] = l->w[f * k->kernel * k->span + weight_of(k, i)];
+      for (int64_t i = 0; i < each; i++) row[i] = w[f * k->kernel * k->span + weight_of(k, i)];
   else
     for (int64_t o = 0; o < l->out; o++, row += l->in)
-      for (int64_t i = 0; i < l->in; i++) row[i] = l->w[input_of(l, i) * l->ld + o];
+      for (int64_t i = 0; i < l->in; i++) row[i] = w[input_of(l, i) * l->ld + o];
   if (!l->bias) return row;
   const int64_t biases = k->kernel ? k->filters : l->out;
-  memcpy(row, l->b, sizeof(float) * biases);
+  memcpy(row, b, sizeof(float) * biases);
   return row + biases;
 }
 
@@ -419,9 +421,9 @@ static void back(const struct vectors *by, const struct work *layers, int64_t de
   }
 }
 
-/* Load a seat's first weights and its constants, and set its velocities to zero. */
+/* Load a seat's first weights, its velocities and its constants. */
 static void begin(const struct seat *seat, const struct work *layers, int64_t depth) {
-  const float *start = seat->start, *constant = seat->constant;
+  const float *start = seat->start, *velocity = seat->velocity, *constant = seat->constant;
   for (int64_t i = 0; i < depth; i++) {
     const struct work *l = layers + i;
     memset(l->v, 0, sizeof(float) * l->weights);
@@ -430,17 +432,16 @@ static void begin(const struct seat *seat, const struct work *layers, int64_t de
     memset(l->bc, 0, sizeof(float) * l->biases);
     start = take(start, l, l->w, l->b);
     turn(&l->k, l->w);
+    if (velocity) velocity = take(velocity, l, l->v, l->bv);
     if (constant) constant = take(constant, l, l->c, l->bc);
   }
 }
 
-/* Train one seat from its first step to its last. `turned`, `x`, `own` and `places` are room to work in. */
+/* Train one seat for its steps. `turned`, `x`, `own` and `places` are room to work in. */
 static void train(const struct vectors *by, struct seat *seat, const struct work *layers, int64_t depth,
                   const float *pool, int64_t inputs, const int64_t *labels, const float *targets, float lr,
                   float momentum, float *turned, const float **x, const float **own, int64_t *places) {
   const struct step s = {lr, momentum, (float)seat->pull};
-  double total = 0;
-  int64_t counted = 0;
   begin(seat, layers, depth);
   for (int64_t t = 0; t < seat->steps; t++) {
     int64_t rows = 0;
@@ -452,12 +453,14 @@ static void train(const struct vectors *by, struct seat *seat, const struct work
     run(by, layers, depth, x, own, rows);
     const struct work *top = layers + depth - 1;
     const double loss = labels ? cross_entropy(top, places, rows, labels) : squared_error(top, places, rows, targets);
-    if (t >= seat->reported) total += loss, counted += rows;
+    if (t >= seat->reported) seat->loss += loss, seat->counted += rows;
     back(by, layers, depth, x, own, turned, rows, &s, seat->constant != 0);
   }
-  seat->loss = counted ? total / counted : NAN;
-  float *row = seat->row;
-  for (int64_t i = 0; i < depth; i++) row = put(row, layers + i);
+  float *row = seat->row, *velocity = seat->velocity;
+  for (const struct work *l = layers; l < layers + depth; l++) {
+    row = put(row, l, l->w, l->b);
+    if (velocity) velocity = put(velocity, l, l->v, l->bv);
+  }
 }
 
 /* Train seats on a pool [n][inputs] with labels [n], or targets [n][outputs] where labels is NULL. All seats use the
