@@ -276,3 +276,17 @@ def test_thousand_populations() -> None:
 def test_what_is_refused(phi: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replicator.equilibrium(phi, **options)
+
+
+@pytest.mark.parametrize(
+    ("payoff", "state", "said"),
+    [
+        ([[0, np.nan], [1, 0]], np.eye(2), "payoff has numbers that are not finite"),
+        ([[0, -np.inf], [1, 0]], np.eye(2), "payoff has numbers that are not finite"),
+        ([[0, 1], [1, 0]], [[0, np.nan], [1, 0]], "state has numbers that are not finite"),
+        ([[0, 1], [1, 0]], np.eye(3), r"state has shape \(3, 3\); allowed: the payoff's, \(2, 2\)"),
+    ],
+)
+def test_no_gap_is_told_of_what_is_no_game(payoff: object, state: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replicator.nash_gap(payoff, state)

@@ -70,11 +70,17 @@ def equilibrium(
     return _closed(lead, generations, strength, time)
 
 
+def _finite(array: Any, name: str) -> Floats:
+    """Return a square matrix as float64. Raises ValueError for another shape, or numbers that are not finite."""
+    square = as_square(array, name)
+    if not np.isfinite(square).all():
+        raise ValueError(f"{name} has numbers that are not finite; allowed: finite numbers")
+    return square
+
+
 def _checked(payoff: Any, generations: int, strength: float, population: int | None, time: str) -> Floats:
     """Return the payoffs as float64. Raises ValueError for options out of range."""
-    phi = as_square(payoff, "payoff")
-    if not np.isfinite(phi).all():
-        raise ValueError("payoff has numbers that are not finite; allowed: finite numbers")
+    phi = _finite(payoff, "payoff")
     if generations < 0:
         raise ValueError(f"generations is {generations}; allowed: 0 or more")
     if not (np.isfinite(strength) and strength >= 0):
@@ -210,8 +216,13 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
     """Return ``u(i, a)``, ``[k, k]``: what player i gets for choosing a while the others mix as in ``state``, eq. (12).
 
     The diagonal is NaN, since nobody may choose its own model. Takes ``O(k^2)``.
+
+    Raises:
+        ValueError: a matrix that is not square, not finite, or of another size than the other.
     """
-    phi, shares = as_square(payoff, "payoff"), as_square(state, "state")
+    phi, shares = _finite(payoff, "payoff"), _finite(state, "state")
+    if phi.shape != shares.shape:
+        raise ValueError(f"state has shape {shares.shape}; allowed: the payoff's, {phi.shape}")
     total = shares.sum(axis=0)
     others = total @ phi - np.einsum("ij,ji->i", shares, phi)  # what those who are not i pay i, whatever i chooses
     expected = (phi.T + others[:, None]) / len(phi)
@@ -220,13 +231,20 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
 
 
 def nash_gap(payoff: Any, state: Any) -> float:
-    """Return the largest gain of any player from unilaterally leaving ``state [k, k]``, eq. (5); 0 at a Nash
-    equilibrium.
+    """Return the most that any player gains by changing to its best model; 0 at a Nash equilibrium, GTFLAT eq. (5).
+
+    It is ``max_i (max_a u(i, a) - sum_a X[i, a] u(i, a))`` with the payoffs u of :func:`expected_payoffs`.
+
+    Args:
+        payoff: ``[k, k]``; the diagonal does not count.
+        state: ``[k, k]``, as :func:`equilibrium` returns it.
+
+    Raises:
+        ValueError: as :func:`expected_payoffs`.
     """
-    shares = as_square(state, "state")
+    gains, shares = expected_payoffs(payoff, state), as_square(state, "state")
     if len(shares) == 1:
         return 0.0
-    gains = expected_payoffs(payoff, shares)
     played = np.where(shares > 0, gains, 0.0)
     return float(max(0.0, np.max(np.nanmax(gains, axis=1) - (shares * played).sum(axis=1))))
 
