@@ -25,6 +25,7 @@ from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.job import Problem
 from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
+from hanse.learning.native.outputs import outputs_of_images
 from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
@@ -123,7 +124,10 @@ class Coalitions:
         self.keep_outputs = keep_outputs
         self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, then by the position of a chunk's first sample
         crew = shared_crew((workers or torch.get_num_threads()) if self.device.type == "cpu" else 1)
-        self.scorer = Scorer(problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy")
+        native = outputs_of_images(problem) if rows.device.type == "cpu" and rows.dtype == torch.float32 else None
+        self.scorer = Scorer(
+            problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy", native=native
+        )
         if len(self.shares) != len(updates):
             raise ValueError(f"{len(updates)} updates, but {len(self.shares)} weights")
 

@@ -24,7 +24,7 @@ from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import vectors_are_wide, why_not_native
+from hanse.learning.native.library import CACHED, vectors_are_wide, why_not_native
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -35,7 +35,6 @@ Kind = Literal["dense", "conv", "layers", "images", "texts", "batched", "other"]
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: with more than these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
-_CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _IN_WORDS: dict[Kind, str] = {
     "dense": "linear layers with ReLU or tanh",
     "conv": "convolutions that compiled code trains",
@@ -192,7 +191,7 @@ def _passed_over(
 ) -> list[str]:
     """Return, a line each, which engines could train the model but were not chosen by the rule, and why."""
     if kind == "layers" and device == "cpu" and "native" not in unable:
-        most = f"more than the {_CACHED:,} up to which it is chosen"
+        most = f"more than the {CACHED:,} up to which it is chosen"
         return [f"native: the model has {parameters:,} parameters, {most}"]
     if kind == "batched" and engine != "vmapped":
         least = _FEW if device == "cpu" else 2
@@ -230,7 +229,7 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
-    small = problem.layout.num_parameters <= _CACHED or train == "native"
+    small = problem.layout.num_parameters <= CACHED or train == "native"
     if plain == "images" and no_native is None and small and (train == "native" or vectors_are_wide()):
         return "conv", unable
     # trying takes two engines a step each, so it is done only where the answer can change the choice

@@ -9,7 +9,7 @@ There are four ways to compute outputs; the first that applies is used:
 * models with different samples and stackable layers: stacked, with their lists of samples cut into common chunks;
 * mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
   they are computed once for each row and *mixed* for every model instead of being computed anew (one product
-  ``[C, S] x [S, h n]``);
+  ``[C, S] x [S, h n]``); with a convolution, compiled code does so where that is less arithmetic;
 * models on the same samples: stacked, or as the channels of one wide convolution if they begin with narrow ones;
 * otherwise one model after another.
 """
@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -98,6 +98,22 @@ class Chunk:
     outputs: Tensor | None = None
 
 
+class Compiled(Protocol):
+    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.outputs`)."""
+
+    def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of ``rows [C, P]`` on samples ``x [m, ...]``."""
+        ...
+
+    def pays(self, shares: Tensor) -> bool:
+        """Say whether :meth:`mixed` is to be used for mixtures by ``shares [C, S]``."""
+        ...
+
+    def mixed(self, rows: Tensor, shares: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of mixtures of ``rows [S, P]`` by ``shares [C, S]``."""
+        ...
+
+
 Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 
 
@@ -167,7 +183,7 @@ class Scorer:
         precision: "bf16" for forward passes in bfloat16, where the module itself is run.
         crew: threads that share the work; None: the caller's alone.
         rights: whether right answers are counted, too.
-        dense: compiled code that gives the outputs ``[C, k, m]`` of rows ``[C, P]`` on the same samples ``[m, d]``.
+        native: compiled code for the outputs of models on the same samples; None: PyTorch alone.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -185,12 +201,12 @@ class Scorer:
         precision: Precision = "float32",
         crew: Crew | None = None,
         rights: bool = True,
-        dense: Callable[[Tensor, Tensor], Tensor] | None = None,
+        native: Compiled | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = problem.stack
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
-        self.crew, self.rights, self.dense = crew or Crew(1), rights, dense
+        self.crew, self.rights, self.native = crew or Crew(1), rights, native
         self._trainers: list[Trainer] = []
         self._pool = Resident(device)
 
@@ -212,7 +228,7 @@ class Scorer:
         """
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
-        stacks = self.specs is not None and self.dense is None
+        stacks = self.specs is not None and self.native is None
         # a lone model is multiplied in another order than several, so a second one is scored with it
         if stacks and len(some) == 1 < len(rows):
             some = np.append(some, (some + 1) % len(rows))
@@ -313,7 +329,7 @@ class Scorer:
                 # (on a card, whose grouped convolutions are slow, it is run as the module, too)
                 wide = self.convolutions is not None and self.device.type == "cpu"
                 beside = wide and (len(models) > 1 or models.shares is not None)
-                if self.specs is not None or beside:
+                if self.specs is not None or beside or self._mixes_natively(models):
                     yield from self._together(models, pool, index, reduce)
                 else:
                     yield from self._one_by_one(models, pool, None if index is None else [index] * len(models), reduce)
@@ -376,6 +392,8 @@ class Scorer:
         ``gathered``: whether samples have to be collected from the pool, which is faster in smaller chunks.
         """
         if self.specs is None:
+            if self._mixes_natively(models):
+                return _parts(len(models), max(1, _CHUNK // self.problem.layout.size)), _parts(count, _IMAGES)
             mixtures = models.shares is not None
             parts = _even(len(models), -(-len(models) // _WIDE)) if mixtures else _parts(len(models), _TOGETHER)
             return parts, _parts(count, _IMAGES)
@@ -395,15 +413,27 @@ class Scorer:
         """Say whether these models' first-layer outputs are mixtures of those of a few rows."""
         return models.shares is not None and self.specs is not None and self.specs[0].kind == "linear"
 
+    def _mixes_natively(self, models: ModelRows) -> bool:
+        """Say whether compiled code is to mix the outputs of these models' first convolution."""
+        return self.native is not None and models.shares is not None and self.native.pays(models.shares)
+
+    def _natively(
+        self, models: ModelRows, parts: Sequence[slice], native: Compiled
+    ) -> Callable[[int, slice, Tensor], Tensor]:
+        """Return such a function as :meth:`_runner` does, of compiled code."""
+        shares = models.shares
+        if shares is None or self.specs is not None:
+            return lambda p, cut, x: native(models[parts[p]], self._inputs(x))
+        return lambda p, cut, x: native.mixed(models.rows, shares[parts[p]], x.to(device=self.device, dtype=self.dtype))
+
     def _runner(
         self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
         """Return the function that gives the outputs ``[C', k, m]`` of chunk p of the models on a chunk of samples."""
         if self.mixes(models):
             return self._mixed_first(models, parts, pool, cuts)
-        if self.dense is not None:
-            dense = self.dense
-            return lambda p, cut, x: dense(models[parts[p]], self._inputs(x))
+        if self.native is not None and (self.specs is not None or self._mixes_natively(models)):
+            return self._natively(models, parts, self.native)
         blocks = [self._blocks(models[part]) for part in parts]
         if self.specs is not None:
             specs = self.specs

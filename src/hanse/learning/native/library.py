@@ -20,8 +20,10 @@ from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec
 
-VERSION = 3
+VERSION = 4
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
+CACHED = 250_000
+"""Parameters up to which a model and its velocities stay in a core's own cache."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
 
 
@@ -80,6 +82,9 @@ def library() -> ctypes.CDLL | str:
             pointer, number, pointer, number, pointer, pointer, pointer, ctypes.c_double, ctypes.c_double,
         ]  # fmt: skip
         compiled.hanse_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
+        compiled.hanse_mixed.argtypes = [
+            pointer, number, pointer, number, pointer, pointer, number, pointer, number, pointer,
+        ]  # fmt: skip
     except (OSError, AttributeError) as error:  # the file is no library, or one that lacks a function
         return f"the compiled part cannot be loaded ({error})"
     return compiled
