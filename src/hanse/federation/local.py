@@ -166,6 +166,7 @@ class LocalFederation:
     def _train(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
         """Train every requested seat, and return its update, or why there is none."""
         asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Train)]
+        asked.sort(key=lambda one: one[1].seat)  # so that the engine's rows are the round's table without a copy
         unable = self._unable(asked)
         seats = [(client, task) for client, task in asked if (client, task.seat) not in unable]
         if not seats:

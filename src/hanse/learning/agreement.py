@@ -311,8 +311,8 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
         one[:, problem.layout.num_parameters :] = 0  # statistics stay as they are: a variance must be above zero
         if problem.frozen_columns is not None:
             one[0, problem.frozen_columns] = 0
-    return few, [
-        SeatJob(index, row + 0.01 * near, (0, attempt, s, 0), row + 0.1 * away, 0.5, 0.1 * slope)
+    return few, [  # in place: rows may be large
+        SeatJob(index, near.mul_(0.01).add_(row), (0, attempt, s, 0), away.mul_(0.1).add_(row), 0.5, slope.mul_(0.1))
         for s, (index, (near, away, slope)) in enumerate(zip(seats, noise, strict=True))
     ]
 

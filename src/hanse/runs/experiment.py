@@ -548,6 +548,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
                 )
+            del done, record  # with all updates of the round, of which the next one has as many
         writer.settle()
         result.interrupted = state.round < limits.rounds and result.over is None
         if not result.interrupted:
