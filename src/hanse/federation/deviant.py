@@ -43,8 +43,9 @@ class Deviant(OfSome):
             "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
             opposite sign. With "turns" they are there in odd rounds and the first in even ones.
         sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
-            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
-            of :class:`hanse.federation.behaviour.Attacker`.
+            first client that does not deviate sent last, in the same round if it answers before), an "echo" (a step as
+            long as its update to where the models lie that it bought, as if it had been led there by its own samples),
+            or one of the kinds of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
         start: what they go on from: their "own" start, by the rules; the centre that they were "sent", which is made of
             what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
@@ -73,7 +74,7 @@ class Deviant(OfSome):
         (tensor([0., 0., 0.]), 40.0)
     """
 
-    sends: Literal["trained", "nothing", "copied"] | Attack = "trained"
+    sends: Literal["trained", "nothing", "copied", "echo"] | Attack = "trained"
     of: Literal["update", "model"] = "update"
     start: Literal["own", "sent", "kept"] = "own"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -86,6 +87,7 @@ class Deviant(OfSome):
     second: Literal["same", "copied", "opposed", "turns"] = "same"
     steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     kept: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    first: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     sent: dict[tuple[int, int], tuple[int, Tensor]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +157,8 @@ class Deviant(OfSome):
             kind = cast(Attack, self.sends)
             attacker = Attacker(self.clients, kind=kind, scale=self.scale, of=self.of)
             return attacker.on_reply(me, round, request, reply)
+        if self.sends == "echo":
+            return with_updates(request, reply, lambda task, r: self._echoed(me, task, r))
         if self.sends == "trained" and self.scale == 1:
             return reply
         factor = 0.0 if self.sends == "nothing" else self.scale
@@ -170,6 +174,15 @@ class Deviant(OfSome):
             return replace(result, row=row if self.sends == "trained" else start.clone())
 
         return with_updates(request, reply, scaled)
+
+    def _echoed(self, me: Me, task: Train, result: Trained) -> Trained:
+        """Return the result with a step to what was bought, seen from where the client first deviated."""
+        first = self.first.setdefault(me.id, task.start)
+        if task.centre is None or not task.mu:
+            return result  # it has bought nothing
+        bought, moved = task.centre - first, result.row - task.start.to(result.row.device)
+        step = self.scale * bought.to(moved.device) / (bought.norm() + 1e-12)
+        return self._step(task, result, moved.norm() * step)
 
     def _sent_last(self, me: Me, result: Trained) -> Trained:
         """Note the row that was sent, to go on from it."""
@@ -266,6 +279,8 @@ def said_of(deviant: Deviant) -> str:
             if deviant.sends == "nothing"
             else "copies another's update"
             if deviant.sends == "copied"
+            else "echoes what it bought"
+            if deviant.sends == "echo"
             else f"sends {SENT[deviant.sends].format(f'its {deviant.of}')}"
         )
     found += [f"goes on from the {STARTS[deviant.start]}"] if deviant.start in STARTS else []

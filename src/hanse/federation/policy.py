@@ -279,8 +279,9 @@ class Trader:
         Args:
             me: the client.
             round: the round's number.
-            told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
-                weight of a distance; ``per_sample``, what each sample of a weight costs besides; the client's own
+            told: the offers as five lists, ``sellers``, ``sizes``, ``prices`` (tokens), ``distances`` and ``least``,
+                what must be paid at least; ``lam``, the weight of a distance; ``per_sample``, what each sample of a
+                weight costs besides; the client's own
                 ``samples``, ``balance`` (units) and ``profile``; and the ``eagerness`` of those whose profile has none.
         """
         now = at_round(told["profile"], round)
@@ -298,6 +299,7 @@ class Trader:
             told["lam"],
             max(0.0, budget),
             told["per_sample"],
+            told["least"],
         )
         taken = weights.nonzero()[0].tolist()
         return {"sellers": [told["sellers"][k] for k in taken], "weights": weights[taken].tolist()}

@@ -15,6 +15,7 @@ with values, can use the tokens without the tiers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -376,7 +377,8 @@ class TokenManager(SettlePart):
             paid there, then looks better than it is. "rewards": only those of eqs (12)-(14) (PI-FL sec. 3.1 speaks of
             "received rewards").
         invited: whether clients that train without a bid share in what the bidders paid: "earn", as published, which
-            makes never bidding the best strategy, or "unpaid".
+            makes never bidding the best strategy, or "unpaid". Then a client's rewards of a round are also divided by
+            the number of seats that it paid for, since bidding for all tiers would pay; the rest stays in the pools.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -412,6 +414,19 @@ class TokenManager(SettlePart):
         """
         all_earn = self.invited == "earn"
         return [c for c, did, bid in zip(clients, worked, bidder, strict=True) if did and (bid or all_earn)]
+
+    def shared(self, moved: Iterable[tokens.Movement], seats: Mapping[str, NDArray[Any]]) -> list[tokens.Movement]:
+        """Return a tier's movements; if the invited go unpaid, each reward (eq. 14) divided by its client's paid seats.
+
+        Args:
+            moved: the tier's movements by eqs (6)-(14).
+            seats: all seats of the round: "client", "bidder" and "worked", ``[S]``.
+        """
+        if self.invited == "earn":
+            return list(moved)
+        paid = Counter(seats["client"][(seats["bidder"] != 0) & (seats["worked"] != 0)].tolist())
+        divided = ((eq, a, b, units // paid[int(b)] if eq == "14" else units) for eq, a, b, units in moved)
+        return [movement for movement in divided if movement[3]]
 
     def init(self, context: Context) -> State:
         """Return the state in which there is nothing to settle."""
@@ -494,6 +509,7 @@ class TokenManager(SettlePart):
                 participations={c: float(state["sat"][c, k]) for c in providers},
                 pool=view.book.balance(pool(f"tier {k}")),
             )
+            moved = self.shared(moved, state)
             for equation, _, target, amount in moved:
                 if equation != "6":  # out of the pool, to a client
                     paid[int(target), k] += amount
@@ -855,7 +871,8 @@ def pifl(
         score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
         personal_from: the share of its data on which a client weighs the tiers for its personal model.
         pretraining: rounds of pre-training before the first tiers.
-        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid".
+        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid"; then
+            several seats in a round also earn a client no more than one.
     """
     chosen = PretrainedTiers(pretraining, None, by_contribution, at_random) if pretraining else None
     return Mechanism(

@@ -51,6 +51,7 @@ class Snapshot:
         state: the loop's state.
         lengths: how many bytes of each line file belong to earlier rounds.
         pending: (round, transaction) since the previous checkpoint, which may not be in the ledger yet.
+        settings: the experiment that was played, as ``config.toml`` had it; "": an earlier version did not keep it.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -61,6 +62,7 @@ class Snapshot:
     state: LoopState
     lengths: Mapping[str, int]
     pending: tuple[tuple[int, Transaction], ...] = ()
+    settings: str = ""
 
 
 def own_copy(state: LoopState) -> LoopState:
@@ -217,6 +219,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
             **{name: getattr(book, name) for name in ("count", "floor", "round", "balances")},
         },
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
+        "settings": snapshot.settings,
     }
     if state.accounts:
         known["accounts"] = {client: asdict(account) for client, account in sorted(state.accounts.items())}
@@ -287,4 +290,4 @@ def load(path: Path, device: torch.device) -> Snapshot:
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
         for r, step, kind, memo, rows in known["pending"]
     )
-    return Snapshot(state, known["lengths"], pending)
+    return Snapshot(state, known["lengths"], pending, known.get("settings", ""))

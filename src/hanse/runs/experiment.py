@@ -190,8 +190,8 @@ def resume(
 
     Raises:
         UserError: it is not a run directory, or belongs to a federation on a network; another process is playing it;
-            data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one was
-            already settled).
+            data, model or settings are not the run's; or ``rounds`` is impossible (fewer than were played, or the last
+            one was already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
@@ -239,20 +239,10 @@ def resume(
 
 
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
-    """Return the experiment with this many rounds.
-
-    Raises:
-        UserError: fewer than were played, or the last round was settled as the last one, which books do not take back.
-    """
-    planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
+    """Return the experiment with this many rounds. Raises UserError if they are fewer than were played."""
+    played = len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
-    pays = experiment.mechanism.built.settle is not None or experiment.sizes.proved
-    if rounds != planned and played >= planned and pays:
-        raise UserError(
-            f"--rounds {rounds}: round {played} was settled as the last one, which cannot be taken back; play the "
-            f"experiment anew: hanse run {path / 'config.toml'} --set run.rounds={rounds}"
-        )
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
     longer: Experiment = experiment.model_copy(update={"run": section})
     return longer
