@@ -40,10 +40,12 @@ from hanse.learning.loop import LOOP
 log = logging.getLogger("hanse.federation")
 
 Noise = Annotated[float, Field(gt=0, le=1e6)]
-Epsilon = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-EPSILON, NOISE, WITHIN = "epsilon", "noise", "within"
-"""What an update says besides its numbers: the epsilon that its client has spent so far, the noise on each number, and,
-with noise, whether it was within the clip."""
+MOST_EPSILON = 1e6
+Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
+EPSILON, BUDGET, DELTA, NOISE, WITHIN = "epsilon", "budget", "delta", "noise", "within"
+"""What an update says besides its numbers: the epsilon that its client has spent so far, of which budget and at which
+delta; the standard deviation of the noise at each number, in the unit of the parameters; and, with noise, whether it
+was within the clip."""
 
 # what becomes of each result under an account; docs/privacy.md shows this table, and a test holds it against the port
 LEAVES: Mapping[type[port.Result], str] = {
@@ -64,6 +66,10 @@ LEAVES: Mapping[type[port.Result], str] = {
 SURELY = 25.0
 """Minus the logarithm of the chance with which an honest update is longer than it may be."""
 TOO_LONG = "its update is longer than its clip and the noise that it says allow"
+LONGER = (
+    "its update is longer than the run's terms for it allow (clip and noise); terms with more noise belong into "
+    "federation.private.stricter"
+)
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
@@ -170,6 +176,10 @@ class Privacy:
         """Return an account of which nothing is spent."""
         return Account(self.epsilon, self.delta, self.unit)
 
+    def over(self, account: Account | None) -> Account:
+        """Return an account with the lesser of its terms and these; None: one that is opened now."""
+        return self.opened() if account is None else account.within(self.epsilon, self.delta)
+
     def release(self, samples: int, recipe: Recipe, work: int | None = None) -> Release:
         """Return what one update gives out.
 
@@ -183,6 +193,10 @@ class Privacy:
             return Release(noise)
         batches, steps = recipe.sampling(samples, work)
         return Release(noise, 1 / batches, max(1, steps))
+
+    def update(self, samples: int, recipe: Recipe, work: int | None = None) -> list[Release]:
+        """Return all that goes out with one update; arguments as of :meth:`release`."""
+        return [self.release(samples, recipe, work), *self._beside]
 
     def clip_of(self, task: port.Train) -> float:
         """Return the length to which an update is shortened: whatever the server says, noise follows it."""
@@ -231,7 +245,7 @@ class Privacy:
         found = list[Release]()
         for task in request.tasks:
             if isinstance(task, port.Train) and not task.private:
-                found += [self.release(samples, recipe, task.work), *self._beside]
+                found += self.update(samples, recipe, task.work)
             elif isinstance(task, port.Gradient):
                 found += [Release(1.0 if self.noise is None else self.noise)] * len(task.models)
         return tuple(found)
@@ -270,8 +284,11 @@ class Accounts(Protocol):
 class InState:
     """The accounts of a simulation's clients: a part of the run's state.
 
+    An account stays as it was opened, as a participant's own does. A run that is resumed with other terms keeps within
+    both.
+
     Attributes:
-        rule: says what a new account may spend.
+        rule: opens accounts.
         accounts: those that spent something, by client.
     """
 
@@ -279,17 +296,16 @@ class InState:
     accounts: Mapping[int, Account] = field(default_factory=dict)
 
     def of(self, client: int) -> Account:
-        """Return a client's account."""
-        return self.accounts.get(client) or self.rule.of(client).opened()
+        """Return a client's account, with the lesser of its budget and the rule's."""
+        return self.rule.of(client).over(self.accounts.get(client))
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer, if it fits into the budget. A simulation's clients are asked once for each answer."""
-        now = self.of(client)
-        if not now.affords(releases):
+        if not self.of(client).affords(releases):
             return None
-        now = now.charged(releases)
-        self.accounts = {**self.accounts, client: now}
-        return now
+        kept = self.accounts.get(client) or self.rule.of(client).opened()
+        self.accounts = {**self.accounts, client: kept.charged(releases)}
+        return self.of(client)
 
 
 @dataclass(frozen=True)
@@ -308,7 +324,7 @@ class InFile:
 
     def of(self, client: int) -> Account:
         """Return the account, with the lesser of its budget and the rule's."""
-        return self._within(self.file.read() or self.rule.opened())
+        return self.rule.over(self.file.read())
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer on the disk, if it fits into the budget; the same answer again costs nothing."""
@@ -317,18 +333,13 @@ class InFile:
             kept = self.file.read()
             now = kept or self.rule.opened()
             if sent not in now.sent:
-                if not self._within(now).affords(releases):
+                if not self.rule.over(now).affords(releases):
                     return None
                 now = now.charged(releases, sent)
                 self.file.write(now)
                 if kept is None:
                     log.warning("privacy account opened: epsilon %g at delta %g over all runs", now.epsilon, now.delta)
-        return self._within(now)
-
-    def _within(self, account: Account) -> Account:
-        """Return an account with the lesser of its budget and the rule's."""
-        epsilon, delta = min(account.epsilon, self.rule.epsilon), min(account.delta, self.rule.delta)
-        return replace(account, epsilon=epsilon, delta=delta)
+        return self.rule.over(now)
 
 
 @dataclass(frozen=True)
@@ -405,9 +416,8 @@ class Private:
         if any(self.rule.refuses(task) for task in tasks):
             return port.Reply(client, refused=NOT_SAID)
         account = self.accounts.of(client)
-        if not account.affords(self.rule.of(client).releases(request, int(self.sizes[client]), self.recipe)):
-            return port.Reply(client, refused=account.used_up)
-        return None
+        releases = self.rule.of(client).releases(request, int(self.sizes[client]), self.recipe)
+        return None if account.affords(releases) else port.Reply(client, refused=account.refuses(releases))
 
     def _let_out(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
         """Return a reply as it leaves: noised, and charged before."""
@@ -425,8 +435,8 @@ class Private:
         if releases:
             after = self.accounts.charge(client, releases, lambda: _digest(round, client, results))
             if after is None:  # another process has spent the rest meanwhile
-                return replace(reply, results=(), refused=self.accounts.of(client).used_up)
-            results = [_saying(r, after.spent) for r in results]
+                return replace(reply, results=(), refused=self.accounts.of(client).refuses(releases))
+            results = [_saying(r, after) for r in results]
         return replace(reply, results=tuple(results))
 
     def _noised(self, round: int, client: int, task: port.Task, result: port.Result) -> port.Result:
@@ -476,21 +486,27 @@ class Believed:
 
     A client may say less noise than it adds, or take a clip so small that it adds next to none: rules that weigh
     updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms. What a
-    client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that.
+    client says counts as at least the noise of its own terms (``stricter``). Saying more makes room for a longer update
+    and a wider interval, so it counts only where it costs weight, and at most as a million times that.
+
+    What a client claims of its account is kept if some account can be like that; other numbers are left out.
 
     Attributes:
         inner: the federation that is asked.
-        rule: the run's terms.
+        rule: the run's terms; None: it has none, and only participants' own accounts add noise. What they say then
+            counts as at most twice what the update has room for.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
+        weighed: whether the weights of updates fall with their noise.
     """
 
     inner: port.Federation
-    rule: Privacy
+    rule: Privacy | None
     recipe: Recipe
     size: int
     half: bool = False
+    weighed: bool = False
 
     def present(self, round: int) -> port.Roster:
         """Return the clients that are present."""
@@ -512,17 +528,34 @@ class Believed:
         """Return one reply as it is believed."""
         if reply.refused is not None or refusal(request, reply, self.size) is not None:
             return reply  # the exchange's own check refuses it
-        results, rule = list[port.Result](), self.rule.of(request.client)
+        results, rule = list[port.Result](), None if self.rule is None else self.rule.of(request.client)
         for task, result in zip(request.tasks, reply.results, strict=True):
+            one: port.Result | None = result
             if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
-                given = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task)
-                least = rule.level(*given)
-                noise = max(least, min(result.metrics.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
-                if self._length(task, result) > rule.longest(*given) + noise * self._normal:
-                    return replace(reply, results=(), refused=TOO_LONG)
-                result = replace(result, metrics={**result.metrics, NOISE: noise})
-            results.append(result)
+                one = self._without_terms(task, result) if rule is None else self._under(rule, round, task, result)
+            if one is None:
+                return replace(reply, results=(), refused=TOO_LONG if self.weighed else LONGER)
+            results.append(one)
         return replace(reply, results=tuple(results))
+
+    def _under(self, rule: Privacy, round: int, task: port.Train, result: port.Trained) -> port.Trained | None:
+        """Return an update under its client's terms as it is believed; None: it is too long for them."""
+        given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
+        noise = rule.level(*given)
+        if self.weighed:
+            noise = max(noise, min(said.get(NOISE, 0.0), 1e6 * noise))  # its square stays finite
+        if self._length(task, result) > rule.longest(*given) + noise * self._normal:
+            return None
+        within = {WITHIN: said[WITHIN]} if WITHIN in said else {}
+        return replace(result, metrics={**within, **_claims(said), NOISE: noise})
+
+    def _without_terms(self, task: port.Train, result: port.Trained) -> port.Trained:
+        """Return an update whose noise is its client's own affair, as it is believed."""
+        if NOISE not in result.metrics:
+            return result
+        most = 2 * self._length(task, result) / math.sqrt(self.size)  # P normal numbers have the length sqrt(P)
+        noise = min(max(0.0, result.metrics[NOISE]), max(0.0, most))
+        return replace(result, metrics={**result.metrics, NOISE: noise})
 
     @property
     def _normal(self) -> float:
@@ -553,11 +586,19 @@ def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
     return replace(reply, refused=None, results=tuple(results))
 
 
-def _saying(result: port.Result, spent: float) -> port.Result:
-    """Return an update that says what its client has spent, which is no secret."""
-    if not isinstance(result, port.Trained) or not math.isfinite(spent):
+def _saying(result: port.Result, account: Account) -> port.Result:
+    """Return an update that says what its client has spent of which budget, which is no secret."""
+    if not isinstance(result, port.Trained):
         return result
-    return replace(result, metrics={**result.metrics, EPSILON: spent})
+    said = {EPSILON: account.spent, BUDGET: account.epsilon, DELTA: account.delta}
+    return replace(result, metrics={**result.metrics, **said})
+
+
+def _claims(said: Mapping[str, float]) -> dict[str, float]:
+    """Return what a client claims of its account: nothing unless some account can be like that."""
+    epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
+    sound = 0 < epsilon <= budget <= MOST_EPSILON and 0 < delta < 1
+    return {EPSILON: epsilon, BUDGET: budget, DELTA: delta} if sound else {}
 
 
 def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:

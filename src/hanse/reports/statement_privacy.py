@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+
+import numpy as np
+import torch
 
 from hanse.base.files import table
-from hanse.federation.account import Release
+from hanse.core.port import Train
+from hanse.core.recipe import Recipe
+from hanse.core.table import Floats, Ints
+from hanse.federation.account import SAT_OUT
 from hanse.federation.privacy import Privacy
 from hanse.games.jackknife import SURE
 from hanse.reports.statement_contributed import Contributed
 from hanse.runs.run_record import RunRecord
 
-SAT_OUT = "its privacy budget is used up"
 HIDES = {"client": "the client as a whole", "sample": "each single sample"}
 
 
 def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     """Return in a few words what a client has spent of its privacy budget, and what noise did to its value.
+
+    All of it is what the client's account said with its answers and refusals: budgets may be lowered in the course of a
+    run, and a participant may have one of its own.
 
     Args:
         run: the run, as :func:`hanse.runs.run_record.load_run` reads it.
@@ -28,16 +35,20 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     Returns:
         "" if updates left the clients as they were.
     """
-    rule = table(run.config, "federation").get("private")
-    if not isinstance(rule, Mapping):
+    if not isinstance(table(run.config, "federation").get("private"), Mapping):
         return ""
-    rule = {**rule, **_own(rule.get("stricter"), client)}
     mine = [seat for seat in run.clients if seat.client == client]
-    said = [seat.epsilon for seat in mine if seat.epsilon is not None]
-    out = sum(seat.refused is not None and seat.refused.startswith(SAT_OUT) for seat in mine)
-    told = f"epsilon {max(said, default=0.0):.3g} of {_number(rule, 'epsilon'):g} spent in {len(said)} answers"
-    told += f", as the client says, at delta {_number(rule, 'delta'):g}"
-    told += f"; then it sat out {out} round{'s' * (out != 1)}." if out else "."
+    said = [seat for seat in mine if seat.epsilon is not None and seat.budget is not None and seat.delta is not None]
+    out = [seat.refused for seat in mine if seat.refused is not None and seat.refused.startswith(SAT_OUT)]
+    if out:
+        many = f"{len(out)} of {len(mine)} rounds"
+        told = f"{out[-1]}. So it sat out {many}, as it says."
+    elif said:
+        last = said[-1]
+        told = f"epsilon {last.epsilon:.3g} of {last.budget:g} spent in {len(said)} answers, as the client says, "
+        told += f"at delta {last.delta:g}."
+    else:
+        return "only the client's own account knows what it has spent."
     if given.value and given.sampling and given.drawn is not None and given.error is not None and not given.sure:
         valued = sum(seat.value is not None for seat in mine)
         times = (SURE * given.error / abs(given.value)) ** 2
@@ -48,41 +59,56 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     return told
 
 
-def _own(stricter: Any, client: int) -> Mapping[str, Any]:
-    """Return what an experiment says of one client's budget; a stranger's file may say anything."""
-    given = [one for one in stricter if isinstance(one, Mapping)] if isinstance(stricter, list) else []
-    return next((one for one in given if isinstance(one.get("clients"), list) and client in one["clients"]), {})
-
-
-def _number(rule: Mapping[str, Any], key: str) -> float:
-    """Return a number of the experiment's; NaN if a stranger's file has none there."""
-    value = rule.get(key)
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def before(rule: Privacy, size: int, seats: int, rounds: int, one: Release) -> str:
+def before(
+    rule: Privacy, client: int, sizes: Ints, size: int, *, seats: int, rounds: int, recipe: Recipe, by_samples: bool
+) -> str:
     """Return what privacy costs a client, said before it joins.
 
     Args:
         rule: what clients let out, with the noise.
-        size: how many numbers a model has.
+        client: the client's number.
+        sizes: ``[N]``, how many samples each client has.
+        size: P, how many numbers a model has.
         seats: how many clients train in a round.
         rounds: of the run.
-        one: what one of its updates gives out.
+        recipe: how clients train.
+        by_samples: whether updates weigh by samples; else it is said what they leave with equal weights.
     """
-    hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {rule.epsilon:g} at delta"
-    told = f"{hides} {rule.delta:g}; then it sits out."
-    if rule.noise is None:
+    mine = rule.of(client)
+    hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {mine.epsilon:g} at delta"
+    told = f"{hides} {mine.delta:g}; then it sits out."
+    if mine.noise is None:
         return told
-    lasts = max(n for n in range(rounds + 1) if rule.opened().affords([one] * n))
+    one = mine.update(int(sizes[client]), recipe)
+    lasts = max(n for n in range(rounds + 1) if mine.opened().affords(one * n))
     told += f" The budget lasts for {lasts} of {rounds} rounds."
-    if rule.unit == "sample":
-        return (
-            f"{told} It trains with the noise inside: at each of its {one.steps} steps a round, noise {rule.noise:.3g} "
-            "times as long as what one sample may add at most."
-        )
-    times = rule.noise * math.sqrt(size)
+    own, mean = noise_lengths(rule, client, sizes, size, seats, recipe, by_samples)
+    if not math.isfinite(own):
+        return told
+    weights = "weighted by samples" if by_samples else "if all weigh the same"
     return (
-        f"{told} In an update the noise is {times:.3g} times as long "
-        f"as what is learned at most, in the mean of {seats} updates {times / math.sqrt(seats):.3g} times."
+        f"{told} In an update the noise is {own:.3g} times as long as what is learned at most, in the mean of {seats} "
+        f"updates, {weights}, {mean:.3g} times."
     )
+
+
+def noise_lengths(
+    rule: Privacy, client: int, sizes: Ints, size: int, seats: int, recipe: Recipe, by_samples: bool
+) -> tuple[float, float]:
+    """Return how long the noise is in a client's update, and in the mean of a round's updates.
+
+    Both are over the greatest length without noise; NaN if that has no bound. Noise of the standard deviation s at each
+    of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i it has ``sqrt(P sum w_i^2 s_i^2)``; of a
+    round that draws m of N clients the mean square is taken, N / m of that of all clients' shares. Arguments as of
+    :func:`before`.
+    """
+    task, lr = Train(0, 0, torch.zeros(0)), recipe.lr_at(0)
+    given = [(rule.of(c), (int(n), recipe, lr, task)) for c, n in enumerate(sizes)]
+    noise: Floats = np.array([terms.level(*one) for terms, one in given])
+    learned: Floats = np.array([terms.longest(*one) for terms, one in given])
+    counts = sizes if by_samples and sizes.sum() else np.ones(len(sizes))
+    shares = counts / counts.sum()
+    left = float((shares**2 * noise**2).sum()) * len(sizes) / seats
+    own, mean = noise[client] / learned[client], math.sqrt(left) / float(shares @ learned)
+    longer = math.sqrt(size) if np.isfinite(learned).all() else math.nan
+    return float(own) * longer, mean * longer
