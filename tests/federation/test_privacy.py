@@ -19,13 +19,16 @@ from hanse.base.errors import UserError
 from hanse.core import port
 from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
 from hanse.core.recipe import Recipe
+from hanse.core.table import Table
 from hanse.federation.account import AccountFile, Release, spent
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.privacy import LEAVES, LONGER, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
+from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
+from hanse.rounds.round import LoopState
+from hanse.runs.privacy import same_accounting
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.setup import build, settle_engine
 
@@ -457,7 +460,6 @@ WRITTEN = "private = { clip = 1.0, noise = 2.0, epsilon = 8.0, delta = 1e-5 }"
     ("begun", "pattern", "instead", "line"),
     [
         (GIVEN, "(?m)^private = .*$", "", "is missing: clients began this run with privacy accounts, and keep them"),
-        (GIVEN, 'unit = "client"', 'unit = "sample"', ".unit: 'sample': this run's accounts count by client"),
         (
             {}, r"\[federation\]", f"[federation]\n{WRITTEN}",
             "this run began without: what its clients sent had no noise; start another",
@@ -473,7 +475,14 @@ def test_accounts_are_not_turned_on_or_off_on_resume(
     config.write_text(changed)
     with pytest.raises(UserError) as wrong:
         hanse.resume(tmp_path / "run")
-    assert [one.removeprefix("federation.private").removeprefix(": ") for one in wrong.value.lines] == [line]
+    assert list(wrong.value.lines) == [f"federation.private: {line}"]
+
+
+def test_accounts_count_as_they_did_on_resume() -> None:
+    kept = LoopState(3, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {}, accounts={1: RULE.opened()})
+    same_accounting(InState(RULE), kept)
+    with pytest.raises(UserError, match="unit: 'sample': this run's accounts count by client"):
+        same_accounting(InState(dataclasses.replace(RULE, unit="sample")), kept)
 
 
 def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_statement(tmp_path: Path) -> None:
@@ -679,16 +688,19 @@ def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_neve
     assert said == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
 
 
-def test_saying_more_noise_makes_no_room_where_it_costs_no_weight() -> None:
+def test_saying_more_noise_makes_hardly_any_room_where_it_costs_no_weight() -> None:
     normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
     replies = believed(
         weighed=False,
         c0=(2 * normal, 2.0),
         c1=(1e5 * normal, 1e6),  # what it says has room for that
-        c2=(2 * normal, 9.0),  # a wide interval for its value
+        c2=(2 * normal, 9.0),  # a wider interval for its value
     )
-    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
-    assert said == [2.0, LONGER, 2.0]
+    said = [r.results[0].metrics["noise"] for r in replies]  # type: ignore[union-attr]
+    lengths = [float((r.results[0].row - START).norm()) for r in replies]  # type: ignore[union-attr]
+    most = 1 + 2 * (WIDTH + 2 * (25 * WIDTH) ** 0.5 + 50) ** 0.5
+    assert lengths == pytest.approx([lengths[0], most, lengths[0]], rel=2e-3)
+    assert said == [2.0, pytest.approx(2 * most / WIDTH**0.5, rel=2e-3), pytest.approx(4.0, rel=0.02)]
 
 
 def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_length_has_room_for() -> None:

@@ -114,7 +114,7 @@ def sums_of_noise(value: str, runs: int, rounds: int, noise: float) -> tuple[np.
 @pytest.mark.parametrize("value", ["path", "leave_one_out"])
 def test_nobody_clearly_does_harm_by_noise_alone(value: str) -> None:
     totals, errors = sums_of_noise(value, runs=12, rounds=4, noise=0.3)
-    assert (totals < 0).mean() > 0.25  # noise does lower values
+    assert (totals[:, 0] < 0).mean() > 0.25  # client 0 has twice the others' noise
     assert clearly_harmful(totals, errors, np.full(totals.shape, 4)).mean() <= 0.05
 
 

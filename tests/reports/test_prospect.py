@@ -35,8 +35,8 @@ def test_the_noise_that_is_foretold_is_as_long_as_the_noise_that_comes(unit: str
     """With so much noise an update is nothing else: its length, and the model's step, are those of the noise."""
     pytest.importorskip("dp_accounting", reason="needs the extra 'private'")
     pytest.importorskip("opacus", reason="needs the extra 'private'")
-    strict = {"clients": [1], "epsilon": 1e6, "noise": 3e4}
-    private = {"unit": unit, "epsilon": 1e6, "delta": 1e-4, "clip": 0.5, "noise": 1e4, "stricter": [strict]}
+    strict = {"clients": [1], "epsilon": 1e6, "noise": 900.0}
+    private = {"unit": unit, "epsilon": 1e6, "delta": 1e-4, "clip": 0.5, "noise": 300.0, "stricter": [strict]}
     given = Experiment(
         data={"clients": 4, "partition": {"name": "dirichlet", "alpha": 0.5}, "validation": 0.2},
         model={"name": "logistic"},

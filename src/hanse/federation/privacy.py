@@ -66,10 +66,6 @@ LEAVES: Mapping[type[port.Result], str] = {
 SURELY = 25.0
 """Minus the logarithm of the chance with which an honest update is longer than it may be."""
 TOO_LONG = "its update is longer than its clip and the noise that it says allow"
-LONGER = (
-    "its update is longer than the run's terms for it allow (clip and noise); terms with more noise belong into "
-    "federation.private.stricter"
-)
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
@@ -486,15 +482,15 @@ class Believed:
 
     A client may say less noise than it adds, or take a clip so small that it adds next to none: rules that weigh
     updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms. What a
-    client says counts as at least the noise of its own terms (``stricter``). Saying more makes room for a longer update
-    and a wider interval, so it counts only where it costs weight, and at most as a million times that.
+    client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that.
+    Saying more makes room for a longer update, and costs weight. Where it costs none, an update is shortened to the
+    length that the terms allow.
 
     What a client claims of its account is kept if some account can be like that; other numbers are left out.
 
     Attributes:
         inner: the federation that is asked.
-        rule: the run's terms; None: it has none, and only participants' own accounts add noise. What they say then
-            counts as at most twice what the update has room for.
+        rule: the run's terms; None: it has none, and only participants' own accounts add noise.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
@@ -534,18 +530,23 @@ class Believed:
             if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
                 one = self._without_terms(task, result) if rule is None else self._under(rule, round, task, result)
             if one is None:
-                return replace(reply, results=(), refused=TOO_LONG if self.weighed else LONGER)
+                return replace(reply, results=(), refused=TOO_LONG)
             results.append(one)
         return replace(reply, results=tuple(results))
 
     def _under(self, rule: Privacy, round: int, task: port.Train, result: port.Trained) -> port.Trained | None:
-        """Return an update under its client's terms as it is believed; None: it is too long for them."""
+        """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
         given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
-        noise = rule.level(*given)
-        if self.weighed:
-            noise = max(noise, min(said.get(NOISE, 0.0), 1e6 * noise))  # its square stays finite
-        if self._length(task, result) > rule.longest(*given) + noise * self._normal:
+        least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)
+        noise = max(least, min(said.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
+        if self.weighed and length > longest + noise * self._normal:
             return None
+        if not self.weighed:
+            shorter = min(1.0, (longest + least * self._normal) / length) if length > 0 else 1.0
+            if shorter < 1:
+                start = task.start.to(result.row.device)
+                result = replace(result, row=start + shorter * (result.row - start))
+            noise = max(least, min(shorter * noise, self._room(shorter * length)))
         within = {WITHIN: said[WITHIN]} if WITHIN in said else {}
         return replace(result, metrics={**within, **_claims(said), NOISE: noise})
 
@@ -553,9 +554,12 @@ class Believed:
         """Return an update whose noise is its client's own affair, as it is believed."""
         if NOISE not in result.metrics:
             return result
-        most = 2 * self._length(task, result) / math.sqrt(self.size)  # P normal numbers have the length sqrt(P)
-        noise = min(max(0.0, result.metrics[NOISE]), max(0.0, most))
+        noise = min(max(0.0, result.metrics[NOISE]), self._room(self._length(task, result)))
         return replace(result, metrics={**result.metrics, NOISE: noise})
+
+    def _room(self, length: float) -> float:
+        """Return the most noise in an update of some length: P normal numbers have about the length sqrt(P)."""
+        return max(0.0, 2 * length / math.sqrt(self.size))
 
     @property
     def _normal(self) -> float:
