@@ -636,21 +636,22 @@ def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("stricter", "line"),
     [
-        ({"clients": [0], "epsilon": 9.0}, "epsilon 9: must be at most 8, the others'"),
-        ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, "noise 0.5: must be at least 2, the others'"),
-        ({"clients": [4], "epsilon": 1.0}, "client 4: allowed: 0 to 3"),
-        ({"clients": [2, 2], "epsilon": 1.0}, "client 2 is named twice; allowed: once"),
-        (
-            {"clients": [0], "epsilon": 0.0},
-            "[{'clients': [0], 'epsilon': 0.0}]: epsilon: input should be greater than 0",
-        ),
-        ({"epsilon": 1.0}, "[{'epsilon': 1.0}]: clients: field required"),
+        ({"clients": [0], "epsilon": 9.0}, ": epsilon 9: must be at most 8, the others'"),
+        ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, ": noise 0.5: must be at least 2, the others'"),
+        ({"clients": [4], "epsilon": 1.0}, ": client 4: allowed: 0 to 3"),
+        ({"clients": [2, 2], "epsilon": 1.0}, ": client 2 is named twice; allowed: once"),
+        ({"clients": [0], "epsilon": 0.0}, "[0].epsilon: 0.0: input should be greater than 0"),
+        ({"clients": [0], "epsilon": 1.0, "nois": 3.0}, "[0].nois: no such key; did you mean 'noise'?"),
+        ({"clients": 0, "epsilon": 1.0}, "[0].clients: 0: input should be a list"),
+        ({"clients": [-1], "epsilon": 1.0}, "[0].clients: [-1]: input should be greater than or equal to 0"),
+        ({"epsilon": 1.0}, "[0].clients: is required"),
+        (3, ": [3]: must be tables like { clients = [0, 3], epsilon = 1.0 }"),
     ],
 )
-def test_a_smaller_budget_that_is_none_is_one_line(stricter: dict[str, Any], line: str) -> None:
+def test_a_smaller_budget_that_is_none_is_one_line(stricter: Any, line: str) -> None:
     with pytest.raises(UserError) as wrong:
         hanse.run(experiment(1, GIVEN | {"stricter": [stricter]}))
-    assert list(wrong.value.lines) == [f"federation.private.stricter: {line}"]
+    assert list(wrong.value.lines) == [f"federation.private.stricter{line}"]
 
 
 @dataclass

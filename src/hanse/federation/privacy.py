@@ -22,7 +22,7 @@ from typing import Annotated, Any, NotRequired, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, with_config
+from pydantic import Field, PlainValidator
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -69,7 +69,6 @@ TOO_LONG = "its update is longer than its clip and the noise that it says allow"
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
-@with_config(ConfigDict(extra="forbid"))
 class Stricter(TypedDict):
     """Some clients' own, smaller budget, in the place of the others'.
 
@@ -79,9 +78,24 @@ class Stricter(TypedDict):
         noise: as in :class:`Privacy`; left out: the least with which this budget lasts.
     """
 
-    clients: Sequence[Annotated[int, Field(ge=0)]]
-    epsilon: Epsilon
-    noise: NotRequired[Noise | None]
+    clients: Sequence[int]
+    epsilon: float
+    noise: NotRequired[float | None]
+
+
+def _terms(
+    clients: Annotated[Sequence[Annotated[int, Field(ge=0)]], Field(min_length=1)],
+    epsilon: Epsilon,
+    noise: Noise | None = None,
+) -> None:
+    """Take the options of one entry of ``stricter``, for :func:`hanse.base.factories.call` to check."""
+
+
+def _table(given: Any) -> Any:
+    """Return an entry of ``stricter``. Raises ValueError if it is no table."""
+    if not isinstance(given, Mapping):
+        raise ValueError("must be tables like { clients = [0, 3], epsilon = 1.0 }")
+    return given
 
 
 @dataclass(frozen=True)
@@ -113,10 +127,12 @@ class Privacy:
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
     rate: Annotated[float, Field(gt=0, le=2)] = 0.2
     bits: Noise = 4.0
-    stricter: Sequence[Stricter] = ()
+    stricter: Sequence[Annotated[Stricter, PlainValidator(_table)]] = ()
 
     def __post_init__(self) -> None:
         library()
+        for at, one in enumerate(self.stricter):
+            call(_terms, one, f"stricter[{at}]")
         if self.quantile is not None and self.unit == "sample":
             raise UserError(f"quantile: {self.quantile:g}: not with unit 'sample', whose clip stays")
         named = [client for one in self.stricter for client in one["clients"]]
