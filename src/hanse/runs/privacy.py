@@ -112,8 +112,10 @@ def warn_of_sitting_out(rule: Privacy | None, sizes: np.ndarray, recipe: Recipe)
         sizes: ``[N]``, how many samples each client has.
         recipe: how clients train.
     """
+    if rule is None:
+        return []
     out: dict[str, list[int]] = {}
-    for client, size in enumerate(sizes.tolist() if rule is not None else ()):
+    for client, size in enumerate(sizes.tolist()):
         terms = rule.of(client)
         one = terms.update(size, recipe)
         if not terms.opened().affords(one):

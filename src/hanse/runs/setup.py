@@ -487,8 +487,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
     recipe = experiment.train.recipe
-    mechanism = blueprint.mechanism
-    secure = blueprint.secure
+    mechanism, secure = blueprint.mechanism, blueprint.secure
     context = Context(
         data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots(),
         None if secure is None else partial(secure.groups, seed),
