@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -50,13 +51,70 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     else:
         return "only the client's own account knows what it has spent."
     if given.value and given.sampling and given.drawn is not None and given.error is not None and not given.sure:
-        valued = sum(seat.value is not None for seat in mine)
-        times = (SURE * given.error / abs(given.value)) ** 2
-        if valued and times < 1000:
-            more = math.ceil(valued * (times - 1))
+        valued = [seat for seat in mine if seat.value is not None]
+        needed = rounds_to_tell(given.value, given.error, [(s.round, s.error or 0.0) for s in valued])
+        if needed < 1000 * len(valued):
             lacks = ", for which its budget has nothing left" if out else ""
+            more = max(1, math.ceil(needed) - len(valued))
             told += f" With noise its value is not told from 0; about {more} more rounds would tell it{lacks}."
+        elif math.isinf(needed):
+            told += (
+                " Its value is not told from 0, since noise alone may lower it as much; more rounds would not tell it."
+            )
     return told
+
+
+def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float]]) -> float:
+    """Return in how many rounds a client's sum of values would be told from 0; infinity: never.
+
+    Sums, and what noise lowers them by, grow with the rounds t, and chance as their root
+    (:func:`hanse.mechanisms.value_noise.together`): ``t^2 v^2 > 1.96^2 (t chance^2 + t^2 worse^2)``.
+
+    Args:
+        value: the sum of its values.
+        error: the standard error of that sum, from all sources.
+        errors: of each valued round its number r and the error of its value, whose square is
+            ``chance^2 + (2 r + 1) worse^2``.
+
+    Examples:
+        >>> rounds_to_tell(2.0, 2.0, [(r, 1.0) for r in range(4)]).__round__(1)  # chance alone: 1.96^2 / .5^2
+        15.4
+        >>> rounds_to_tell(2.0, 2.0, [(r, (0.25 * (2 * r + 1)) ** 0.5) for r in range(4)])
+        inf
+    """
+    many, odd = len(errors), np.array([2.0 * r + 1 for r, _ in errors])
+    squares = np.square([e for _, e in errors])
+    varies = float(np.square(odd - odd.mean()).sum()) if many > 1 else 0.0
+    worse = max(0.0, float((odd - odd.mean()) @ squares) / varies) if varies else 0.0
+    chance = max(0.0, error**2 - worse * float(odd.sum())) / many
+    left = (value / many) ** 2 - SURE**2 * worse
+    return SURE**2 * chance / left if left > 0 else math.inf
+
+
+def sitting_out(run: RunRecord) -> list[str]:
+    """Return a sentence for each reason why a privacy account kept clients out of every round."""
+    asked, out = Counter(seat.client for seat in run.clients), Counter[int]()
+    why: dict[int, str] = {}
+    for seat in run.clients:
+        if seat.refused is not None and seat.refused.startswith(SAT_OUT):
+            out[seat.client] += 1
+            why[seat.client] = seat.refused
+    named: dict[str, list[str]] = {}
+    for client in sorted(why):
+        if out[client] == asked[client]:
+            named.setdefault(why[client], []).append(run.client_label(client))
+    return [
+        f"Sat out every round: {_few(who)}, each because {reason}."
+        if len(who) > 1
+        else f"Client {who[0]} sat out every round: {reason}."
+        for reason, who in named.items()
+    ]
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    """Return some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"clients {', '.join(names[:most])}{more}"
 
 
 def before(
