@@ -134,6 +134,13 @@ def test_private_rows_and_silence_cost_nothing() -> None:
     assert at.accounts.of(1).spent == silent.accounts.of(1).spent == 0
 
 
+def test_only_an_update_that_leaves_says_what_was_spent() -> None:
+    at, _ = door((update(torch.ones(WIDTH)), update(torch.ones(WIDTH))))
+    shared, own = answer(at, Train(0, 0, START), Train(0, 1, START, private=True)).results
+    assert set(shared.metrics) == {"epsilon", "budget", "delta", "noise"}  # type: ignore[union-attr]
+    assert dict(own.metrics) == {}  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     "task",
     [

@@ -448,7 +448,7 @@ class Private:
             after = self.accounts.charge(client, releases, lambda: _digest(round, client, results))
             if after is None:  # another process has spent the rest meanwhile
                 return replace(reply, results=(), refused=self.accounts.of(client).refuses(releases))
-            results = [_saying(r, after) for r in results]
+            results = [_saying(t, r, after) for t, r in zip(request.tasks, results, strict=True)]
         return replace(reply, results=tuple(results))
 
     def _noised(self, round: int, client: int, task: port.Task, result: port.Result) -> port.Result:
@@ -606,9 +606,9 @@ def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
     return replace(reply, refused=None, results=tuple(results))
 
 
-def _saying(result: port.Result, account: Account) -> port.Result:
+def _saying(task: port.Task, result: port.Result, account: Account) -> port.Result:
     """Return an update that says what its client has spent of which budget, which is no secret."""
-    if not isinstance(result, port.Trained):
+    if not isinstance(result, port.Trained) or (isinstance(task, port.Train) and task.private):
         return result
     said = {EPSILON: account.spent, BUDGET: account.epsilon, DELTA: account.delta}
     return replace(result, metrics={**result.metrics, **said})

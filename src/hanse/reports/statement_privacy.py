@@ -40,10 +40,10 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
         return ""
     mine = [seat for seat in run.clients if seat.client == client]
     said = [seat for seat in mine if seat.epsilon is not None and seat.budget is not None and seat.delta is not None]
-    out = [seat.refused for seat in mine if seat.refused is not None and seat.refused.startswith(SAT_OUT)]
+    out = {seat.round: seat.refused for seat in mine if seat.refused is not None and seat.refused.startswith(SAT_OUT)}
     if out:
-        many = f"{len(out)} of {len(mine)} rounds"
-        told = f"{out[-1]}. So it sat out {many}, as it says."
+        many = f"{len(out)} of {len({seat.round for seat in mine})} rounds"
+        told = f"{out[max(out)]}. So it sat out {many}, as it says."
     elif said:
         last = said[-1]
         told = f"epsilon {last.epsilon:.3g} of {last.budget:g} spent in {len(said)} answers, as the client says, "
