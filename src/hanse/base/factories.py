@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -98,7 +99,7 @@ def call(
         return make(*first, **checked)
     except UserError as wrong:  # options that do not go together begin with the name of one of them
         raise UserError(
-            *(f"{where}.{line}" if line.split(":")[0] in parameters else line for line in wrong.lines)
+            *(f"{where}.{line}" if re.split(r"[:\[]", line)[0] in parameters else line for line in wrong.lines)
         ) from None
 
 
@@ -112,6 +113,7 @@ def _has_nan(value: Any) -> bool:
 def _reason(loc: Sequence[int | str], said: str, value: Any) -> str:
     """Return what is wrong with an option; of a table in a list of tables, with the key that it is about."""
     said = said.removeprefix("Value error, ")
+    said = "Input should be a list" if said.endswith(("instance of Sequence", "as a Sequence value")) else said
     of_table = isinstance(value, list) and len(loc) > 1 and isinstance(loc[0], int) and isinstance(loc[1], str)
     return f"{loc[1]}: {said[0].lower()}{said[1:]}" if of_table else f"{said[0].lower()}{said[1:]}"
 

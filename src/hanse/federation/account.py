@@ -37,6 +37,8 @@ MOST_STEPS = 10**6
 """How many subsampled steps can be accounted for: more take too much memory, and are never afforded."""
 KEPT = 64
 """How many digests of answers are kept: the same bytes again cost nothing."""
+SAT_OUT = "its privacy budget is"
+"""How the reason begins for which a client sits out."""
 NEEDS = "needs dp-accounting; pip install '.[private]' in a clone of hanse"
 
 Unit = Literal["client", "sample"]
@@ -159,12 +161,22 @@ class Account:
         sent = (*self.sent, digest)[-KEPT:] if digest else self.sent
         return replace(self, releases=tuple(sorted(counts.items())), sent=sent)
 
-    @property
-    def used_up(self) -> str:
-        """Why an answer is refused."""
+    def within(self, epsilon: float, delta: float) -> Account:
+        """Return the account with the lesser of its own terms and these."""
+        return replace(self, epsilon=min(self.epsilon, epsilon), delta=min(self.delta, delta))
+
+    def refuses(self, releases: Sequence[Release]) -> str:
+        """Return why an answer with these releases, which the account does not afford, is refused."""
+        if self.releases:
+            return (
+                f"{SAT_OUT} used up: epsilon {self.spent:.4g} of {self.epsilon:g} at delta {self.delta:g} is spent, "
+                "and one more answer would exceed it"
+            )
+        cost = self.charged(releases).spent
+        costs = f"costs {cost:.4g}" if math.isfinite(cost) else "has no finite cost"
         return (
-            f"its privacy budget is used up: epsilon {self.spent:.4g} of {self.epsilon:g} at delta {self.delta:g} is "
-            "spent, and one more answer would exceed it"
+            f"{SAT_OUT} too small for one answer: epsilon {self.epsilon:g} at delta {self.delta:g}, and one {costs}; "
+            "needs more noise, fewer steps a round, or a larger epsilon"
         )
 
 

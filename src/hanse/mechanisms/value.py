@@ -37,7 +37,8 @@ from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.coalitions import WEIGHED, WORSE, WORST
 from hanse.learning.metrics import METRICS
-from hanse.mechanisms.weigh import noise_of, sample_shares
+from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
+from hanse.mechanisms.weigh import sample_shares
 
 
 def _utility(name: str) -> str:
@@ -180,6 +181,17 @@ class GameValue(ValuePart):
         """
         raise NotImplementedError
 
+    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
+        """Return the standard errors ``[m]`` of a group's values due to noise in updates; NaN: not known.
+
+        Args:
+            view: the round.
+            row: the table's row that the group trains.
+            group: ``[m]``, the seats.
+            noise: ``[m]``, the noise in each number of their updates.
+        """
+        return np.full(len(group), np.nan)
+
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``; metrics are summed over the groups.
 
@@ -196,7 +208,7 @@ class GameValue(ValuePart):
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without, estimated = list[Floats](), False
-        S, pairs = len(updates), None
+        S, pairs, noise = len(updates), None, noise_of(updates)
         beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
             game = _game(view, row, group, self.utility, self.game)
@@ -205,6 +217,11 @@ class GameValue(ValuePart):
             without.append(solved.without_block)
             if solved.errors is not None:
                 errors[group], estimated = solved.errors, True
+            if noise[group].any():
+                errors[group] = np.hypot(
+                    0.0 if solved.errors is None else solved.errors, self.noise_errors(view, row, group, noise[group])
+                )
+                estimated = True
             if solved.exact is not None:
                 exact[group] = solved.exact
             if solved.interactions is not None:
@@ -558,6 +575,24 @@ class LeaveOneOut(GameValue):
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
 
+    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
+        """Return the errors ``[m]`` by the loss's slope at the row before and after; NaN for another utility."""
+        if self.utility != "loss" or row in view.mixed.made:
+            return super().noise_errors(view, row, group, noise)
+        weights, P = view.mixed.W[row, group], view.context.layout.num_parameters
+        ends = torch.stack([view.table.rows[row], _new_row(view, row)])
+        before, after = view.judge.score(ends).loss.tolist()
+        shares = torch.from_numpy(view.judge.block_shares)
+        first, last = (shares.to(g) @ g for g in map(view.judge.block_gradients, ends))
+        bends = Curved.of(after - before, first, ends[1] - ends[0])
+        if self.game == "increment":
+            raised, moved = P * np.square(weights * noise), np.abs(weights) * noise * length(last)
+        else:
+            total = float(weights.sum())
+            raised, moved = left_out(sample_shares(weights), noise, total, length(last), P)
+        worse = bends.by(np.maximum(raised, 0.0), P * float(np.square(weights * noise).sum()))
+        return together(moved, worse, view.round)
+
 
 @dataclass(frozen=True)
 class Banzhaf(GameValue):
@@ -815,9 +850,9 @@ class Path(ValuePart):
     The rest is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
     PyTorch's batch norms).
 
-    A value is linear in the update. So declared noise (``[federation] private``) gives the value a known standard
-    error: the weight times the noise times the length of the mean gradient. It measures how far the value may be from
-    that of the update without noise on the same path.
+    A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard
+    deviation: the weight times the noise times the length of the mean gradient. What noise costs by making the path
+    itself worse is estimated, and the standard error contains both (:mod:`hanse.mechanisms.value_noise`).
 
     Attributes:
         points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more
@@ -871,8 +906,8 @@ class Path(ValuePart):
             mine = -self._along(replace(found, gradients=gradients), weights, view, row, group, state)
             if math.isfinite(gain) and np.isfinite(mine).all():
                 by_block[group], per_seat[group] = mine, mine @ shares
-                slope = torch.linalg.vector_norm(torch.from_numpy(shares).to(gradients) @ gradients)
-                errors[group] = np.abs(weights) * noise[group] * float(slope)
+                if noise[group].any():
+                    errors[group] = self._noise_errors(view, row, group, gradients, weights * noise[group], -gain)
                 carried = -found.total - float(per_seat[group].sum())
             else:
                 metrics["value/not_finite"] += 1
@@ -886,6 +921,26 @@ class Path(ValuePart):
             without = (per_seat[:, None] - by_block * shares) / (1 - shares)
         known = errors if noise.any() else None
         return Values(per_seat, known, metrics=metrics, without_block=without, by_row=by_row), state
+
+    def _noise_errors(self, view: View, row: int, group: Ints, gradients: Tensor, noise: Floats, rise: float) -> Floats:
+        """Return the standard errors ``[m]`` of a group's values due to noise.
+
+        Args:
+            view: the round.
+            row: the row that the group trains.
+            group: ``[m]``, the seats.
+            gradients: ``[B, P]``, the mean gradients of the path, as :func:`_scaled` returns them.
+            noise: ``[m]``, the noise in each number of each weighted update.
+            rise: of the loss along the path.
+        """
+        shares, old = torch.from_numpy(view.judge.block_shares), view.table.rows[row]
+        first = view.judge.block_gradients(old)
+        bends = Curved.of(rise, shares.to(first) @ first, _new_row(view, row) - old)
+        # a server's step scales what it is given, so the noise in its row has the squared length |scale|^2
+        scale, _ = _scaled(torch.ones_like(gradients[:1]), view, row, group)
+        squares = float(scale.square().sum()) * np.square(noise)
+        chance = np.abs(noise) * length(shares.to(gradients) @ gradients)
+        return together(chance, bends.by(squares, float(squares.sum())), view.round)
 
     def _along(
         self, found: path.PathIntegral, weights: Floats, view: View, row: int, group: Ints, state: State

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
-from hanse.core.table import Floats, Ints, Replace, Updates
-from hanse.federation.privacy import NOISE
+from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
 from hanse.mechanisms.select import CLIENTS, Probabilities
+from hanse.mechanisms.value_noise import noise_of
 
 # the needs of rules that average the updates of a group of seats
 GROUPED = CLIENTS | {"groups"}
@@ -183,12 +183,6 @@ class InverseDistance(AggregatePart):
             return Aggregate(np.full(len(group), 1.0 / len(group)), metrics=recorded)
         trust = 1.0 / (found / mean + self.epsilon)
         return Aggregate(np.asarray(trust / trust.sum()), metrics=recorded)
-
-
-def noise_of(updates: Updates) -> Floats:
-    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
-    said = updates.metrics or [{}] * len(updates)
-    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
 
 
 @dataclass(frozen=True)

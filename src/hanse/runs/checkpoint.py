@@ -27,7 +27,7 @@ from hanse.core.entry import Transaction
 from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Seats, Table, Updates
-from hanse.federation.account import account_from
+from hanse.federation.account import Account, account_from
 from hanse.rounds.arrivals import Flight, Underway
 from hanse.rounds.round import LoopState
 
@@ -221,7 +221,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
         "settings": snapshot.settings,
     }
-    if state.accounts:
+    if state.accounts is not None:
         known["accounts"] = {client: asdict(account) for client, account in sorted(state.accounts.items())}
     if underway or state.underway.clock:
         known |= {"clock": state.underway.clock, "flights": underway}
@@ -284,10 +284,15 @@ def load(path: Path, device: torch.device) -> Snapshot:
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
-        accounts={int(client): account_from(one) for client, one in known.get("accounts", {}).items()},
+        accounts=_accounts(known.get("accounts")),
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
         for r, step, kind, memo, rows in known["pending"]
     )
     return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
+
+
+def _accounts(kept: Mapping[str, Any] | None) -> dict[int, Account] | None:
+    """Return the privacy accounts of a snapshot by client; None: it has none."""
+    return None if kept is None else {int(client): account_from(one) for client, one in kept.items()}

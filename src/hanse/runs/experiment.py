@@ -36,6 +36,7 @@ from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
+from hanse.runs.privacy import same_accounting
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
@@ -434,6 +435,7 @@ def _from_a_checkpoint(
             state = first_state(setup)
             if snapshot is not None:
                 _same_parts(hold.folder, state, snapshot.state)
+                same_accounting(setup.accounts, snapshot.state)
                 state = snapshot.state
             elif setup.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)

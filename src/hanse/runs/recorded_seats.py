@@ -33,7 +33,9 @@ class Seat:
         weight: the update's weight in the model that it trained.
         refused: why there is no update; None: there is one.
         name: the client's name; empty: it has none.
-        epsilon: the privacy budget that the client reports to have spent; None: it reports nothing.
+        epsilon: what the client claims to have spent of its privacy budget; None: it claims nothing.
+        budget: of how much, as it claims.
+        delta: at which delta, as it claims.
     """
 
     round: int
@@ -48,6 +50,8 @@ class Seat:
     refused: str | None
     name: str
     epsilon: float | None = None
+    budget: float | None = None
+    delta: float | None = None
 
     @staticmethod
     def of(line: Mapping[str, Any]) -> Seat:
@@ -71,6 +75,8 @@ class Seat:
             refused=None if refused is None else str(refused),
             name=str(line.get("name") or ""),
             epsilon=number("fit/epsilon"),
+            budget=number("fit/budget"),
+            delta=number("fit/delta"),
         )
 
 

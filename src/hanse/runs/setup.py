@@ -63,7 +63,7 @@ from hanse.rounds.sizes import ProvedSizes
 from hanse.runs import refusals
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
 from hanse.runs.run_record import load_run
 
 # clients on a network train themselves: numbers are those of one thread
@@ -442,6 +442,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.never_asked(experiment, mechanism),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *warn_of_budgets(blueprint.private, np.asarray(blueprint.data.sizes)),
+        *warn_of_sitting_out(blueprint.private, np.asarray(blueprint.data.sizes), experiment.train.recipe),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *(
@@ -486,8 +487,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
     recipe = experiment.train.recipe
-    mechanism = blueprint.mechanism
-    secure = blueprint.secure
+    mechanism, secure = blueprint.mechanism, blueprint.secure
     context = Context(
         data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots(),
         None if secure is None else partial(secure.groups, seed),
@@ -501,8 +501,10 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if private is not None and remote is None:
         accounts = InState(private)
         federation = Private(here, private, accounts, recipe, data.sizes, seed)
-    if private is not None and secure is None:
-        federation = Believed(federation, private, recipe, problem.layout.size, experiment.federation.half_precision)
+    if secure is None and (private is not None or remote is not None):
+        weighed = "noise" in in_slots(mechanism.weigh.needs, ["weigh"])
+        half = experiment.federation.half_precision
+        federation = Believed(federation, private, recipe, problem.layout.size, half, weighed)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None and remote is None:
