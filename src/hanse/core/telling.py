@@ -99,6 +99,8 @@ class Measure:
         sentence: what it means.
         share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
         ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
+        marginal: whether a value is what is lost if only this update is missing, so that updates which others can
+            stand in for are worth about 0.
 
     Examples:
         >>> Measure("Shapley value").plural, Measure("place among the others").plural
@@ -109,6 +111,7 @@ class Measure:
     sentence: Sentence = ""
     share_out: bool = False
     ranks: bool = False
+    marginal: bool = False
 
     @property
     def plural(self) -> str:

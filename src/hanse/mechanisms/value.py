@@ -99,8 +99,9 @@ BANZHAF = Measure(
 )
 LEAVE_ONE_OUT = Measure(
     "leave-one-out value",
-    "A leave-one-out value is what the round would have lost without the update. Updates that can stand in for each "
-    "other are worth little by it.",
+    "A leave-one-out value is what would be lost if this client alone left. Clients with similar data can stand in for "
+    "each other, so each gets about 0, and which of them are below 0 is mostly chance.",
+    marginal=True,
 )
 FIRST_ORDER = Measure(
     "first-order value",
