@@ -106,12 +106,12 @@ def test_a_lost_last_test_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> N
 
 def test_no_text_says_harm_where_zero_is_within_the_interval(tmp_path: Path) -> None:
     unsure = summary(group_runs(load_runs([drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2}, 0.1)])))
-    assert "1 of 2 clients have a negative sum, none of them clearly" in unsure[1]
+    assert "1 of 2 sums is below zero, none of them clearly" in unsure[1]
     sure = summary(group_runs(load_runs([drawn_run(tmp_path / "b", {0: 1.0, 1: -0.2}, 0.01)])))
-    assert "1 of 2 clients have a negative sum, 1 of them clearly" in sure[1]
+    assert "1 of 2 sums is below zero, 1 of them clearly" in sure[1]
     unknown = write_run(tmp_path / "c", [metric(0), metric(1)], [seat(r, c, c - 0.5) for r in (0, 1) for c in (0, 1)])
     told = " ".join(summary(group_runs(load_runs([unknown]))))
-    assert "negative sum" in told
+    assert "1 of 2 sums is below zero" in told
     assert "harm" not in told
 
 
@@ -224,7 +224,7 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
         )  # fmt: skip
         told = summary(groups)[1]
         assert "client 2 the lowest (" in told
-        assert f"; 2 of 4 clients have a negative sum{', 1 of them clearly' * drawn}." in f"{told}."
+        assert f"; 2 of 4 sums are below zero{', 1 of them clearly' * drawn}." in f"{told}."
         printed = hanse.load(path).values().sentences()[0]
         assert printed == "client 0 has the highest value (4), client 2 the lowest (-1)."
         assert [contributed(load_run(path), c).harmful for c in range(4)] == [False, False, drawn, False]
