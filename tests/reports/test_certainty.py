@@ -40,13 +40,16 @@ from hanse.reports.statement_verdict import verdict_of
 from hanse.runs.run_record import load_run, load_runs
 
 
+STEPS = {"mechanism": {"value": {"name": "exact", "game": "increment"}}}  # in that of averages sums scatter around 0
+
+
 def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4, once: tuple[int, ...] = ()) -> Path:
     """A run in which every client has the same value in every round, with blocks that spread around it; those in
     ``once`` train in the last round only.
     """
     played = [{c: v for c, v in values.items() if r == rounds - 1 or c not in once} for r in range(rounds)]
     seats = [seat(r, c, v) for r, here in enumerate(played) for c, v in here.items()]
-    write_run(path, [metric(r, 0.5) for r in range(rounds)], seats)
+    write_run(path, [metric(r, 0.5) for r in range(rounds)], seats, STEPS)
     sides = np.where(np.arange(20) % 2, 1.0, -1.0) * spread
     for r in range(rounds):
         blocks = np.array([[v] for v in played[r].values()]) + sides
@@ -238,7 +241,7 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
 
 
 def test_by_leave_one_out_harm_is_more_than_the_chance_of_whose_samples_are_redundant() -> None:
-    sums, measure = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, -9.0]), Measure("leave-one-out value", marginal=True)
+    sums, measure = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, -9.0]), Measure("leave-one-out value", scatters=True)
     assert by_chance(sums, measure) == pytest.approx(1.4826 * 1.5)  # distances from -0.5: 0.5, 0.5, 1.5, 1.5, 2.5, 8.5
     assert by_chance(sums, Measure("Shapley value")) == 0
     errors, updates = np.full(6, 0.1), np.full(6, 3)
@@ -268,6 +271,26 @@ def test_clean_clients_are_seldom_called_harmful_by_leave_one_out_and_a_spoiler_
             caught += bool(spoilers) and "H05" in found.harmful
     assert accused <= 0.05 * 3 * (24 + 23)
     assert caught == 3
+
+
+@pytest.mark.slow
+def test_in_the_game_of_averages_skewed_data_alone_are_no_harm() -> None:
+    """By intervals alone 13 of 59 honest clients "clearly did harm"."""
+    accused, below, judged = 0, 0, 0
+    for seed in range(3):
+        experiment = hanse.Experiment(
+            data={"clients": 20, "partition": {"name": "dirichlet", "alpha": 0.3}, "seed": seed},
+            mechanism={"name": "fedavg", "clients_per_round": 8, "value": "exact"},
+            train={"epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
+            run={"rounds": 15, "seed": seed},
+        )
+        found = contribution(SeedGroup("", (hanse.run(experiment).record,)))
+        assert found is not None
+        accused += len(found.harmful)
+        below += int(clearly_harmful(found.totals, found.errors, found.seats).sum())
+        judged += int((found.seats > 1).sum())
+    assert below > 0.15 * judged
+    assert accused <= 0.05 * judged
 
 
 def test_a_printed_run_in_which_nobody_trained_twice_ranks_nobody(tmp_path: Path) -> None:

@@ -421,6 +421,9 @@ def _parts(found: Contribution) -> list[str]:
 def _how_to_read(measure: Measure, known: bool, drawn: bool, left_out: int) -> str:
     """Return the picture's caption."""
     told = "Right of zero, a client's updates made the model better; left of it, worse."
+    if measure.scatters:
+        told = "Right of zero, groups with this client made better models on the mean; left of it, worse ones, which "
+        told += "data unlike the others' can do as well as harm."
     if measure.marginal:
         told = f"What would be lost if this client alone left. {_LIKE}, and a little left of it is chance."
     if measure.ranks:

@@ -528,15 +528,16 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float
 def by_chance(totals: Floats, measure: Measure) -> float:
     """Return the standard error of sums by the chance of which samples each client has; 0 where that is no question.
 
-    It is one for leave-one-out: of clients with similar data about half are below 0, on any validation samples. The
-    sums' own spread measures it (the median distance from the median, 1.48 of which are a standard deviation), as long
-    as fewer than half the clients are harmful.
+    It is one for leave-one-out, by which of clients with similar data about half are below 0, and in the game of
+    averages, in which those with data unlike the others' often are, on any validation samples. The sums' own spread
+    measures it (the median distance from the median, 1.48 of which are a standard deviation), as long as fewer than
+    half the clients are harmful.
 
     Args:
         totals: ``[n]``, the sums of all clients' values.
         measure: what a value is.
     """
-    if not measure.marginal:
+    if not measure.scatters:
         return 0.0
     return 1.4826 * float(np.median(np.abs(totals - np.median(totals))))
 
