@@ -39,7 +39,6 @@ from hanse.reports.statement_page import render
 from hanse.reports.statement_verdict import verdict_of
 from hanse.runs.run_record import load_run, load_runs
 
-
 STEPS = {"mechanism": {"value": {"name": "exact", "game": "increment"}}}  # in that of averages sums scatter around 0
 
 
