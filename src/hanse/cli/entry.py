@@ -239,9 +239,12 @@ def _finish(result: object) -> None:
     warn(record.doubts if record is not None else ())
     last = result.metrics[-1] if result.metrics else {}
     main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
-    names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
-    figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
-    out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
+    tested = []
+    for where, start in (("on the server's test data", "test/"), ("on the clients' own", "client/test_")):
+        figures = {what: last.get(start + what) for what in (*main, *_FINAL)}
+        known = [f"{what} {value:.3g}" for what, value in figures.items() if value is not None]
+        tested += [f"{where}: {', '.join(known)}"] if known else []
+    out.print("; ".join([f"{len(result.metrics)} rounds", *(tested or ["nothing tested"])]), highlight=False)
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),

@@ -99,6 +99,10 @@ class Measure:
         sentence: what it means.
         share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
         ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
+        marginal: whether a value is what is lost if only this update is missing, so that updates which others can
+            stand in for are worth about 0.
+        scatters: whether honest clients' sums scatter around 0 by whose data are like or unlike the others', so that
+            only one far below the others' means harm.
 
     Examples:
         >>> Measure("Shapley value").plural, Measure("place among the others").plural
@@ -109,6 +113,8 @@ class Measure:
     sentence: Sentence = ""
     share_out: bool = False
     ranks: bool = False
+    marginal: bool = False
+    scatters: bool = False
 
     @property
     def plural(self) -> str:

@@ -100,8 +100,10 @@ BANZHAF = Measure(
 )
 LEAVE_ONE_OUT = Measure(
     "leave-one-out value",
-    "A leave-one-out value is what the round would have lost without the update. Updates that can stand in for each "
-    "other are worth little by it.",
+    "A leave-one-out value is what would be lost if this client alone left. Clients with similar data can stand in for "
+    "each other, so each gets about 0, and which of them are below 0 is mostly chance.",
+    marginal=True,
+    scatters=True,
 )
 FIRST_ORDER = Measure(
     "first-order value",
@@ -168,8 +170,12 @@ class GameValue(ValuePart):
         return SHAPLEY
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with this part's measure."""
-        return Telling(measures=self.measure())
+        """Return the telling with this part's measure.
+
+        In the game of averages a client with data unlike the others' makes small coalitions' models worse.
+        """
+        measure = self.measure()
+        return Telling(measures=replace(measure, scatters=measure.scatters or self.game == "average"))
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return the values of a game with ``n`` players.

@@ -132,13 +132,14 @@ class Run(PlainRun, Shown):
         """Return who gained by joining: each client's model compared with one trained alone, with 95 % intervals.
 
         Args:
-            alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``.
+            alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``, or next to it.
 
         Raises:
             UserError: a run has no directory, or there is no run alone.
         """
         from hanse.questions.joining import ALONE, Joining, gains_of, settings_of
         from hanse.reports.statement_alone import HERE
+        from hanse.reports.statement_fit import find_alone
 
         if self.path is None and alone is not None:
             raise UserError(
@@ -146,10 +147,9 @@ class Run(PlainRun, Shown):
                 "whose run.alone() is kept in it"
             )
         path = self._path("joining")
-        found = path / HERE if alone is None else alone._path("joining: alone")
-        if not (found / "config.toml").is_file():
-            raise UserError(f"joining: {found}: there is no run of clients alone yet: run.alone() plays it")
-        by_itself = load_run(found)
+        by_itself = find_alone(self.record) if alone is None else load_run(alone._path("joining: alone"))
+        if by_itself is None:
+            raise UserError(f"joining: {path / HERE}: there is no run of clients alone yet: run.alone() plays it")
         if by_itself.mechanism != ALONE:
             raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
         gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))

@@ -41,8 +41,11 @@ class Worths(Shown):
 
     @property
     def intervals(self) -> Floats:
-        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors."""
-        half = SURE * self.standard_errors
+        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors.
+
+        NaN where the error is not known, and for exact values, which have no error of their own.
+        """
+        half = np.where(self.standard_errors > 0, SURE * self.standard_errors, np.nan)
         return np.stack([self.values - half, self.values + half], axis=1)
 
     @property

@@ -261,12 +261,12 @@ def _tied_with(found: Contribution, at: int) -> str:
 
 
 def _harm(found: Contribution) -> str:
-    """Say how many clients have a negative sum, and how many of these clearly did harm."""
+    """Say how many sums are below zero, and how many of these clients clearly did harm."""
     below = found.totals < 0
     if not below.any():
         return ""
     clearly = f", {len(found.harmful) or 'none'} of them clearly" if found.ranked.known else ""
-    return f"; {int(below.sum())} of {len(below)} clients have a negative sum{clearly}"
+    return f"; {int(below.sum())} of {len(below)} sums {'are' if below.sum() > 1 else 'is'} below zero{clearly}"
 
 
 def _sure(value: float, error: float, unit: str = "") -> str:

@@ -168,7 +168,7 @@ class Fit:
 
 
 def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
-    """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`_find_alone` finds).
+    """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`find_alone` finds).
 
     Raises UserError if ``alone`` is not a run of clients alone on the same data with the same training.
     """
@@ -179,7 +179,7 @@ def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
         return Fit(how=f"its test after round {after[-1]} is lost: {run.lost[after[-1]]}")
     if not tests:
         return Fit(how=_why_untested(run))
-    other = _find_alone(run) if named is None else named
+    other = find_alone(run) if named is None else named
     fit = _fit(run, client, tests)
     if other is None:
         return replace(fit, how=_how(run, client))
@@ -197,7 +197,7 @@ def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit
         alone: a run of clients alone, used if it has the same data, model and training; otherwise, one is looked for in
             the run's folder or next to it. Clients that it did not test have no comparison.
     """
-    other = alone if alone is not None and not _differences(run.config, alone.config) else _find_alone(run)
+    other = alone if alone is not None and not _differences(run.config, alone.config) else find_alone(run)
     theirs = {} if other is None else _last_tests(other)
     found = {}
     for client, test in _last_tests(run).items():
@@ -327,7 +327,7 @@ def finite_or_none(number: float) -> float | None:
     return float(number) if np.isfinite(number) else None
 
 
-def _find_alone(run: RunRecord) -> RunRecord | None:
+def find_alone(run: RunRecord) -> RunRecord | None:
     """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or next to it.
 
     It must have the same data, model and training, at least one finished round and, next to the run, also the same

@@ -98,8 +98,9 @@ def doubts(
         at_home = several and own is not None and _number(own) and own > guess.bar
         if not at_home and not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
             sentences.append(
-                f"The model is at chance: its test accuracy is {accuracy:.3f}, and always naming the most common class "
-                f"gives {guess.most:.3f} ({guess.bar:.3f} with {MARGIN:g} standard errors)."
+                f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
+                f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
+                "chance."
             )
     valued = [line for line in metrics if _number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]
