@@ -51,7 +51,7 @@ def call(
     """Check the options that a user gave, and call a factory with them.
 
     Values are validated strictly and never converted: ``"3"`` is not an integer. The text ``"none"`` stands for None
-    where None is allowed, because TOML cannot say None. NaN is no option of anything: it is not even equal to itself.
+    where None is allowed, because TOML cannot say None. NaN is never an option: it is not even equal to itself.
 
     Args:
         make: the factory: a class or a function. A parameter without an annotation takes anything.

@@ -55,17 +55,17 @@ T = TypeVar("T")
 
 
 class Questions(tuple[Request, ...]):
-    """A part's questions, and values that it computed for them and needs again later in the round.
+    """A part's questions, and the values that it computed to ask them and needs again later in the round.
 
     Attributes:
-        found: those values; the part's later methods read them with ``view.get(Type)``.
+        found: the values computed; the part's later methods read them with ``view.get(Type)``.
     """
 
     found: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, requests: Iterable[Request], *found: Any) -> Questions:
-        """Return the questions with these values."""
+        """Return the questions in ``requests``, with the values in ``found``."""
         made = cls(requests)
         made.found = found
         return made
@@ -227,9 +227,9 @@ class Aggregate:
 
     Attributes:
         weights: ``[m]``, the weight of each update.
-        old: the weight of the row as it was.
+        old: the weight of the old row.
         metrics: numbers by name, recorded as means over the groups that have them.
-        row: ``[P]`` float32, the new row itself, if it is not such a sum.
+        row: ``[P]`` float32, the new row itself, if it is not a weighted sum.
         keeps: tensors by name that the part's own ``learn`` may put into its state. What is computed for a coalition is
             not kept.
         along: with ``row``, the part of its step that follows the updates; the rest, such as momentum, belongs to no
@@ -262,7 +262,7 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class Weighed:
-    """WEIGH, for the rows that are not aggregated group by group.
+    """The weigh part's decision on rows that are not aggregated group by group.
 
     Attributes:
         replaced: what becomes of existing rows.
@@ -292,12 +292,13 @@ class Values:
         standard_errors: ``[S]``, the estimation error: how exactly the game was solved.
         exact: ``[S]``, the exact values, if they were computed for comparison.
         metrics: numbers by name that are recorded with the round.
-        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out, from which follows
-            the error due to the draw of these samples.
+        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. They give the error
+            due to the draw of these samples.
         interactions: ``[S, S]``, above 0 if two seats complement each other, below 0 if they duplicate each other, NaN
             if they are not in the same game.
         interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
-        beside: by smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
+        beside: the values and standard errors ``[2, S]`` that smaller budgets of coalitions would have given, by
+            budget.
         by_row: for metrics that are sums over trained rows, each row's term.
         found: values for parts that decide later.
 

@@ -78,7 +78,7 @@ class Like:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def wrong(self, tensor: Any) -> str | None:
-        """Return why a value is no such tensor; None if it is one."""
+        """Return why a value is not such a tensor; None if it is one."""
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
             is_one = isinstance(tensor, Tensor)
             came = f"{_short(tensor.dtype)} of shape {tuple(tensor.shape)}" if is_one else type(tensor).__name__
@@ -107,7 +107,7 @@ class Between:
     whole: bool = False
 
     def wrong(self, value: Any) -> str | None:
-        """Return why a value is no such number; None if it is one."""
+        """Return why a value is not such a number; None if it is one."""
         kinds = int if self.whole else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
             return f"{value!r}: must be a {'whole' if self.whole else 'finite'} number"

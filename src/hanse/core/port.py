@@ -567,7 +567,7 @@ class Federation(Protocol):
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send the requests, and return the replies that came in time, in any order. Silence is no reply.
+        """Send the requests, and return the replies that came in time, in any order. Silence is not a reply.
 
         Without ``closing``, the call waits for all clients until the deadline, and later replies are lost. With it, a
         reply may arrive with a later exchange; until then the client is reported as open (see :class:`Arrival`). A

@@ -362,7 +362,7 @@ def partition_of(given: Any, default: str = "dirichlet", where: str = "data.part
 
 
 def _known(given: Any, where: str, known: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return what :func:`hanse.base.errors.named` does, for names alone: an import path is no such name."""
+    """Return what :func:`hanse.base.errors.named` does, for names alone: an import path is not such a name."""
     name = given.get("name") if isinstance(given, Mapping) else given
     if isinstance(name, str) and name not in known:
         raise UserError(f"{where}: '{name}': no such name{nearest(name, known)}")

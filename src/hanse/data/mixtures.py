@@ -105,7 +105,7 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
         seed: the seed of the draw of each image's distribution.
 
     Raises:
-        UserError: samples are no square images, or ``count`` is not from 2 to 4.
+        UserError: samples are not square images, or ``count`` is not from 2 to 4.
     """
     shape = dataset.input_shape
     if len(shape) != 3 or shape[1] != shape[2]:

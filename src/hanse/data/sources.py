@@ -69,11 +69,11 @@ class _Images:
 
     Attributes:
         sizes: train and test samples of the official split.
-        shape: of one image: rows, columns and, if there are several, channels.
+        shape: the shape of one image: rows, columns and, if there are several, channels.
         mean: for each channel, over the official train pixels scaled to [0, 1]; the figures in common use. Empty:
             measured on the train samples that were found.
-        std: the same for deviations.
-        first_labels: of the official test set, in its order; enough to tell the official split from another one.
+        std: for each channel, the standard deviation, found in the same way.
+        first_labels: the first labels of the official test set, in its order; enough to recognise the official split.
         classes: the number of classes.
     """
 

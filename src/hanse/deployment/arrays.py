@@ -202,7 +202,7 @@ def opened(array: Array, what: str = "an array") -> NDArray[Any]:
         what: what it is, for the message.
 
     Raises:
-        WireError: it is no array of NumPy's, is damaged, or has another size than its bytes.
+        WireError: it is not a NumPy array, is damaged, or its size does not match its bytes.
     """
     if array.stype != "numpy.ndarray":
         raise WireError(f"{what} is of Flower's type {array.stype[:40]!r}")

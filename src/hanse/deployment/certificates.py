@@ -70,7 +70,7 @@ def make_outside(folder: Path, hosts: Sequence[str]) -> None:
         hosts: the host names or IP addresses under which nodes reach the proxy.
 
     Raises:
-        UserError: the certificate that is there does not cover a host, or a host is no name or address.
+        UserError: the certificate that is there does not cover a host, or a host is not a name or address.
     """
     path = folder / "outside.crt"
     if not path.exists():

@@ -304,7 +304,7 @@ class Orders:
         A last line that is still being written is left for the next time.
 
         Raises:
-            UserError: a line is no order.
+            UserError: a line is not an order.
         """
         path = run / FILE
         paused: str | None = None
@@ -323,7 +323,7 @@ class Orders:
 
 
 def check_on_network(run: Path) -> None:
-    """Raise UserError if the folder is no run directory of a run on a network."""
+    """Raise UserError if the folder is not a run directory of a run on a network."""
     if not (run / FEDERATION).exists():
         raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
 
@@ -338,7 +338,7 @@ def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
         client: the id of the member to expel.
 
     Raises:
-        UserError: the folder is no run on a network, the reason is empty or too long, or there is no such member.
+        UserError: the folder is not a run on a network, the reason is empty or too long, or there is no such member.
     """
     check_on_network(run)
     if not reason.strip() or len(reason) > LONGEST_REASON:

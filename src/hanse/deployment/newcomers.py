@@ -37,7 +37,7 @@ NOT_OURS = "No query function registered"  # what Flower says of a client app th
 
 @dataclass
 class _Asked:
-    """A node that is no member, and how far its introduction is."""
+    """A node that is not a member yet, and how far its introduction has come."""
 
     node: Any  # as Flower's grid describes it
     message: str | None = None  # the question that is out

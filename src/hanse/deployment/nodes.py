@@ -99,7 +99,7 @@ def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage 
     happens each reply is fetched alone, and the exception stands in the place of the malformed one.
 
     Raises:
-        HTTPError, OSError: the SuperLink itself does not answer; this is no node's fault.
+        HTTPError, OSError: the SuperLink itself does not answer; no node is at fault.
     """
     try:
         replies = list(grid.pull_messages(ids))

@@ -70,7 +70,7 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
         path: its file; None: the one that ``HANSE_OPERATOR_KEY`` names.
 
     Raises:
-        UserError: the variable is not set, the file is not there or is no Ed25519 key, or others can read it.
+        UserError: the variable is not set, the file is not there or is not an Ed25519 key, or others can read it.
     """
     if path is None and not os.environ.get(SIGNS_WITH):
         raise UserError(

@@ -199,7 +199,7 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
         room: what a sound reply may expand to.
 
     Raises:
-        WireError: it is no reply, or larger than ``room``.
+        WireError: it is not a reply, or larger than ``room``.
     """
     if len(message.header) > room.header:
         raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")

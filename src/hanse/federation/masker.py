@@ -93,7 +93,7 @@ class Trusted:
 
     @staticmethod
     def named_in(home: Path) -> Trusted | None:
-        """Return those whom ``members.txt`` in a participant's folder names; None without that file."""
+        """Return the members named by ``members.txt`` in a participant's folder; None without that file."""
         return Trusted.read(home / MEMBERS) if (home / MEMBERS).exists() else None
 
 
@@ -104,22 +104,22 @@ class State:
     Attributes:
         step: the last step that was answered.
         round: the round.
-        context: what all members must have been told alike (:func:`hanse.federation.mask_steps.context_of`).
-        clients: who was asked.
-        least: how many must answer.
+        context: what the server must have told all members alike (:func:`hanse.federation.mask_steps.context_of`).
+        clients: the clients that were asked.
+        least: the smallest number of members that must answer.
         task: the hash of the training task.
         sealing: the private key for sealing.
         masking: the private key for masks.
-        seed: of the node's own mask.
+        seed: the seed of the node's own mask.
         keys: what each member of the group said, by id.
         shares: the two shares that each member dealt to this node, by id.
-        survivors: whose updates are in the sum that this node has helped to open, in "open".
-        sent: the round in which words went out last; -1 for none.
-        sent_context: its context.
-        sent_samples: the samples that were said with them.
-        opened: the survivors of the sum of that round that this node has helped to open; empty for none.
-        group: the keys of all members that it has been in a group with, where groups must stay the same.
-        size: how many its first group had.
+        survivors: the members whose updates are in the sum that this node helped to open in step "open".
+        sent: the round of the last masked update that left the node; -1 for none.
+        sent_context: the context of that round.
+        sent_samples: the number of samples stated with that update.
+        opened: the survivors of the sum that this node helped to open in round ``sent``; empty for none.
+        group: the keys of all members with which the node has shared a group, where groups must stay the same.
+        size: the number of members of the node's first group.
         client: the node's id in this run; -1 before it has masked.
     """
 

@@ -447,7 +447,7 @@ class Node:
             operator: the operator's key (32 bytes); their heads must be signed with it.
 
         Raises:
-            WireError: they are no receipts, are another client's, lack a valid proof or signature, or contradict kept
+            WireError: they are not receipts, are another client's, lack a valid proof or signature, or contradict kept
                 ones. The participant sees this in its log, the server in the refusal.
         """
         try:

@@ -149,7 +149,7 @@ class Privacy:
         """Return the noise; if it was not given, the least with which the budget lasts.
 
         Args:
-            rounds: of the run.
+            rounds: the number of rounds of the run.
             share: the expected part of them in which a client is asked to train.
             one: what an update gives out; its noise is not read.
 
@@ -272,7 +272,7 @@ class InState:
 
     Attributes:
         rule: says what a new account may spend.
-        accounts: those that spent something, by client.
+        accounts: the accounts that spent something, by client.
     """
 
     rule: Privacy
@@ -333,7 +333,7 @@ class InFile:
 
 @dataclass(frozen=True)
 class Private:
-    """Clients behind the port, of whom nothing leaves but what their accounts allow.
+    """Clients behind the port that release only what their privacy accounts allow.
 
     Attributes:
         inner: the clients themselves.
@@ -341,8 +341,8 @@ class Private:
         accounts: where the accounts are kept.
         recipe: how clients train.
         sizes: ``[N]``, how many samples each client joined with.
-        seed: the run's.
-        secret: the participant's own, on a network; empty: the noise comes from the run's seed.
+        seed: the run's seed.
+        secret: the participant's own secret, on a network; empty: the noise comes from the run's seed.
         own: whether these are participants on a network, whose tests are questions like any other.
     """
 
@@ -554,7 +554,7 @@ def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
 
 
 def _saying(result: port.Result, spent: float) -> port.Result:
-    """Return an update that says what its client has spent, which is no secret."""
+    """Return an update that states what its client has spent; that is no secret."""
     if not isinstance(result, port.Trained) or not math.isfinite(spent):
         return result
     return replace(result, metrics={**result.metrics, EPSILON: spent})

@@ -89,8 +89,8 @@ def gtg(
         running: how marginal contributions are averaged. ``permutation``: the plain mean over permutations.
             ``sweep_mean``: the mean over sweeps of the mean in each, which is the same number, rounding aside.
             ``sweep_literal``: line 17 as printed with ``tau = 1, 2, ..`` per sweep, which is biased; for reference.
-        stop: whose estimates must converge: ``every`` player's, or, as in the authors' code, only their ``mean``, which
-            takes about 20 permutations, since each permutation's values sum to ``v(N) - v({})``.
+        stop: which estimates must converge: ``every`` player's, or, as in the authors' code, only the ``mean`` over
+            players. The mean takes about 20 permutations, since each permutation's values sum to ``v(N) - v({})``.
 
     Returns:
         A :class:`GTGEstimate`. Its values sum to ``v(N) - v({})`` up to ``eps`` (except for ``sweep_literal``).

@@ -504,7 +504,7 @@ class Fit:
         """Return the worth of each coalition, ``[c]``: the evaluated one where it is known, else the surrogate's.
 
         Raises:
-            ValueError: a member that is no player.
+            ValueError: a member that is not a player.
         """
         members = np.zeros((len(coalitions), self.design.players), dtype=bool)
         for row, coalition in zip(members, coalitions, strict=True):

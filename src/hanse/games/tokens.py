@@ -111,7 +111,7 @@ def rank_rewards(pool: int, contributions: Mapping[int, float], participations: 
         participations: as for :func:`ranks`.
 
     Raises:
-        ValueError: a pool that is no whole number of units, and as :func:`ranks` does.
+        ValueError: a pool that is not a whole number of units, and as :func:`ranks` does.
     """
     pool = _units("pool", pool)
     alpha = ranks(contributions, participations)

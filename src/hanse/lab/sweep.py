@@ -223,7 +223,7 @@ def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
 def _mechanisms(base: Mapping[str, Any], overrides: Sequence[str], grid: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names of all mechanisms that the file and the grid name.
 
-    An option that one of them has is no mistake where another is played, even if that one does not have it.
+    An option that only some of them have is not a mistake when one of the others is played.
     """
     every = [base, *(changed_by(base, _words(overrides, at)) for at in grid)]
     return [name for name in dict.fromkeys(map(name_of, every)) if name is not None]

@@ -25,14 +25,14 @@ class TheoryPoint:
     Attributes:
         tau2: the variance of the clients' true means inside a tier.
         local: the error of a model that the client fits alone, PI-FL eq. (53).
-        local_simulated: the same error, estimated as the mean over the simulations.
-        tier: the exact error of its tier's model.
-        tier_printed: the same by the printed eqs (55) and (56), which leave out a covariance.
-        tier_simulated: the same error, estimated as the mean over the simulations.
+        local_simulated: the error of that model, estimated as the mean over the simulations.
+        tier: the exact error of the client's tier model.
+        tier_printed: the tier's error by the printed eqs (55) and (56), which leave out a covariance.
+        tier_simulated: the tier's error, estimated as the mean over the simulations.
         tier_error: the standard error of ``tier_simulated``.
         federated: the exact error of one model for all clients.
-        federated_printed: the same by the printed eq. (54), which leaves out a covariance.
-        federated_simulated: the same error, estimated as the mean over the simulations.
+        federated_printed: the federated error by the printed eq. (54), which leaves out a covariance.
+        federated_simulated: the federated error, estimated as the mean over the simulations.
         federated_error: the standard error of ``federated_simulated``.
     """
 

@@ -139,7 +139,7 @@ def cnn_pifl(
         dropout: whether there is dropout.
 
     Raises:
-        UserError: samples that are no images or too small ones, or options out of range.
+        UserError: samples that are not images or too small ones, or options out of range.
     """
     depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
@@ -173,7 +173,7 @@ def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0)
             in the authors' code.
 
     Raises:
-        UserError: samples that are no images or too small ones, or a padding out of range.
+        UserError: samples that are not images or too small ones, or a padding out of range.
     """
     if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
         raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")

@@ -77,7 +77,7 @@ def lstm(
         padding: whether token 0 only fills up texts.
 
     Raises:
-        UserError: samples that are no texts, or options out of range.
+        UserError: samples that are not texts, or options out of range.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")

@@ -107,7 +107,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     """Read an Ed25519 private key without a password, in PEM or OpenSSH format.
 
     Raises:
-        UserError: the file is no such key, or the package ``cryptography`` is not installed.
+        UserError: the file is not such a key, or the package ``cryptography`` is not installed.
     """
     private, _ = _ed25519()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key

@@ -184,7 +184,7 @@ class Receipt:
         return root_from(closing, self.count - 1, self.count, proof) == self.note.root
 
     def wrong(self, book: str, public: bytes | None = None) -> str | None:
-        """Return why this is no receipt of a book; None if it is one.
+        """Return why this is not a receipt of a book; None if it is one.
 
         Args:
             book: the book's name.
@@ -239,7 +239,7 @@ def write_receipts(folder: Path, receipts: Iterable[Receipt]) -> None:
 
 
 def _last(path: Path, count: int | None) -> list[Receipt]:
-    """Return the last ``count`` receipts of a file (None: all). Lines that are no receipts are skipped."""
+    """Return the last ``count`` receipts of a file (None: all). Lines that are not receipts are skipped."""
     found: list[Receipt] = []
     if path.exists():
         with path.open("rb") as file:

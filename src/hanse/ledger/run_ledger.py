@@ -110,8 +110,8 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
         read_only: see :meth:`Ledger.open`.
 
     Raises:
-        UserError: it is no run directory, the run has no payments, its ledger.json is malformed, or the ledger cannot
-            be opened.
+        UserError: it is not a run directory, the run has no payments, its ledger.json is malformed, or the ledger
+            cannot be opened.
     """
     config = read_toml(run_folder(folder) / "config.toml")
     if not (folder / "ledger.json").exists():

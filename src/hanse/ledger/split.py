@@ -24,7 +24,7 @@ def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
         weights: one weight for each part, at least 0, in any scale.
 
     Raises:
-        ValueError: there are no weights, a weight is negative, infinite or not a number, or the total is no integer.
+        ValueError: there are no weights, a weight is negative, infinite or NaN, or the total is not an integer.
 
     Examples:
         >>> split(100, [1, 1, 1])

@@ -108,7 +108,7 @@ class Witness:
             UnprovenError: the proof does not lead from the last head that was seen.
             SplitViewError: the head contradicts the last one: fewer transactions, another root, or a proof that does
                 not lead from one to the other. It is in ``alarm.jsonl``, and nothing is cosigned.
-            ValueError: it is no head, or the operator has not signed it.
+            ValueError: the text is not a head, or the operator has not signed it.
         """
         if max(len(note), len(proof)) > LARGEST:
             raise ValueError("a head or its proof is too long")

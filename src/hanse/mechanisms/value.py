@@ -158,7 +158,7 @@ class GameValue(ValuePart):
     game: mixture.Game = field(default="average", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is no sum."""
+        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is not a sum."""
         if self.game == "increment":
             object.__setattr__(self, "gives", GIVES)
 

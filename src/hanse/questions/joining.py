@@ -58,7 +58,7 @@ class Gain:
         client: its name.
         mechanism: the mechanism's name.
         joined: the metric of its model after joining, on its own test rows.
-        alone: that of the model that it trained alone.
+        alone: the figure of the model that the client trained alone.
         gain: the improvement by joining; NaN: not known.
         low: the lower end of the 95 % interval of ``gain``; NaN: not known.
         high: its upper end.
@@ -218,9 +218,9 @@ def who_gains(
 
     Args:
         data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
-        target: of a table, the column to be predicted.
-        client: of a table, the column with the client of each row.
-        features: of a table, the columns of features; None: all others.
+        target: the column to be predicted, if the data are a table.
+        client: the column that names the client of each row, if the data are a table.
+        features: the columns of features, if the data are a table; None: all other columns.
         model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
         mechanisms: names, tables with options, or mechanisms put together in Python; a dictionary names them. "local",
             every client alone, is always played.
@@ -233,9 +233,9 @@ def who_gains(
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
         splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
             splits; since these reuse the same rows, the intervals do not get narrower.
-        seed: of the first split; the others follow.
-        prepare: of a table, how columns become numbers: "auto" fills gaps, scales numbers and makes columns of words
-            and dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: they are numbers.
+        seed: the seed of the first split, from which those of the others follow.
+        prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
+            dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are numbers already.
         statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
         out: a folder for the runs, for :func:`hanse.load` and ``hanse report``; None: they are not kept.
         progress: show a bar on standard error; None: after 2 seconds, in a terminal or notebook.
@@ -245,7 +245,7 @@ def who_gains(
 
     Raises:
         UserError: the errors of :func:`hanse.run`, ``test`` or ``splits`` out of range, or data that do not say which
-            client a row belongs to: whether joining pays clients that were made up means nothing.
+            client each row belongs to (asking whether joining pays made-up clients is meaningless).
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':

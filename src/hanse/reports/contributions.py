@@ -141,7 +141,7 @@ def how_sure(errors: Errors, before: str) -> str:
     """Return a sentence on the 95 % intervals that are shown, or on why none is: the values are exact.
 
     Args:
-        errors: those of everything that is shown.
+        errors: the standard errors of all figures shown.
         before: what shows them, such as "Whiskers".
     """
     if errors.exact:
@@ -506,12 +506,12 @@ _SECTION = "Who contributed"
 
 
 def clearly_harmful(totals: Floats, errors: Floats, updates: Ints) -> NDArray[np.bool_]:
-    """Return whose updates clearly did harm, ``[n]``: several were valued, and the 95 % interval of the sum is below 0.
+    """Return which clients clearly did harm, ``[n]``: several updates were valued; the sum's 95 % interval is below 0.
 
     Args:
-        totals: ``[n]``, the sums of their values.
-        errors: ``[n]``, their standard errors; 0: exact; NaN: not known, so nobody is accused.
-        updates: ``[n]``, how many updates were valued. One says too little.
+        totals: ``[n]``, the sum of each client's values.
+        errors: ``[n]``, the sums' standard errors; 0: exact; NaN: not known, so nobody is accused.
+        updates: ``[n]``, how many of each client's updates were valued. One says too little.
 
     Example:
         >>> clearly_harmful(np.array([-1.0, -1.0, -1.0]), np.array([0.1, 0.9, 0.1]), np.array([2, 2, 1])).tolist()
@@ -522,11 +522,11 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints) -> NDArray[np
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the clients of one experiment were worth, the highest sum first. Over several seeds, means.
+    """What each client of one experiment was worth, highest sum first; means if there are several seeds.
 
     Attributes:
-        clients: ``[n]``, the numbers of the clients of whom any update was valued.
-        labels: what they are called.
+        clients: ``[n]``, the numbers of the clients with at least one valued update.
+        labels: the clients' names.
         seats: ``[n]``, how many of their updates were valued, over all seeds.
         rounds: ``[C]``, numbers of rounds played.
         running: ``[n, C]``, the sum of each client's values until then.

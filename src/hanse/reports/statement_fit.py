@@ -351,7 +351,7 @@ def _find_alone(run: RunRecord) -> RunRecord | None:
 
 
 def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
-    """Return ``other``, or raise UserError if it is no run of single clients that can be compared with ``run``."""
+    """Return ``other``, or raise UserError if it is not a run of single clients that can be compared with ``run``."""
     if other.mechanism != "local":
         raise UserError(
             f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"

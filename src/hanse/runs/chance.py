@@ -45,7 +45,7 @@ class Guess:
 
     @staticmethod
     def of(samples: Samples | None) -> Guess | None:
-        """Return what a guess scores on these samples; None for no samples, or targets that are no classes."""
+        """Return what a guess scores on these samples; None for no samples, or targets that are not classes."""
         if samples is None or samples.y.is_floating_point():
             return None
         counts = torch.bincount(samples.y[samples.y >= 0].flatten())  # below 0: positions that are not predicted

@@ -208,7 +208,7 @@ class TrainSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _rate(cls, given: Any) -> Any:
-        """Fill in the learning rate of what is no SGD of hanse's own."""
+        """Fill in the learning rate of an optimiser that is not hanse's own SGD."""
         if not isinstance(given, Mapping):
             return given
         others = given.get("loop") is not None or given.get("optimizer", "sgd") != "sgd"

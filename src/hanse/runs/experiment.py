@@ -175,8 +175,8 @@ def resume(
     rounds: int | None = None,
     progress: bool = False,
 ) -> Run:
-    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result is bit for
-    bit that of an uninterrupted run.
+    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result equals that
+    of an uninterrupted run, bit for bit.
 
     Args:
         path: the run directory.
@@ -184,14 +184,14 @@ def resume(
         model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
         observers: objects that see every remaining round.
         other_data: continue even if the data have changed; this is recorded.
-        rounds: continue to this many rounds in all, and record that in ``config.toml``. The result is that of a run
-            planned for as many rounds, except perhaps for a test after the old last round; a note then says so.
+        rounds: the total number of rounds to continue to, which is recorded in ``config.toml``. The result is that of a
+            run planned for so many rounds, except perhaps for a test after the old last round; a note then says so.
         progress: show a bar on standard error.
 
     Raises:
-        UserError: it is not a run directory, or belongs to a federation on a network; another process is playing it;
-            data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one was
-            already settled).
+        UserError: ``path`` is not a run directory, or belongs to a federation on a network; another process is playing
+            it; data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one
+            was already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:

@@ -44,15 +44,15 @@ class MarketRound:
 
     Attributes:
         round: the round.
-        clients: ``[m]``, their numbers.
-        market: what they declared.
-        graph: ``[m, m]``, 1 where the row's client imports the column's model; at posted prices the share of its size
-            with which it does, up to 1.
+        clients: ``[m]``, the clients' numbers.
+        market: what the clients declared.
+        graph: ``[m, m]``, 1 where the row's client imports the column's model; at posted prices, up to 1, the share of
+            the model's size with which it is imported.
         units: ``[m, m]``, what the row's client was billed by the column's, in units.
         paid: ``[m]``, whether each client paid its bill.
         pricing: the pricing rule's name.
         utility: ``[m]``, each client's utility under its true size, cost and eagerness.
-        truth: these, ``[m]`` each; None: the record has them not.
+        truth: the true sizes, costs and eagerness, ``[m]`` each; None: they are not recorded.
         withheld: the centres that were not delivered, as rows of the table.
         stop: how iPFL's Algorithm 2 treated sellers that do not pay.
         tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices (infinite if not on

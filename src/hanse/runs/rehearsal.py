@@ -239,5 +239,5 @@ def _few_samples(data: Any) -> Any:
 
 
 def _laid(section: Mapping[str, Any], given: Any) -> Any:
-    """Return a section with the given keys over it, or what is given if that is no table (a model's name)."""
+    """Return a section with the given keys over it, or what is given if that is not a table (a model's name)."""
     return {**section, **given} if isinstance(given, Mapping) else given

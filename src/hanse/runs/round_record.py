@@ -344,7 +344,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
 
 
 def _made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
-    """Return what is recorded of rows that are no sum of updates and old rows (a median's, for example); empty without
+    """Return what is recorded of rows that are not sums of updates and old rows (such as a median's); empty without
     any.
 
     Args:

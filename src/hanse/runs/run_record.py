@@ -439,7 +439,7 @@ def load_run(path: str | Path) -> RunRecord:
         path: the directory.
 
     Raises:
-        UserError: with one line: it is no run directory, contains links, has no finished round yet, or is damaged.
+        UserError: with one line: it is not a run directory, contains links, has no finished round yet, or is damaged.
     """
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")

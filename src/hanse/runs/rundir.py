@@ -121,7 +121,7 @@ def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
 
 
 def _check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise UserError if a new run cannot go to this place: it is taken, or is no run that ``overwrite`` might
+    """Raise UserError if a new run cannot go to this place: it is taken, or is not a run that ``overwrite`` might
     delete.
     """
     if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):

@@ -318,7 +318,7 @@ def _modelled(
     its row.
 
     Raises:
-        UserError: the run's model was given as an object and is not given now, or what is given is no model.
+        UserError: the run's model was given as an object and is not given now, or what is given is not a model.
     """
     section = experiment.model
     if given is None and section.name == OBJECT:

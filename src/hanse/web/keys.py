@@ -140,7 +140,7 @@ def read_keys(file: Path) -> dict[str, Key]:
     """Return the keys in a file by their ids.
 
     Raises:
-        UserError: the file is not there, cannot be read, or is no file of keys.
+        UserError: the file is not there, cannot be read, or is not a file of keys.
     """
     try:
         keys = _KEYS.read(file.read_text(encoding="utf-8"))["keys"]

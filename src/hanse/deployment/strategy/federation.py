@@ -228,7 +228,7 @@ class PlainFederation:
         return self._said(request, tasks, content)
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
-        """Return the result of a train task. Raises WireError for a reply that is no sound update."""
+        """Return the result of a train task. Raises WireError for a reply that is not a sound update."""
         said, arrays = metrics_of(content), arrays_of(content)
         numbers, row = numbers_of(said), self.form.row(arrays)
         # an array more than were sent would be lost in the mix without a word

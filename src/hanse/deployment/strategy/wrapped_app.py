@@ -48,7 +48,7 @@ def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None
         name: what it is called, at most 80 characters. Default: the name that its node was registered by.
 
     Raises:
-        UserError: ``app`` is no ClientApp, or answers hanse's questions already.
+        UserError: ``app`` is not a ClientApp, or answers hanse's questions already.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -102,7 +102,7 @@ class _Asked:
     values: dict[str, Any]
 
     def reply(self, round: int, request: Any, policy: Any, profile: dict[str, Any]) -> Message:
-        """Return the packed reply to a request. Raises WireError if it is no request to one of the clients."""
+        """Return the packed reply to a request. Raises WireError if it is not a request to one of the clients."""
         if not isinstance(request, Request):
             raise WireError("not a request")
         clients = int(self.values["clients"])

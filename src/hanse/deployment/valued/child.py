@@ -86,13 +86,13 @@ Answer = tuple[Any, str, str]  # arrays or None, why there is none, and what the
 def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
     """Return the aggregate of some clients' replies, or the reason why it cannot be made.
 
-    With neither, the strategy makes no aggregate of so few. Messages of the user's code are only for the log, since
-    they may contain secrets.
+    If both are missing, the strategy makes no aggregate of so few replies. Error messages from the user's code go only
+    to the log, since they may contain secrets.
 
     Args:
         task: a round, as :class:`hanse.deployment.valued.reaggregate.Again` sends it.
-        clients: whose replies.
-        guard: is set to work while the strategy aggregates.
+        clients: the clients whose replies are aggregated.
+        guard: is switched on while the strategy aggregates.
     """
     from flwr.app import ArrayRecord
 

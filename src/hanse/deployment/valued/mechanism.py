@@ -89,18 +89,18 @@ class Watched:
         worth: how models are judged.
         roster: all clients that have come so far.
         before: the arrays that the round started from.
-        asked: whom the strategy sent training messages.
+        asked: the clients to which the strategy sent training messages.
         replies: the sound replies.
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
         weights: the number of samples that each sound reply states; 0 if it states none.
         made: the strategy's aggregate of the replies; None: it made none.
-        average: whether that is the weighted average of the sound replies.
-        again: makes the aggregate of some of the replies, if it is no average.
-        answered: whose replies, sound or not, the strategy has seen.
+        average: whether ``made`` is the weighted average of the sound replies.
+        again: makes the aggregate of some of the replies; used if ``made`` is not an average.
+        answered: the clients whose replies, sound or not, the strategy has seen.
         why_not: why the aggregate of some replies is not available, if ``again`` is None.
         tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client; higher is better.
-        tests_before: the same of the model before.
+        tests_before: clients' evaluations of the model before the round, in the same form as ``tests``.
 
     Examples:
         A round of FedAvg with the replies of two clients, given by hand:
@@ -259,7 +259,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
     Args:
         strategy: name of the strategy's class.
         flower: version of Flower.
-        settings: those parameters of the strategy that are Flower's own.
+        settings: the strategy's parameters that Flower itself defines.
     """
     return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
@@ -310,7 +310,7 @@ class Combined(AggregatePart):
         told: what the strategy did in the round; None: no round is known yet, and ``aggregate`` cannot be called.
 
     Examples:
-        The loop calls it in a round of a watched strategy. With the round of a rehearsal, of which it is told:
+        The loop calls it in each round of a watched strategy. Here with a round played by a rehearsal:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> (group,) = rehearse("fedavg").groups
@@ -326,8 +326,8 @@ class Combined(AggregatePart):
     told: Watched | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the average's weights, or the strategy's row. For some of the replies, it is the aggregate that the
-        strategy would have made of them; without one, the row stays unchanged.
+        """Return the average's weights or, if the strategy does not average, its new row. For only some of the replies,
+        this is the row that the strategy would have made of them; if it makes none, the row stays unchanged.
         """
         told = self.told
         assert told is not None

@@ -1,4 +1,4 @@
-"""A strategy's aggregate of some of the replies, made in another process: a coalition's model if it is no average.
+"""A strategy's aggregate of some of the replies, made in another process: a coalition's model if it is not an average.
 
 To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
 the replies. For any other rule the strategy is pickled, before it aggregates a round, and sent to a separate process

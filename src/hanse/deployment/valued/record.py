@@ -378,7 +378,7 @@ class Watch:
         return self.members.by_key[f"node {node}"].id
 
     def _read(self, content: RecordDict, form: Form) -> tuple[ArrayRecord, Trained, float]:
-        """Return a reply's arrays, its update, and its weight. Raises UserError for what is no sound update."""
+        """Return a reply's arrays, its update, and its weight. Raises UserError for what is not a sound update."""
         try:
             arrays = own_copy(arrays_of(content))
         except WireError as wrong:
@@ -400,7 +400,7 @@ class Watch:
         """Return the finite metrics of a reply, without the one that weights it; and that one, 0 if there is none.
 
         Raises:
-            WireError: the weight is no number of samples.
+            WireError: the weight is not a number of samples.
         """
         said, by = next(iter(content.metric_records.values()), MetricRecord()), _weighted_by(self.strategy)
         weight = samples_of(said, by) or 0.0

@@ -76,15 +76,15 @@ def valued(
             Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is divided
             among them, to first order.
         model: a torch module whose state the app's arrays hold; it is not changed.
-        utility: which of the figures counts that ``evaluate`` returns or clients report, or that are measured on the
-            module ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name
-            decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
+        utility: the figure that counts, among those that ``evaluate`` returns or clients report, or that hanse measures
+            on ``model`` ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The
+            name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the name of the labels, if samples are dictionaries or a table.
         method: how values are computed, as ``mechanism.value`` of an experiment: "path" (with ``model``, by its loss),
             "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None: "path"
             with a ``model`` whose loss has a gradient and a strategy that averages as Flower's FedAvg does, else
-            "mixture". If the strategy's aggregate is no average, "mixture" is replaced by "exact" (up to 6 replies) or
-            "gtg", which repeat the aggregation for each coalition, and "path" leaves a gap.
+            "mixture". If the strategy does not average, "mixture" is replaced by "exact" (up to 6 replies) or "gtg",
+            which repeat the aggregation for each coalition, and "path" leaves a gap.
         payment: a payment rule, as ``mechanism.settle``: its import path, or a table with options. It must not ask
             clients anything. None: nothing is paid.
         grant: with a payment rule, the tokens that a new client gets.

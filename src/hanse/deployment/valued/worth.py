@@ -152,7 +152,7 @@ class ByModule:
         engine: scores rows of the module's state.
         samples: the validation set.
         num_classes: number of classes; None: targets are numbers.
-        utility: "loss" (of which minus the loss counts), "accuracy", "balanced", or a metric of hanse.
+        utility: "loss" (a model's worth is then minus its loss), "accuracy", "balanced", or a metric of hanse.
     """
 
     problem: Problem
@@ -266,8 +266,8 @@ class ByClients:
 
         Args:
             before: ``(figure, samples)`` of the model before, by client; figures as :meth:`figure` returns them.
-            after: the same of the model after. The mean over clients is weighted by these samples, or equal if all are
-                0.
+            after: the clients' figures for the model after the round, in the same form. The mean over clients is
+                weighted by these samples, or equal if all are 0.
 
         Raises:
             NoWorthError: no client evaluated both.

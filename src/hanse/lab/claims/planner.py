@@ -47,16 +47,16 @@ _OTHER = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A step of the plan.
+    """A step of the plan: runs that bring claims to a test.
 
     Attributes:
-        claims: the names of the claims that it brings to a test, or whose noise floor it measures.
-        jobs: the runs that it needs.
-        again: whether they repeat earlier runs with another instruction set of the processor.
-        seconds: their cost in processor time.
-        worth: the expected number of claims that the runs decide.
-        paper: whose claims.
-        turn: of the claim that it was chosen for.
+        claims: the names of the claims that the step brings to a test, or whose noise floor it measures.
+        jobs: the runs that the step needs.
+        again: whether ``jobs`` repeat earlier runs with another instruction set of the processor.
+        seconds: the processor time that ``jobs`` cost.
+        worth: the expected number of claims that ``jobs`` decide.
+        paper: the paper that makes the claims.
+        turn: the turn of the claim for which the step was chosen.
     """
 
     claims: tuple[str, ...]
@@ -85,8 +85,9 @@ class _Want:
 
 
 def costs(runs: Runs) -> Callable[[Job], float]:
-    """Return an estimator of a run's processor seconds: from kept runs of the same mechanism, model and source, else
-    the costliest of that model and source, else of all.
+    """Return a function that estimates a run's processor seconds from kept runs. It takes the runs of the same
+    mechanism, model and source; without any, the costliest mechanism with that model and source; else the costliest of
+    all.
 
     Args:
         runs: the kept runs of a paper.
@@ -293,7 +294,7 @@ def _repeated(asked: Job, work: Work) -> dict[str, Any]:
 
 
 def _again(asked: Job, work: Work, ours: str) -> dict[str, Any]:
-    """Play a job in this process. Raises MachineError if it uses the instruction set ``ours``, which is no repeat."""
+    """Play a job in this process. Raises MachineError if it runs with the instruction set ``ours``: no repeat, then."""
     from hanse.learning.threads import intra_op
 
     if made()["instructions"] == ours:

@@ -144,12 +144,12 @@ def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def spread_of_shares(first: Floats, second: Floats) -> float:
-    """Return the standard error of a difference of shares by Agresti and Min (Statistics in Medicine 24, 2005): half a
+    """Return the standard error of a difference of shares by Agresti and Min (Statistics in Medicine 24, 2005). Half a
     pair is added to each kind of pair, since a few equal pairs do not show that there is no spread.
 
     Args:
-        first: ``[n, settings]``, 0 or 1.
-        second: the same of the other arm.
+        first: ``[n, settings]``, the outcomes of one arm, 0 or 1.
+        second: ``[n, settings]``, those of the other arm.
     """
     only_first, only_second = float((first > second).sum()), float((first < second).sum())
     pairs = first.size + 2.0
@@ -157,7 +157,7 @@ def spread_of_shares(first: Floats, second: Floats) -> float:
 
 
 def effect(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the effect of the seeds' differences, by Student's t; None before the first look.
+    """Return the effect that the seeds' differences show, by Student's t; None before the first look.
 
     Args:
         differences: ``[n]``, above 0 where the claim is right, in the order of the seeds.
@@ -185,8 +185,8 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
     Min's. There is no floor, because noise that changes an outcome is already in the shares.
 
     Args:
-        first: ``[n, settings]``: 1 where it held in the first arm, else 0.
-        second: the same of the other arm.
+        first: ``[n, settings]``: 1 where the outcome held in the first arm, else 0.
+        second: ``[n, settings]``, the same for the second arm.
         margin: the smallest difference that matters, in percentage points; the effect has the same unit.
     """
     at = look(len(first), FLIP_LOOKS)
@@ -202,12 +202,13 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
 
 
 def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the evidence on "equal to the printed number": ``up`` that the mean lies within the margin of it (two
-    one-sided tests), ``down`` that it lies outside; None before the first look.
+    """Return the evidence on whether our mean equals a printed number, within a margin; None before the first look. Of
+    the result's p-values, ``up`` is small if the mean lies inside the margin (two one-sided tests), ``down`` if
+    outside.
 
     Args:
         differences: ``[n]``, ours minus the printed number.
-        margin: how far off is still equal.
+        margin: the largest difference that still counts as equal.
         floor: as for :func:`effect`.
     """
     found = effect(differences, margin, floor)
@@ -258,9 +259,9 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
     smallest that matters is ``lesser``: its direction is confirmed, not its size.
 
     Args:
-        effects: of each claim; None: fewer seeds than its first look has. A claim counts in Holm's correction whether
-            or not it was run.
-        margins: the smallest effect of each that matters.
+        effects: the effect of each claim; None: it has fewer seeds than its first look needs. A claim counts in Holm's
+            correction whether or not it was run.
+        margins: for each claim, the smallest effect that matters.
     """
     signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects])
     smalls = holm([1.0 if e is None else e.small for e in effects])
