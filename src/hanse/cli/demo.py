@@ -63,7 +63,7 @@ def demo_experiments(seed: int) -> dict[str, Experiment]:
     Two are baselines: each client alone, and all data in one place.
 
     Args:
-        seed: of the split and of everything else.
+        seed: the seed of the split and of all other draws.
     """
     shared: dict[str, Any] = {
         "data": {
@@ -289,7 +289,7 @@ class Scene:
 
     Attributes:
         market: the run of the market.
-        alone: the same clients, each training by itself.
+        alone: the run of the same clients, each training by itself.
         audit: the checks of the market.
         table: who bought, sold and gained what.
         gain: one sentence on the buyers' gain.
@@ -308,7 +308,7 @@ def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
     """Return the demo's market: iPFL among the twelve roles of its Table 5, eleven that trade and one attacker.
 
     Args:
-        seed: of the split and of everything else.
+        seed: the seed of the split and of all other draws.
         alone: each client trains by itself instead, with the same data and the same attacker.
     """
     attackers = [i for i, role in enumerate(TABLE_5) if role == "attacker"]

@@ -42,7 +42,7 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     """Return the mix of a round that has updates.
 
     Args:
-        mechanism: whose parts are asked.
+        mechanism: the mechanism whose parts are asked.
         view: the round, with accepted updates.
         states: the states of all parts.
 

@@ -231,11 +231,11 @@ class CommitSize:
 
 @dataclass(frozen=True)
 class AuditSize:
-    """Asks to open some leaves of the commitment. Samples stay where they are; an auditor inspects them there.
+    """Asks to open some leaves of a client's commitment. Samples stay where they are; an auditor inspects them there.
 
     Attributes:
-        root: of the commitment that is audited, 64 hexadecimal digits.
-        size: how many samples it claims.
+        root: the root of the commitment that is audited, 64 hexadecimal digits.
+        size: how many samples the client claims.
         seed: the seed of the draw of leaves, 64 hexadecimal digits.
         leaves: the places of the leaves.
     """
@@ -424,9 +424,9 @@ class Masked:
     """The answer of a group's member in a step of masking.
 
     Attributes:
-        name: of the step.
+        name: the step's name.
         values: the answer's values, by name.
-        words: ``[P + 6]`` int64, its update under masks, in "sum"; empty otherwise.
+        words: ``[P + 6]`` int64, the member's masked update, in step "sum"; empty otherwise.
     """
 
     name: Name

@@ -98,8 +98,8 @@ class Own:
         min_samples: least samples of a client, unless the data are a :class:`hanse.data.Dataset`.
         prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
             dates; or the import path of a function that returns a transformer, such as scikit-learn's
-            ``ColumnTransformer``. Left out: they are numbers.
-        statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
+            ``ColumnTransformer``. Left out: the columns are numbers already.
+        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
         object: the name of data given as an object, for the record.
         fingerprint: the digest of data given as an object, whatever the seed of their split; to resume a run, give it
             the same data.
@@ -283,8 +283,8 @@ class Natural:
         per_owner_alpha: with ``per_owner``: each class of an owner is spread over its clients ~ Dirichlet with this
             concentration as in niid; left out: evenly.
         min_samples: least samples of a client, with ``per_owner_alpha``.
-        test_owners: whose samples the test set holds. 'own': of the clients that take part. 'next': all samples of as
-            many others, the largest that do not take part; clients then train on all of theirs.
+        test_owners: the owners whose samples the test set holds. 'own': those that take part. 'next': as many others,
+            the largest that do not take part, with all their samples; clients then train on all of their own.
         ids: path of a .npy file with one integer client id for each train sample.
     """
 

@@ -247,7 +247,7 @@ def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
 
     Args:
         commitment: what the member published.
-        seed: of the questions.
+        seed: the seed that draws the questions.
         leaves: how many were asked for.
     """
     statement = {"root": commitment.root.hex(), "seed": seed.hex(), "size": commitment.size, "leaves": leaves}

@@ -74,7 +74,7 @@ class CommittedSet:
         """Return the set in which these samples and their salts are erased: what stays are their commitments.
 
         Args:
-            places: of the samples, counted from 0.
+            places: the samples' places, counted from 0.
 
         Raises:
             UserError: there is no such sample.

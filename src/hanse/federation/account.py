@@ -149,7 +149,7 @@ class Account:
 
         Args:
             releases: what is given out.
-            digest: of the answer that has them. If it was sent before, nothing is charged.
+            digest: the digest of the answer that contains them. If that answer was sent before, nothing is charged.
         """
         if digest and digest in self.sent:
             return self

@@ -326,9 +326,9 @@ class Speed(Behaviour):
 
     Attributes:
         seconds: each client's time. Without it, each client's time is drawn once from a log-normal distribution.
-        median: of that distribution, in seconds.
-        sigma: of the logarithm of the time, from 0 to 10. With 0.9, the slowest tenth of the clients take more than ten
-            times as long as any of the fastest tenth.
+        median: the median of that distribution, in seconds.
+        sigma: the standard deviation of the time's logarithm, from 0 to 10. With 0.9, the slowest tenth of the clients
+            take more than ten times as long as any of the fastest tenth.
         jitter: the sigma of a log-normal factor that is drawn each round; 0 for none.
         per: whether the time is that of a training "request", or of each optimiser "step" in it.
     """

@@ -55,7 +55,7 @@ class PathIntegral:
         total: the utility's gain along the path by this integral.
         residual: the rest of the gain: the integral's error, and anything else that changed the utility. NaN if the
             gain is not known.
-        points: of the rule that was used last.
+        points: the number of points of the last rule used.
         evaluated: how many points were evaluated, those of earlier rules included.
     """
 
@@ -85,7 +85,7 @@ class PathValues:
         values: ``[n]`` float64.
         residual: the gain minus the sum of the values: the error of the integral; NaN if the gain was not given.
         without_block: ``[n, G - 1]``, the values by the other gradients, if ``gradient`` returns several.
-        points: of the rule that was used last.
+        points: the number of points of the last rule used.
         evaluated: how many points were evaluated, those of earlier rules included.
     """
 
@@ -112,8 +112,8 @@ def integrate(
         gradient: takes a model ``[P]`` and returns the utility's gradient ``[P]``, or several gradients ``[G, P]``.
         start: ``[P]``.
         step: ``[P]``.
-        points: of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a polynomial of
-            degree up to 2 k along the path.
+        points: the points of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a
+            polynomial of degree up to 2 k along the path.
         gain: the utility's actual gain. While the integral differs from it by more than ``tolerance`` times the gain,
             the points are doubled, up to 24, unless doubling hardly changed the integral: then something else changed
             the utility.

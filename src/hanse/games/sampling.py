@@ -115,7 +115,7 @@ def monte_carlo_result(
         value: the utility.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
-        seed: of the draws.
+        seed: the seed of the random draws.
     """
     n = players(n)
     if isinstance(permutations, int | np.integer):

@@ -199,7 +199,7 @@ def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres
         f1: ``[n, C]``, F1 scores.
         rho: on how many classes.
         tiers: how many tiers, K; at most n.
-        seed: of the random starts.
+        seed: the seed of the random starts.
         initial_centres: ``[K, rho]``, where to start. Default: the best of ten random starts.
 
     Raises:

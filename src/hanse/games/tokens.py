@@ -143,7 +143,7 @@ def settle_tier(
     Args:
         payers: the selected bidders; each pays ``price``.
         providers: the clients whose updates were mixed.
-        price: of a seat, in units.
+        price: the price of a seat, in units.
         accuracy: the tier's accuracy after the round.
         best_accuracy: its best accuracy before.
         eta: the largest share of the pool that is reimbursed, 0 to 1.
@@ -218,7 +218,7 @@ def settle_round(
         balances: units by client id; an entry for each payer and provider.
         payers: the selected bidders; each pays ``price``.
         providers: the clients whose updates were mixed.
-        price: of a seat, in units.
+        price: the price of a seat, in units.
         accuracy: the tier's accuracy after the round.
         best_accuracy: its best accuracy before.
         eta: the largest share of the pool that is reimbursed, 0 to 1.

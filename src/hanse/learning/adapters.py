@@ -43,8 +43,8 @@ def product_gram(layout: Layout, rows: Tensor) -> Floats:
     The factor ``(alpha / rank)^2``, which all adapters share, is left out.
 
     Args:
-        layout: of the rows.
-        rows: ``[k, P]``.
+        layout: the layout of the rows.
+        rows: the adapters, ``[k, P]``.
 
     Raises:
         ValueError: rows that are not of adapters, or numbers that are not finite.
@@ -68,8 +68,8 @@ def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Float
     """Return the inner products ``[k, k]`` of the adapters' moves, ``B A - B_0 A_0``.
 
     Args:
-        layout: of the rows.
-        rows: ``[k, P]``.
+        layout: the layout of the rows.
+        rows: the adapters, ``[k, P]``.
         reference: where they started, ``[P]`` for all or ``[k, P]`` for each; None: at zero.
 
     Raises:

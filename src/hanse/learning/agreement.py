@@ -261,7 +261,7 @@ def settle(
         row: the first row ``[P]``.
         samples: some of the run's samples.
         device: where models are trained.
-        precision: that of forward passes.
+        precision: the precision of forward passes.
 
     Returns:
         The choice, the problem and the engine to use, and warnings.

@@ -389,8 +389,8 @@ def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None
 
     Args:
         problem: the models, their loss and the metrics of their tests.
-        samples: those to score on.
-        utility: a name or an import path.
+        samples: the samples to score on.
+        utility: the utility's name or import path.
 
     Raises:
         UserError: an unknown name, a metric that such samples do not have, or no samples at all.

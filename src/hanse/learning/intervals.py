@@ -65,10 +65,10 @@ def difference(ours: float, mine: Interval, theirs: float, other: Interval, corr
 
     Args:
         ours: one figure.
-        mine: its interval.
+        mine: the interval of ``ours``.
         theirs: the figure to subtract.
-        other: its interval.
-        correlation: that of the two figures, -1 to 1; 0 for independent samples.
+        other: the interval of ``theirs``.
+        correlation: the correlation of the two figures, -1 to 1; 0 for independent samples.
 
     Examples:
         >>> low, high = difference(56 / 70, wilson(56 / 70, 70), 48 / 80, wilson(48 / 80, 80))  # Newcombe's example (a)

@@ -79,8 +79,8 @@ class TrainingRound:
         batch_size: samples in a batch, at most as many as the client has.
         steps: the number of batches, if the recipe counts steps; None: it counts epochs.
         lr: the learning rate, after ``lr_decay``.
-        momentum: that of SGD.
-        weight_decay: that of the optimiser.
+        momentum: the momentum of SGD.
+        weight_decay: the weight decay of the optimiser.
         recipe: all settings as written.
     """
 

@@ -54,7 +54,7 @@ def mlp(
     """Return a multilayer perceptron.
 
     Args:
-        input_shape: of a sample.
+        input_shape: the shape of a sample.
         num_classes: how many outputs; None: one.
         hidden: the width of each hidden layer.
         batch_norm: whether a batch norm follows each hidden layer.
@@ -288,10 +288,10 @@ def build_module(
 
     Args:
         name: a name of :data:`MODELS`, an import path, a factory, or a module, of which a copy is returned.
-        input_shape: of a sample; for samples of several inputs an :class:`Inputs`, with which a factory is given the
+        input_shape: the shape of a sample. For samples of several inputs, an :class:`Inputs`: a factory then gets the
             shapes by name, and the module its inputs by name.
         num_classes: how many classes; None for regression.
-        seed: of the run.
+        seed: the run's seed.
         number: which of several models. A module given as an object keeps its own weights for 0, and gets new ones for
             others.
         options: passed on to the factory.
@@ -432,7 +432,7 @@ def build_problem(
     Args:
         name: a name of :data:`MODELS`, ``"package.module:factory"``, a factory, or a module. A factory is called as
             ``factory(input_shape, num_classes, **options)``.
-        input_shape: of a sample, without the number of samples.
+        input_shape: the shape of a sample, without the number of samples.
         num_classes: how many classes; None for regression: one output and the mean squared error.
         seed: weights are drawn under ``(seed, "model", number)``.
         number: which of several models; a table whose rows start from different models draws one for each number.

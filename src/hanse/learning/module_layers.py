@@ -19,12 +19,12 @@ class Spec:
 
     Attributes:
         kind: "linear", "relu", "tanh" or "batch_norm".
-        name: its name in the module, with which the names of its tensors begin.
-        inputs: how many numbers of a sample go in.
+        name: the layer's name in the module, with which the names of its tensors begin.
+        inputs: how many numbers go in per sample.
         outputs: how many come out.
         bias: whether a linear layer has a bias.
-        decay: of a batch norm, PyTorch's ``momentum``: how far the running statistics move towards a batch's.
-        eps: of a batch norm, is added to the variance.
+        decay: PyTorch's ``momentum`` of a batch norm: how far the running statistics move towards a batch's.
+        eps: the number that a batch norm adds to the variance.
 
     Examples:
         >>> from hanse.core.table import Layout

@@ -42,8 +42,8 @@ class ActiveProgram:
         inputs: ``[a, b, d]``, destination of a batch's samples.
         layers: in the order of the forward pass.
         loss: the last element of the stack.
-        parameters: of the a seats, layer by layer, or one flat tensor if they are all seats.
-        velocity: as ``parameters``.
+        parameters: the parameters of the a seats, layer by layer, or one flat tensor if a is the number of all seats.
+        velocity: the momentum buffers, in the form of ``parameters``.
         pull: this multiple of each parameter is added to its gradient (weight decay and ``mu``): one number for all
             seats, or tensors as ``parameters``.
         constant: a constant added to the gradient (:func:`constant_of`); None: nothing.

@@ -233,7 +233,7 @@ class Closes:
         Args:
             record: the line.
             tally: the book up to it.
-            before: of a close, the peaks of the tree without it.
+            before: if the line closes a round, the peaks of the tree without it; else None.
         """
         if before is None:
             self._new.append((record.round, record.transaction))

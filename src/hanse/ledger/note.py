@@ -51,7 +51,7 @@ def is_signed(text: str, line: str, name: str, public: bytes) -> bool:
 
     Args:
         text: the note's text, which ends with a newline.
-        line: of the note, with or without its newline.
+        line: a signature line of the note, with or without its newline.
         name: the key's name.
         public: the key, 32 bytes.
 

@@ -283,7 +283,7 @@ def split_view(receipts: Iterable[Receipt]) -> str:
     Their heads contradict each other (:meth:`Head.contradicts`), or a client was told two things under one head.
 
     Args:
-        receipts: whose proofs hold, in any order.
+        receipts: receipts with valid proofs, in any order.
     """
     ordered = sorted(receipts, key=lambda r: (r.book, r.count, r.round, r.client))
     for one, other in pairwise(ordered):  # what holds of neighbours holds of all

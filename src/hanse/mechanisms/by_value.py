@@ -86,7 +86,7 @@ class ByValue(SettlePart):
         Args:
             view: the round; ``stage``, ``present``, ``seats``, ``trained``, ``values``, ``get(Staked)`` and ``book``
                 are read.
-            state: of this part: what is carried over, or ``{}``.
+            state: the part's state: what is carried over, or ``{}``.
         """
         if view.stage == "open":
             here = [c for c in view.present.tolist() if view.book.can_pay(account(c), self.units)]
@@ -111,10 +111,10 @@ class ByValue(SettlePart):
         """Return what each of the ``players [m]`` gets, in units, and the next state.
 
         Args:
-            players: who was asked to train and has a stake, ascending.
-            clients: ``[S]``, of the seats that were valued.
+            players: the clients that were asked to train and have a stake, ascending.
+            clients: ``[S]``, the clients of the seats that were valued.
             arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
-            state: of this part.
+            state: the part's state.
         """
         valued = Valued.of(players, clients, arrays)
         if self.pays_when == "always" or not len(players):

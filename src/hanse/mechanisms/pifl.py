@@ -149,7 +149,7 @@ class TierModels(TrainPart):
 
         Args:
             view: the round; ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         return chosen_seats(view), state
 
@@ -366,7 +366,7 @@ class TokenManager(SettlePart):
     accuracy.
 
     Attributes:
-        price: of a seat, in tokens, from 1e-6 to 1e9.
+        price: the price of a seat, in tokens, from 1e-6 to 1e9.
         eta: the most that is returned, as a share of the pool; eq. (9).
         gamma: the relative improvement from which nothing is returned; eq. (9).
         score_samples: on how many samples clients score models for bids and for eq. (8), at most; None: on all.
@@ -694,7 +694,7 @@ def _bids(view: View, book: Book, price: int) -> Bids:
     Args:
         view: the round, with the answers.
         book: the balances to pay from.
-        price: of a bid, in units.
+        price: the price of a bid, in units.
     """
     rows = view.table.shared.tolist()
     held = np.zeros((view.context.num_clients, view.table.size), bool)
@@ -815,7 +815,7 @@ class OneShot(DeployPart):
 
         Args:
             view: the round; ``table``, ``mixed`` and ``get(Bids)`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
         for c, wanted in ({} if bids is None else bids.wanted).items():
@@ -848,8 +848,8 @@ def pifl(
     Args:
         tiers: the number of tiers, K.
         by_contribution: how many clients train a tier by their contribution, N_p.
-        at_random: how many train it at random, N_r.
-        price: of a bid, in tokens.
+        at_random: how many more train it, drawn at random, N_r.
+        price: the price of a bid, in tokens.
         eta: the largest share returned to those who paid; eq. (9).
         gamma: the relative improvement from which nothing is returned; eq. (9).
         score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
@@ -882,7 +882,7 @@ def tiff(
     Args:
         by_contribution: how many clients are chosen to train for their past contribution.
         at_random: how many train at random.
-        price: of a bid, in tokens.
+        price: the price of a bid, in tokens.
         eta: the largest share returned to those who paid.
         gamma: the relative improvement from which nothing is returned.
         score_samples: on how many samples clients score models for their bids, at most; None: on all.

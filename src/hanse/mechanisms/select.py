@@ -404,7 +404,7 @@ class SFedAvg(SelectPart):
         clients_per_round: how many clients train in a round.
         alpha: weight of the old phi.
         beta: weight of the new value.
-        temperature: of the softmax, above 0; the lower, the more the best clients are preferred.
+        temperature: the softmax's temperature, above 0; the lower, the more the best clients are preferred.
         start: phi before the first value; None: 1/N.
         averages: what is used as SV_k: "round", the client's value in the round, or "mean", its mean value so far
             (GreedyFed section III-A: "of the cumulative Shapley Values").

@@ -189,7 +189,7 @@ class GameValue(ValuePart):
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates = view.trained
         per_seat = np.zeros(len(updates))
@@ -375,8 +375,8 @@ class Mixture(GameValue):
             coalitions fit, the values are exact. A budget that is too small for the number of seats is raised to the
             least that works.
         semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
-        alpha: of the beta-Shapley value; None: 4.
-        beta: of the beta-Shapley value; None: 1.
+        alpha: the beta-Shapley value's alpha; None: 4.
+        beta: the beta-Shapley value's beta; None: 1.
         stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
         top: how many best seats for "top"; None: 1.
@@ -605,7 +605,7 @@ class FirstOrder(ValuePart):
 
         Args:
             view: the round; ``judge``, ``trained`` and ``mixed`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
@@ -636,9 +636,9 @@ class FirstOrderAtClients(ValuePart):
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
         share: the share of their data on which clients compute the gradient.
-        samples: on how many samples at most; None: on all.
-        judges: whose gradients determine a client's value. "all", as in the paper: those of all clients in its group,
-            including its own. Clients are believed, so one that sends a false gradient can get the highest value.
+        samples: the most samples to compute it on; None: all of that share.
+        judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
+            group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
             "others": the clients of a group are divided at random into two halves in each round, and each half is
             judged by the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing
             that a client sends about others changes its own. No gradient counts as longer than the median of its half.
@@ -664,7 +664,7 @@ class FirstOrderAtClients(ValuePart):
 
         Args:
             view: the round; ``stage`` and ``trained`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         if view.stage != "close":
             return ()
@@ -684,7 +684,7 @@ class FirstOrderAtClients(ValuePart):
 
         Args:
             view: the round; ``answers``, ``trained``, ``mixed`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0

@@ -264,7 +264,7 @@ class Training:
 
         Args:
             due: when each client that was asked in this round answers.
-            sound: those of them whose answers are sound; only these count towards ``enough``.
+            sound: the clients among them whose answers are sound; only these count towards ``enough``.
             old: what was under way from earlier rounds.
         """
         begun, enough = self.before.clock, self.waiting.enough

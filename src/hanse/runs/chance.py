@@ -27,12 +27,13 @@ LEAST_R2 = 0.01
 
 @dataclass(frozen=True)
 class Guess:
-    """The scores of guessing, without a model, on the server's test set.
+    """What guessing without a model scores on the server's test set.
 
     Attributes:
         samples: how many labels are tested (of texts: positions).
         most: the share of the most common class, the accuracy of always naming it.
-        entropy: of the classes' shares, in nats: the cross-entropy of predicting these shares for every sample.
+        entropy: the entropy of the classes' shares, in nats: the cross-entropy of predicting these shares for every
+            sample.
 
     Examples:
         >>> Guess.of(Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 0]))).most

@@ -57,8 +57,8 @@ class Answers:
 
     Attributes:
         headers: the roster and every reply as JSON, with the arrays by hash, in the order in which they came.
-        clients: the client of each, :data:`ROSTER` for the roster.
-        asked: of each exchange, who was asked and how many replies came.
+        clients: the client of each header, :data:`ROSTER` for the roster.
+        asked: for each exchange, the clients that were asked and the number of replies.
         arrays: the arrays by content hash.
     """
 

@@ -210,7 +210,7 @@ def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", 
 
     Args:
         mechanism: as for :func:`rehearse`.
-        sections: likewise.
+        sections: as for :func:`rehearse`.
 
     Raises:
         UserError: with a line for each mistake.

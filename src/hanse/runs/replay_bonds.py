@@ -30,9 +30,9 @@ class Bonds:
     """The bonds of proved sizes, as of a position in the book.
 
     Attributes:
-        units: what each is.
+        units: the amount of each bond, in units.
         leaves: how many leaves an audit opens.
-        auditors: whose signatures count.
+        auditors: the auditors whose signatures count.
         held: what each client with a bond in escrow committed to.
         over: the clients whose bond is settled.
     """

@@ -72,11 +72,11 @@ REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """Everything of a run but its engine.
+    """Everything that a run needs except its engine.
 
     Attributes:
-        asked: the experiment that was asked for.
-        experiment: the same, completed with facts from data and a model given as objects.
+        asked: the experiment as it was requested.
+        experiment: the requested experiment, completed with facts from data and a model given as objects.
         data: the samples, split among the clients.
         problem: the model as a module, its loss, and its metrics.
         initial: ``[P]``, the row at which training starts.

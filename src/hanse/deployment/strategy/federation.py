@@ -80,7 +80,7 @@ class PlainFederation:
         seed: the run's seed, for what a client that answers questions draws at random.
         deadline_s: seconds that an exchange waits if the caller says nothing else.
         train_config: values that travel with each train message, beside "server-round" (counted from 1).
-        evaluate_config: the same for evaluate messages.
+        evaluate_config: values that travel with each evaluate message.
         round: the last round in which somebody was asked to train, from 0; -1 before the first.
         trained: the metrics of sound train replies, by Flower's number of the round.
         tested: the metrics of sound evaluate replies, by Flower's number of the round.

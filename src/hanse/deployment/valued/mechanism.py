@@ -491,10 +491,10 @@ class Replies(Federation):
         """Return the recorded replies, or why there are none. Only training is asked of this federation.
 
         Args:
-            round: the round's number; the replies are those of the round that ``told`` is of.
+            round: the round's number; the recorded replies are those of ``told``'s round.
             requests: training tasks by client. A client without a reply or a refusal in ``told`` is left out.
             deadline_s: not used; nobody is waited for.
-            closing: likewise.
+            closing: not used.
         """
         found = []
         for request in requests:

@@ -59,7 +59,7 @@ class AuthorsMarket(IPFL):
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
-            state: of that part.
+            state: the state of that part.
         """
         weighed, state = super().weigh(view, state)
         if not self.pull_alone:
@@ -72,7 +72,7 @@ class AuthorsMarket(IPFL):
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
-            state: of that part.
+            state: the state of that part.
         """
         settlement, state = super().settle(view, state)
         if self.stop == "break" and any(isinstance(found, Bills) for found in settlement.found):
@@ -158,7 +158,7 @@ class FullTiers(Tiers):
 
         Args:
             view: the round, as :class:`hanse.mechanisms.pifl.Tiers` reads it.
-            state: of that part.
+            state: the state of that part.
         """
         choice, state = super().select(view, state)
         if view.round == 0:
@@ -197,7 +197,7 @@ class RandomPick(SelectPart):
 
         Args:
             view: the round; ``present`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         m = min(self.clients_per_round, len(view.present))
         return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state

@@ -31,7 +31,7 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
 
     Args:
         table: the table at its own scale.
-        full: the same table, by the same recipe, at scale "paper".
+        full: the table that the same recipe gives at scale "paper".
 
     Returns:
         Lines in this order: what the table's file says in words (``changes``); groups, columns, rows and variants that

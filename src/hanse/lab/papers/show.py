@@ -198,7 +198,7 @@ def _fitting(
         group: the heading; followed by "(more)" from the second table on.
         algorithms: the names of the rows.
         cells: each column's cells, one per row.
-        width: of the terminal, in characters.
+        width: the terminal's width, in characters.
         labelled: whether each cell has ours above the paper's number, which the row's name then says.
     """
     names = max(cell_len(name) for name in algorithms) + _BORDER + 1 + cell_len(": ours") * labelled

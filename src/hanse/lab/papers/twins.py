@@ -59,7 +59,7 @@ class CappedShares(AggregatePart):
 
         Args:
             group: the seats of a row; ``num_samples`` is read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         shares = np.minimum(sample_shares(group.num_samples), self.most)
         return Aggregate(shares / shares.sum())
@@ -92,7 +92,7 @@ class ShuffledValues(ValuePart):
 
         Args:
             view: the round, as :class:`hanse.mechanisms.value.GTG` reads it.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         valued, state = GTG(self.eps, stop=self.stop).value(view, state)
         order = view.draw("twin: whose value is whose").permutation(len(valued.per_seat))

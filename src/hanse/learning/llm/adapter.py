@@ -191,16 +191,16 @@ def lora(
         input_shape: ``(tokens,)``.
         num_classes: how many tokens the data have.
         base: "tiny", a folder with a model, or the name of a model on the hub.
-        rank: of the adapter's factors; one for all clients.
+        rank: the rank of the adapter's factors, the same for all clients.
         alpha: the adapter's change is scaled by ``alpha / rank``.
         dropout: share of the adapter's inputs that is dropped in training, from 0 to 1.
         targets: the names of the weights that are adapted, or "all-linear".
-        bits: 8 or 4 for a quantised base; None: as it is.
+        bits: 8 or 4 for a quantised base; None: not quantised.
         candidates: the answers whose likelihoods are compared. If empty, an answer is right if each of its tokens is
             the likeliest one.
-        base_seed: of the tiny base's weights.
-        base_width: of the tiny base.
-        base_layers: of the tiny base.
+        base_seed: the seed of the tiny base's weights.
+        base_width: the width of the tiny base.
+        base_layers: the number of layers of the tiny base.
 
     Raises:
         UserError: options out of range, a base or a library that is not there, or data with more tokens than the base.
