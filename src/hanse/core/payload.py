@@ -54,7 +54,7 @@ class Like:
     """The required shape, type and range of a tensor. Entries must be finite and from ``low`` to ``high``.
 
     Attributes:
-        shape: its shape.
+        shape: the tensor's shape.
         dtype: float32, float64 or int64, the types that a message can carry.
         low: the least entry; an integer for int64. None: no bound.
         high: the largest entry. None: no bound.
@@ -161,7 +161,7 @@ class ClientHalf(Protocol):
         Args:
             payload: what was sent.
             y: ``[n, ...]``, the seat's targets.
-            plan: the positions into ``y`` that its batches took: a row per step, padded with -1.
+            plan: the positions in ``y`` that the seat's batches took: one row per step, padded with -1.
         """
 
 
@@ -169,9 +169,9 @@ def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | 
     """Return the first way in which values by name differ from what is declared; None if they fit.
 
     Args:
-        what: what one of them is called, such as ``"extra"``.
+        what: what one of the values is called, such as ``"extra"``.
         given: the values by name.
-        declared: what each must be.
+        declared: what each value must be.
     """
     if unknown := sorted(set(given) - set(declared)):
         return f"{what} '{unknown[0]}': not one of those declared ({', '.join(sorted(declared)) or 'none'})"

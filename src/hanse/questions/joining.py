@@ -55,14 +55,14 @@ class Gain:
     """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
 
     Attributes:
-        client: its name.
+        client: the client's name.
         mechanism: the mechanism's name.
-        joined: the metric of its model after joining, on its own test rows.
-        alone: the figure of the model that the client trained alone.
+        joined: the metric of the client's model after joining, on its own test rows.
+        alone: the metric of the model that the client trained alone.
         gain: the improvement by joining; NaN: not known.
         low: the lower end of the 95 % interval of ``gain``; NaN: not known.
-        high: its upper end.
-        samples: how many test rows it has; None: not recorded.
+        high: the upper end of that interval.
+        samples: how many test rows the client has; None: not recorded.
     """
 
     client: str
@@ -81,9 +81,9 @@ class Joining(Shown):
 
     Attributes:
         gains: a :class:`Gain` for each mechanism and client.
-        reading: the metric: its name and how it is shown.
-        splits: over how many splits of the data they are means.
-        played: sentences on the settings that were played, since other settings give other gains.
+        reading: the metric's name and how it is shown.
+        splits: the number of splits of the data over which gains are averaged.
+        played: sentences on the settings used, since other settings give other gains.
     """
 
     gains: tuple[Gain, ...]
@@ -104,7 +104,7 @@ class Joining(Shown):
     def sign(self, gain: Gain) -> int:
         """Return 1 if joining is better over the whole interval, -1 if it is worse, else 0.
 
-        Also 0 if the displayed digits show no difference.
+        The result is also 0 if the displayed digits show no difference.
         """
         nothing = self.reading.show_difference(0.0)
         if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
@@ -112,14 +112,14 @@ class Joining(Shown):
         return 1 if gain.low > 0 else -1 if gain.high < 0 else 0
 
     def of(self, mechanism: str) -> tuple[Gain, ...]:
-        """Return the gains by one mechanism. Raises UserError if it is not there."""
+        """Return the gains by one mechanism. Raises UserError if that mechanism was not played."""
         gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
         if not gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each who gains, who loses, and for whom that is open."""
+        """Return which mechanism is best, and for each mechanism who gains, who loses, and for whom that is open."""
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
@@ -146,7 +146,7 @@ class Joining(Shown):
         return [first, *each, *self.played]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row for each client: alone, and the gain by each mechanism with its interval."""
+        """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
         rows = []
         for i, client in enumerate(self.clients):
             own = [self.of(name)[i] for name in self.mechanisms]

@@ -1,8 +1,8 @@
 """Values of contributions in one call, outside any run, by :mod:`hanse.games`.
 
 :func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model, and solves the game
-in which a coalition's model is the weighted average of its members'. :func:`shapley` (``hanse.shapley``) takes any
-function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
+in which a coalition's model is the weighted average of its members' models. :func:`shapley` (``hanse.shapley``) takes
+any function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
 data. Both return a :class:`Valuation`, and need no client or run of hanse.
 """
 
@@ -52,13 +52,13 @@ class Valuation(Worths):
         values: ``[n]`` float64, in units of ``evaluate``.
         standard_errors: ``[n]``, due to coalitions that were not evaluated; 0 if all relevant ones were, NaN if not
             known. They exclude uncertainty of ``evaluate`` itself (other test samples, other seeds).
-        names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
+        names: ``[n]``, the updates' names: the dictionary's keys, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.
-        all_together: the worth of all together.
+        all_together: the worth of all updates together.
         nothing: the worth of no update: that of ``start``, or 0.
-        residual: for path values, the change of the worth minus their sum: the error of the integral, and any other
-            change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
+        residual: for path values, the change of the worth minus the sum of the values: the error of the integral, and
+            any other change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
         calls: how often ``evaluate`` was called; fewer than ``evaluated`` if a cache had the rest.
         seconds: how long it took.
         hints: sentences on what the values mean where that is easily missed.
