@@ -98,8 +98,8 @@ def run(
         The :class:`Run`; after Ctrl-C it is ``interrupted`` and has the rounds so far.
 
     Raises:
-        UserError: the experiment cannot be run, or ``out`` is taken. This is found before round 0, all mistakes
-            together.
+        UserError: the experiment cannot be run, or ``out`` is taken. All mistakes are reported together, before round
+            0.
         MachineError: the machine failed, such as a full disk. Rounds that were written stay and can be resumed.
 
     What fails before the first round is finished leaves no directory behind.
@@ -338,7 +338,7 @@ def run_remote(
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
 ) -> Run:
-    """Run an experiment with clients behind another federation, or continue it if its directory exists. It combines
+    """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
 
     Args:
@@ -348,7 +348,7 @@ def run_remote(
         hold: the right to write into the run directory; it is taken here.
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
-        key: the operator's, which signs the heads of the ledger; None: they are not signed.
+        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
@@ -373,8 +373,8 @@ def play_setup(
         ready: the setup. Its engine is closed at the end.
         observers: objects that see every round.
         hold: the right to write into the run directory that is to be made; None: nothing is written.
-        overwrite: whether an earlier run there may be deleted.
-        key: the operator's, which signs the heads of the ledger; None: they are not signed.
+        overwrite: whether an earlier run in that directory may be deleted.
+        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.

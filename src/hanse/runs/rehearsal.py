@@ -92,8 +92,8 @@ class Rehearsal:
 
         Args:
             slot: "select", "train", "weigh", "value", "settle" or "deploy".
-            stage: for a part that decides twice in a round. A payment rule settles at "open" and at "close" (None: the
-                latter); a train part that fills rows does so at "close" (``weigh``).
+            stage: the stage, for a part that decides twice in a round. A payment rule settles at "open" and at "close"
+                (None: at "close"); a train part that fills rows does so at "close" (``weigh``).
 
         Raises:
             KeyError: nothing in this slot was called at this stage; the message says what was.

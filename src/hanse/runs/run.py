@@ -80,7 +80,7 @@ class Observer(Protocol):
         """
 
     def on_end(self, result: Run) -> None:
-        """See the finished run, also one that was interrupted. It is not called if the run raises."""
+        """See the finished or interrupted run. It is not called if the run raises."""
 
 
 @dataclass
@@ -88,9 +88,8 @@ class Run:
     """A finished or interrupted run.
 
     Attributes:
-        experiment: what was played, with every default settled.
-        problem: the model as a module, and how rows become its parameters; None if the model of a loaded run cannot be
-            made (see ``why_no_model``).
+        experiment: the experiment that was played, with every default settled. problem: the model as a module, and how
+            rows become its parameters; None if the model of a loaded run cannot be made (see ``why_no_model``).
         metrics: one dictionary per round, the lines of ``metrics.jsonl``.
         clients: one dictionary per seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
         table: the final models, one per row.
@@ -106,7 +105,7 @@ class Run:
         guess: what a guess scores on the server's test set; None: not known.
         path: the run directory; None: there is none.
         said: lines on the chosen engine, and warnings, as given to observers at the start; empty for a loaded run.
-        interrupted: whether it was stopped early.
+        interrupted: whether the run was stopped early.
         over: why the run ended before its last round, such as a target accuracy that was reached; None: it did not.
         names: ``[N]``, the clients' names in the data; empty: they have only numbers.
         why_no_model: why :meth:`model` cannot return one; empty: it can.
@@ -145,7 +144,7 @@ class Run:
         """Return the model that a client holds at the end, as a new PyTorch module, ready to predict (``eval()``).
 
         Args:
-            client: its number, or its name.
+            client: the client's number or name.
 
         Raises:
             UserError: there is no such client, the run's models cannot be made, or, on a network, the client's own
