@@ -60,13 +60,13 @@ class Solved:
     """The solution of one group's game, with m players.
 
     Attributes:
-        values: ``[m]``.
-        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
+        values: ``[m]``, one value per player. without_block: the values with each of B blocks of validation samples
+            left out in turn, ``[m, B]``.
         errors: standard errors ``[m]``; None for exact values.
         exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
         interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
-        beside: by smaller budget, the values and errors ``[2, m]`` that it would have given.
+        beside: the values and errors ``[2, m]`` that smaller budgets would have given, by budget.
     """
 
     values: Floats
@@ -140,7 +140,8 @@ class GameValue(ValuePart):
     """Sets up each group's game in units of ``utility``; subclasses solve it in ``solve``.
 
     Attributes:
-        utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
+        utility: what models are judged by: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or
+            import path.
         game: a coalition's model: the "average" of its members' updates, or, in the "increment" game, the old row plus
             only its members' weighted steps.
 
@@ -167,7 +168,7 @@ class GameValue(ValuePart):
         return SHAPLEY
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with this part's measure."""
+        """Return the part's description, with its measure."""
         return Telling(measures=self.measure())
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -308,9 +309,9 @@ class GTG(GameValue):
 
     Attributes:
         eps: the truncation threshold in units of the utility. If a round changes the utility by less, all values are 0
-            and nothing is sampled. A permutation ends once its coalition's utility is closer than this to that of all
-            seats.
-        max_permutations: None: 50 for each seat (papers.md G4).
+            and nothing is sampled. A permutation ends once its coalition's utility is within ``eps`` of the utility of
+            all seats.
+        max_permutations: the most permutations to draw; None: 50 for each seat (papers.md G4).
         check: also compute the exact values, for groups of at most 8 seats.
         stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
             (after about 20 permutations).
@@ -379,8 +380,8 @@ class Mixture(GameValue):
         beta: the beta-Shapley value's beta; None: 1.
         stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
-        top: how many best seats for "top"; None: 1.
-        precision: for "payout"; None: 0.01.
+        top: for ``stop = "top"``, how many best seats to find; None: 1.
+        precision: for ``stop = "payout"``, the precision of the intervals; None: 0.01.
         sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: as ``stop``
             says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
         interactions: record which seats complement each other and which duplicate each other.
@@ -541,7 +542,7 @@ class Exact(GameValue):
 
 @dataclass(frozen=True)
 class LeaveOneOut(GameValue):
-    """The leave-one-out value: what the group loses without the seat. It evaluates m + 1 models."""
+    """The leave-one-out value: what the group loses without the seat. Takes m + 1 evaluated models."""
 
     def measure(self) -> Measure:
         """Return what a leave-one-out value is."""
@@ -583,7 +584,7 @@ class Banzhaf(GameValue):
 class FirstOrder(ValuePart):
     """PI-FL's first-order Shapley value: the validation gradient at the mixed model times each update's change.
 
-    It needs one gradient instead of 2^m models.
+    This needs one gradient instead of 2^m models.
 
     Attributes:
         normalised: True for eq. (2), whose values sum to zero and rank well. False for eq. (1), whose values depend on
@@ -595,13 +596,13 @@ class FirstOrder(ValuePart):
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a first-order value is."""
+        """Return the part's description, with what a first-order value is."""
         return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
 
-        They are 0 in a group whose mixed model has no finite gradient.
+        Values are 0 in a group whose mixed model has no finite gradient.
 
         Args:
             view: the round; ``judge``, ``trained`` and ``mixed`` are read.
@@ -630,8 +631,8 @@ class FirstOrderAtClients(ValuePart):
     """PI-FL's first-order Shapley values (Alg. 2) on the data of the clients that trained.
 
     Each client sends the loss gradient of its group's mean update on its own data. The gradient of a group is the mean
-    over its clients, weighted by samples. It is taken at the mean of the updates weighted by reported samples, which is
-    the new model itself unless another part averages.
+    over its clients, weighted by samples. It is taken at the sample-weighted mean of the updates, which is the new
+    model itself unless the mechanism averages in another way.
 
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
@@ -654,7 +655,9 @@ class FirstOrderAtClients(ValuePart):
     judges: Literal["auto", "others", "all"] = "auto"
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a value is, and what is wrong with values that clients compute themselves."""
+        """Return the part's description, with what a value is, and what is wrong with values that clients compute
+        themselves.
+        """
         if self.judges != "all":
             return Telling(measures=PLACE)
         return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
@@ -806,18 +809,18 @@ class Path(ValuePart):
 
     The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
     loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w_i)``, where w_i
-    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients for any number of updates.
-    With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
+    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients, however many updates
+    there are. With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
 
     Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``: the round's gain,
     ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this, ``value/carried``
     comes from the part of the step that is in no update (momentum, other rows mixed in) or, with ``novel``, is not new.
-    The rest is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
+    The remainder is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
     PyTorch's batch norms).
 
     A value is linear in the update. So declared noise (``[federation] private``) gives the value a known standard
-    error: the weight times the noise times the length of the mean gradient. It measures how far the value may be from
-    that of the update without noise on the same path.
+    error: the weight times the noise times the length of the mean gradient. This error measures how far the value may
+    be from the value of the same update without noise, on the same path.
 
     Attributes:
         points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more
