@@ -91,7 +91,7 @@ def valued(
         names: the nodes' names, by Flower's node id; or the key of a number or text that clients report with their
             arrays, such as "partition-id", which becomes their name. None: their ids.
         clients: the largest number of different nodes, 1 to 1,000,000; rounds with more have no values.
-        seed: for hanse's own random draws; no other generator is changed.
+        seed: the seed of hanse's own random draws; no other generator is changed.
         overwrite: whether an existing run in ``out`` may be deleted.
 
     Returns:
@@ -99,7 +99,7 @@ def valued(
             taken. ``start`` raises UserError, before anything is sent, if the initial arrays cannot be valued.
 
     Raises:
-        UserError: an argument is wrong; with a line for each.
+        UserError: arguments are wrong; with a line for each.
 
     Examples:
         An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its
@@ -173,7 +173,7 @@ class Valued(Generic[S]):
 
     @property
     def gaps(self) -> Sequence[str]:
-        """The rounds that could not be valued, and why: a line for each."""
+        """A line for each round that could not be valued, with the reason."""
         return tuple(self._watch.gaps)
 
     def start(self, *given: Any, **more: Any) -> Any:
@@ -236,8 +236,8 @@ class Valued(Generic[S]):
 
         Args:
             name: the method, one of ``LISTENED``.
-            given: its positional arguments.
-            more: its keyword arguments.
+            given: the method's positional arguments.
+            more: the method's keyword arguments.
         """
         if name == "start":
             given, more = self._starts(given, more)
