@@ -1,4 +1,4 @@
-"""Clients that deviate in any way that their mechanism leaves open: the space that ``hanse attack`` searches.
+"""Clients that deviate in any way that their mechanism allows: the space that ``hanse attack`` searches.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
 :class:`Deviant` changes these by type, so one behaviour covers all deviations under any mechanism.
@@ -38,30 +38,31 @@ class Deviant(OfSome):
     """Some clients deviate in what they send, report and answer, and when.
 
     Attributes:
-        clients: their ids. Several deviate in the same way, and lie about gradients together.
-        second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
-            "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
-            opposite sign. With "turns" they are there in odd rounds and the first in even ones.
-        sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
-            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
-            of :class:`hanse.federation.behaviour.Attacker`.
-        of: whether such a kind replaces the "update" or the whole "model".
-        start: what they go on from: their "own" start, by the rules; the centre that they were "sent", which is made of
-            what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
+        clients: the ids of the deviants. Several deviate in the same way, and lie about gradients together.
+        second: what all deviants but the first do. "same": the same as the first. "copied": they send the first one's
+            update. "opposed": the first adds noise of three times its update's length, and the others send only that
+            noise with the opposite sign. "turns": they are present in odd rounds and the first in even ones.
+        sends: what deviants send as their update: what they "trained", "nothing" (the received model), "copied" (the
+            last update of the first client that does not deviate, in the same round if it answers earlier), or one of
+            the kinds of :class:`hanse.federation.behaviour.Attacker`.
+        of: whether a kind of attack replaces the "update" or the whole "model".
+        start: the model that deviants start from: their "own" start, by the rules; the centre that they were "sent",
+            made of what they bought (iPFL, FedAMP), which with ``sends = "nothing"`` they sell on; or the model that
             they have "kept", which they sent last.
         scale: a factor of the update that is sent.
-        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
-            (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or "buy.weights".
-        says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
-            ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
-        gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
-            best. 0: the true one.
-        silent: whether they do not answer when they are asked to train.
-        since: the first round in which they deviate.
-        leaves: the first round in which they are gone. None: they stay.
+        times: factors of numbers that deviants report: "samples", "steps", "loss" and "accuracy" with updates and
+            scores (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or
+            "buy.weights".
+        says: what deviants answer whatever the truth is, by question and field: a number ("declare.cost" = 0), true or
+            false ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: the length of a false gradient that makes their own update of the round seem the best, sent when asked
+            for a gradient. 0: they send the true gradient.
+        silent: whether deviants do not answer when they are asked to train.
+        since: the first round in which clients deviate.
+        leaves: the first round in which deviants are gone. None: they stay.
 
     Examples:
-        One that claims twice its samples, and sends back the received model:
+        A deviant that claims twice its samples, and sends back the received model:
 
         >>> import torch
         >>> from hanse.core.recipe import Recipe
