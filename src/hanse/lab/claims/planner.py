@@ -2,8 +2,8 @@
 
 :func:`plan` lists a paper's steps, best first: a step brings a claim to its next interim test (or measures its noise
 floor), and counts for every other claim whose missing runs it contains. Claims with a lower turn come first.
-:func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so it
-can be killed and continued at any time.
+:func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so
+the process can be killed and continued at any time.
 """
 
 from __future__ import annotations
@@ -174,7 +174,9 @@ def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
 
 
 def away(claim: Claim) -> list[str]:
-    """Return the claim's data sources that are missing; those of its table if it has no arms without them."""
+    """Return the claim's data sources that are missing; if it has no arms without them, the missing sources of its
+    table.
+    """
     named = {
         named_choice(arm.variant.sections["data"]["source"], "digits")
         for s in claim.arms
@@ -195,24 +197,24 @@ def decide(
     work: Work = play_audited,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[list[Verdict], Mapping[str, str]]:
-    """Play runs until every claim is decided or fully tested, or the time is over.
+    """Play runs until every claim is decided or fully tested, or the time is up.
 
     While a folder has a file ``pause``, no round of its runs is played.
 
     Args:
-        asked: the claims of each paper, by the folder of its kept runs, which is locked meanwhile.
-        hours: start no run after this many hours of wall clock; None: no limit.
+        asked: the claims of each paper, by the folder of its kept runs; the folder stays locked until the end.
+        hours: the hours of wall clock after which no run is started; None: no limit.
         workers: how many processes play.
         console: where progress is drawn; None draws none.
         work: what plays one job.
-        clock: seconds.
+        clock: a function that returns the time in seconds.
 
     Returns:
         The claims with their verdicts, paper by paper, and the reason of each failed run, by its label.
 
     Raises:
         UserError: another process works in a folder, its kept lines are damaged, or hours or workers are not above 0.
-        MachineError: a result cannot be written; those before it are kept.
+        MachineError: a result cannot be written; earlier results are kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if hours is not None and not hours > 0:
@@ -271,7 +273,7 @@ def _played(
 
 
 def play_pausing(asked: Job, step: Step, *, pause: Path, work: Work) -> dict[str, Any]:
-    """Play a job with ``work``, and wait before it and after each round while the file ``pause`` is there."""
+    """Play a job with ``work``, waiting before it and after each round as long as the file ``pause`` exists."""
 
     def on(rounds: int) -> None:
         step(rounds)
