@@ -34,10 +34,10 @@ class Head:
     """A model's last linear layer.
 
     Attributes:
-        weight: the name of its weight.
-        bias: the name of its bias; None: it has none.
-        classes: how many classes it tells apart.
-        latent: the width of its input.
+        weight: the name of the layer's weight.
+        bias: the name of the layer's bias; None: it has none.
+        classes: how many classes the head tells apart.
+        latent: the width of the head's input.
     """
 
     weight: str
@@ -47,10 +47,10 @@ class Head:
 
     @staticmethod
     def of(layout: Layout) -> Head:
-        """Return the head as a layout shows it: the last parameters.
+        """Return the head that a layout shows, which is made of its last parameters.
 
         Raises:
-            ValueError: these are not a linear layer's.
+            ValueError: the last parameters are not a linear layer's.
         """
         count = layout.offsets.index(layout.num_parameters)
         shapes = dict(zip(layout.names[:count], layout.shapes[:count], strict=True))
@@ -64,7 +64,7 @@ class Head:
 
     def tensors(self, layout: Layout, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the heads of ``rows [S, P]``: weights ``[S, classes, latent]`` and biases ``[S, classes]``, zeros if
-        it has none.
+        the head has none.
         """
         views = layout.unflatten(rows)
         weight = views[self.weight]
@@ -78,7 +78,7 @@ def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
 
     Args:
         module: the model.
-        layout: of its rows.
+        layout: the layout of the model's rows.
         x: a few inputs.
     """
     try:
@@ -123,7 +123,7 @@ class Generator:
 
     Attributes:
         classes: how many labels there are.
-        latent: the width of what it puts out.
+        latent: the width of the generator's output.
         noise: how many numbers of noise go in.
         hidden: the width between its two layers.
 

@@ -60,8 +60,8 @@ class Solved:
     """The solution of one group's game, with m players.
 
     Attributes:
-        values: ``[m]``, one value per player. without_block: the values with each of B blocks of validation samples
-            left out in turn, ``[m, B]``.
+        values: ``[m]``, one value per player.
+        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
         errors: standard errors ``[m]``; None for exact values.
         exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.

@@ -76,8 +76,9 @@ def fitting(
     """Return the sections without options that belong to another mechanism, and the keys dropped.
 
     Args:
-        sections: the sections of the file. written_for: mechanisms for which the options were written. An option is
-            dropped if one of these mechanisms has it and the named one does not.
+        sections: the sections of the file.
+        written_for: mechanisms for which the options were written. An option is dropped if one of these mechanisms has
+            it and the named one does not.
         but: the keys that always stay.
     """
     table, name = sections.get("mechanism"), name_of(sections)

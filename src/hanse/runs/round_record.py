@@ -55,8 +55,8 @@ class RoundRecord:
             memory.
         seats: the round's lines of ``clients.jsonl``, one per seat, with the value or the reason of refusal.
         played: the round itself.
-        tested: what the round's test found. file: the content of the round's file in ``rounds/`` and its hash, if
-            already made.
+        tested: what the round's test found.
+        file: the content of the round's file in ``rounds/`` and its hash, if already made.
         answers: what clients answered, if it is kept.
 
     Examples:

@@ -88,8 +88,9 @@ class Run:
     """A finished or interrupted run.
 
     Attributes:
-        experiment: the experiment that was played, with every default settled. problem: the model as a module, and how
-            rows become its parameters; None if the model of a loaded run cannot be made (see ``why_no_model``).
+        experiment: the experiment that was played, with every default settled.
+        problem: the model as a module, and how rows become its parameters; None if the model of a loaded run cannot be
+            made (see ``why_no_model``).
         metrics: one dictionary per round, the lines of ``metrics.jsonl``.
         clients: one dictionary per seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
         table: the final models, one per row.
