@@ -117,9 +117,9 @@ def demo(
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Of a mechanism: what fits. Of a section: its keys. Else: options."),
+        typer.Argument(metavar="[NAME]", help="A mechanism (shows which parts fit), a section (keys), or other (options)."),
     ] = None,
-    combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
+    combinations: Annotated[bool, typer.Option("--combinations", help="Show which parts fit, for every mechanism.")] = False,
 ) -> None:
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 

@@ -183,7 +183,7 @@ def _dealt(
 def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
     if root is None:
-        raise UserError("source 'instruction_files': data.path is needed: a folder with one file per client, or a single file")
+        raise UserError("source 'instruction_files': data.path is needed: a folder with one file per client, or a file")
     kinds = (".json", ".jsonl", ".csv")
     paths = [root] if root.is_file() else sorted(p for p in root.glob("*") if p.suffix in kinds)
     if not paths:
