@@ -117,9 +117,9 @@ def demo(
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A mechanism (shows which parts fit), a section (keys), or other (options)."),
+        typer.Argument(metavar="[NAME]", help="A mechanism shows what fits, a section its keys, others their options."),
     ] = None,
-    combinations: Annotated[bool, typer.Option("--combinations", help="Show which parts fit, for every mechanism.")] = False,
+    combinations: Annotated[bool, typer.Option("--combinations", help="Show what fits for every mechanism.")] = False,
 ) -> None:
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 
