@@ -221,7 +221,8 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
 
 
 def nash_gap(payoff: Any, state: Any) -> float:
-    """Return the most that any player gains by deviating alone from ``state [k, k]``, eq. (5); 0 at a Nash equilibrium.
+    """Return the largest gain of any player from unilaterally leaving ``state [k, k]``, eq. (5); 0 at a Nash
+    equilibrium.
     """
     shares = as_square(state, "state")
     if len(shares) == 1:

@@ -165,9 +165,9 @@ class Scorer:
         device: where models are run.
         dtype: the type of weights and outputs.
         precision: "bf16" for forward passes in bfloat16, where the module itself is run.
-        crew: the threads that share the work; None: only the caller's.
-        rights: whether right answers are also counted.
-        dense: compiled code that returns the outputs ``[C, k, m]`` of rows ``[C, P]`` on the same samples ``[m, d]``.
+        crew: threads that share the work; None: the caller's alone.
+        rights: whether right answers are counted, too.
+        dense: compiled code that gives the outputs ``[C, k, m]`` of rows ``[C, P]`` on the same samples ``[m, d]``.
 
     Examples:
         >>> from hanse.core.table import Layout
