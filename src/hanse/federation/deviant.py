@@ -38,16 +38,16 @@ class Deviant(OfSome):
     """Some clients deviate in what they send, report and answer, and when.
 
     Attributes:
-        clients: the ids of the deviants. Several deviate in the same way, and lie about gradients together.
-        second: what all deviants but the first do. "same": the same as the first. "copied": they send the first one's
-            update. "opposed": the first adds noise of three times its update's length, and the others send only that
-            noise with the opposite sign. "turns": they are present in odd rounds and the first in even ones.
-        sends: what deviants send as their update: what they "trained", "nothing" (the received model), "copied" (the
-            last update of the first client that does not deviate, in the same round if it answers earlier), or one of
-            the kinds of :class:`hanse.federation.behaviour.Attacker`.
-        of: whether a kind of attack replaces the "update" or the whole "model".
-        start: the model that deviants start from: their "own" start, by the rules; the centre that they were "sent",
-            made of what they bought (iPFL, FedAMP), which with ``sends = "nothing"`` they sell on; or the model that
+        clients: their ids. Several deviate in the same way, and lie about gradients together.
+        second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
+            "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
+            opposite sign. With "turns" they are there in odd rounds and the first in even ones.
+        sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
+            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
+            of :class:`hanse.federation.behaviour.Attacker`.
+        of: whether such a kind replaces the "update" or the whole "model".
+        start: what they go on from: their "own" start, by the rules; the centre that they were "sent", which is made of
+            what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
             they have "kept", which they sent last.
         scale: a factor of the update that is sent.
         times: factors of numbers that deviants report: "samples", "steps", "loss" and "accuracy" with updates and

@@ -285,9 +285,8 @@ class Trader:
             me: the client.
             round: the round's number.
             told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
-                weight of a distance; ``per_sample``, the additional cost of each sample of a weight; the client's own
-                ``samples``, ``balance`` (units) and ``profile``; and the ``eagerness`` of clients whose profile has
-                none.
+                weight of a distance; ``per_sample``, what each sample of a weight costs besides; the client's own
+                ``samples``, ``balance`` (units) and ``profile``; and the ``eagerness`` of those whose profile has none.
         """
         now = at_round(told["profile"], round)
         eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]

@@ -50,8 +50,7 @@ class Snapshot:
     Attributes:
         state: the loop's state.
         lengths: how many bytes of each line file belong to earlier rounds.
-        pending: ``(round, transaction)`` for each transaction since the previous checkpoint; they may not be in the
-            ledger yet.
+        pending: (round, transaction) since the previous checkpoint, which may not be in the ledger yet.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse

@@ -189,9 +189,9 @@ def resume(
         progress: show a bar on standard error.
 
     Raises:
-        UserError: ``path`` is not a run directory, or belongs to a federation on a network; another process is playing
-            it; data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one
-            was already settled).
+        UserError: it is not a run directory, or belongs to a federation on a network; another process is playing it;
+            data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one was
+            already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
