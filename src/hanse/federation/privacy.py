@@ -271,8 +271,8 @@ class InState:
     """The accounts of a simulation's clients: a part of the run's state.
 
     Attributes:
-        rule: the rule that says what a new account may spend.
-        accounts: the accounts that spent something, by client.
+        rule: says what a new account may spend.
+        accounts: those that spent something, by client.
     """
 
     rule: Privacy
@@ -554,7 +554,7 @@ def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
 
 
 def _saying(result: port.Result, spent: float) -> port.Result:
-    """Return an update that states what its client has spent; that is no secret."""
+    """Return an update that says what its client has spent, which is no secret."""
     if not isinstance(result, port.Trained) or not math.isfinite(spent):
         return result
     return replace(result, metrics={**result.metrics, EPSILON: spent})

@@ -819,8 +819,8 @@ class Path(ValuePart):
     PyTorch's batch norms).
 
     A value is linear in the update. So declared noise (``[federation] private``) gives the value a known standard
-    error: the weight times the noise times the length of the mean gradient. This error measures how far the value may
-    be from the value of the same update without noise, on the same path.
+    error: the weight times the noise times the length of the mean gradient. It measures how far the value may be from
+    that of the update without noise on the same path.
 
     Attributes:
         points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more

@@ -188,8 +188,7 @@ class InverseDistance(AggregatePart):
 
 
 def noise_of(updates: Updates) -> Floats:
-    """Return the standard deviation of the noise in each number of each update, ``[S]``, as clients state it; 0: none.
-    """
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
     said = updates.metrics or [{}] * len(updates)
     return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
 

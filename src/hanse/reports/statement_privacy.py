@@ -67,7 +67,7 @@ def before(rule: Privacy, size: int, seats: int, rounds: int, one: Release) -> s
         rule: what clients let out, with the noise.
         size: how many numbers a model has.
         seats: how many clients train in a round.
-        rounds: the number of rounds of the run.
+        rounds: of the run.
         one: what one of its updates gives out.
     """
     hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {rule.epsilon:g} at delta"
