@@ -98,7 +98,7 @@ class Measure:
         name: the name of one value, such as "Shapley value".
         sentence: what a value means.
         share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
-        ranks: whether the values of a round sum to zero. They then only rank updates, and one below zero means no harm.
+        ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
 
     Examples:
         >>> Measure("Shapley value").plural, Measure("place among the others").plural

@@ -168,7 +168,7 @@ class GameValue(ValuePart):
         return SHAPLEY
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the part's description, with its measure."""
+        """Return the telling with this part's measure."""
         return Telling(measures=self.measure())
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:

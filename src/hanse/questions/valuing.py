@@ -52,7 +52,7 @@ class Valuation(Worths):
         values: ``[n]`` float64, in units of ``evaluate``.
         standard_errors: ``[n]``, due to coalitions that were not evaluated; 0 if all relevant ones were, NaN if not
             known. They exclude uncertainty of ``evaluate`` itself (other test samples, other seeds).
-        names: ``[n]``, the updates' names: the dictionary's keys, or 0, 1, ...
+        names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.
         all_together: the worth of all updates together.

@@ -506,12 +506,12 @@ _SECTION = "Who contributed"
 
 
 def clearly_harmful(totals: Floats, errors: Floats, updates: Ints) -> NDArray[np.bool_]:
-    """Return which clients clearly did harm, ``[n]``: several updates were valued; the sum's 95 % interval is below 0.
+    """Return whose updates clearly did harm, ``[n]``: several were valued, and the 95 % interval of the sum is below 0.
 
     Args:
-        totals: ``[n]``, the sum of each client's values.
-        errors: ``[n]``, the sums' standard errors; 0: exact; NaN: not known, so nobody is accused.
-        updates: ``[n]``, how many of each client's updates were valued. One says too little.
+        totals: ``[n]``, the sums of their values.
+        errors: ``[n]``, their standard errors; 0: exact; NaN: not known, so nobody is accused.
+        updates: ``[n]``, how many updates were valued. One says too little.
 
     Example:
         >>> clearly_harmful(np.array([-1.0, -1.0, -1.0]), np.array([0.1, 0.9, 0.1]), np.array([2, 2, 1])).tolist()

@@ -87,7 +87,7 @@ def answer_of(model: int | None, economy: int | None) -> Answer:
     Args:
         model: 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, None
             if there is nothing to compare.
-        economy: 1, -1, 0 or None likewise for its tokens, or its utility in a market.
+        economy: the same for its tokens, or its utility in a market.
 
     Example:
         >>> answer_of(0, 1), answer_of(-1, 1), answer_of(None, None)
