@@ -37,7 +37,7 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def named_choice(given: Any, default: str) -> str:
-    """Return the name in a setting that is a name, or a table with one; ``default`` if it has none."""
+    """Return the name in a setting, which is a name or a table with one; ``default`` if it has none."""
     name = given.get("name") if isinstance(given, Mapping) else given
     return default if name is None else str(name)
 
@@ -52,14 +52,14 @@ def call(
     """Check the options that a user gave, and call a factory with them.
 
     Values are validated strictly and never converted: ``"3"`` is not an integer. The text ``"none"`` stands for None
-    where None is allowed, because TOML cannot say None. NaN is no option of anything: it is not even equal to itself.
+    where None is allowed, because TOML cannot say None. NaN is never an option: it is not even equal to itself.
 
     Args:
-        make: the factory: a class or a function. A parameter without an annotation takes anything.
+        make: the factory, a class or a function. A parameter without an annotation accepts anything.
         options: the options by name.
         where: the key of these options, such as ``"mechanism.value"``; error messages begin with it.
         also: other keys allowed in the same place, for the hint at a misspelt key.
-        first: positional arguments that come before the options.
+        first: the positional arguments that come before the options.
 
     Returns:
         What the factory returns.

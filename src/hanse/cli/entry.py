@@ -1,8 +1,8 @@
 """The ``hanse`` command: its general options, its subcommands, and what it does with errors.
 
 ``run``, ``resume``, ``compare``, ``report``, ``demo`` and ``list`` are here, each other subcommand in a module of its
-own. The docstring of a command is what its ``--help`` shows: the first paragraph stands in the list of commands as
-well, so it is one short sentence. Commands import what they need inside, which keeps ``hanse --help`` fast.
+own. The docstring of a command is what its ``--help`` shows. Its first paragraph also stands in the list of commands,
+so it is one short sentence. Commands import what they need inside, which keeps ``hanse --help`` fast.
 
 Exit codes: 0 all is well; 1 the machine failed, the run was stopped, or what was checked does not hold; 2 the user made
 a mistake; each one is reported in one line.
@@ -117,9 +117,9 @@ def demo(
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Of a mechanism: what fits. Of a section: its keys. Else: options."),
+        typer.Argument(metavar="[NAME]", help="A mechanism shows what fits, a section its keys, others their options."),
     ] = None,
-    combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
+    combinations: Annotated[bool, typer.Option("--combinations", help="Show what fits for every mechanism.")] = False,
 ) -> None:
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 

@@ -1,4 +1,4 @@
-"""Clients that deviate in any way that their mechanism leaves open: the space that ``hanse attack`` searches.
+"""Clients that deviate in any way that their mechanism allows: the space that ``hanse attack`` searches.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
 :class:`Deviant` changes these by type, so one behaviour covers all deviations under any mechanism.
@@ -51,18 +51,19 @@ class Deviant(OfSome):
             what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
             they have "kept", which they sent last.
         scale: a factor of the update that is sent.
-        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
-            (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or "buy.weights".
-        says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
-            ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
-        gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
-            best. 0: the true one.
-        silent: whether they do not answer when they are asked to train.
-        since: the first round in which they deviate.
-        leaves: the first round in which they are gone. None: they stay.
+        times: factors of numbers that deviants report: "samples", "steps", "loss" and "accuracy" with updates and
+            scores (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or
+            "buy.weights".
+        says: what deviants answer whatever the truth is, by question and field: a number ("declare.cost" = 0), true or
+            false ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: the length of a false gradient that makes their own update of the round seem the best, sent when asked
+            for a gradient. 0: they send the true gradient.
+        silent: whether deviants do not answer when they are asked to train.
+        since: the first round in which clients deviate.
+        leaves: the first round in which deviants are gone. None: they stay.
 
     Examples:
-        One that claims twice its samples, and sends back the received model:
+        A deviant that claims twice its samples, and sends back the received model:
 
         >>> import torch
         >>> from hanse.core.recipe import Recipe

@@ -70,7 +70,7 @@ NOT_SAID = "it answers no questions about its samples: it has a privacy account 
 
 
 class Stricter(TypedDict):
-    """Some clients' own, smaller budget, in the place of the others'.
+    """A smaller budget for some clients, instead of the others' budget.
 
     Attributes:
         clients: their numbers.
@@ -103,19 +103,19 @@ class Privacy:
     """What a client lets out, and how much of it.
 
     Attributes:
-        clip: the longest that an update may be, in the unit of the parameters; with unit "sample" that of each sample's
-            gradient. What is longer is shortened to it.
+        clip: the largest length of an update, in the unit of the parameters; with unit "sample", of each sample's
+            gradient. Anything longer is shortened to this length.
         epsilon: each client's budget over the run. A client that has spent it sits out.
-        delta: the chance with which the guarantee may fail, above 0 and below 1; less than one in the number of
+        delta: the chance with which the guarantee may fail, above 0, and less than one divided by the number of
             samples.
         noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
             the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of it.
-        quantile: which part of the updates is not to be shortened: the clip then follows it from round to round
-            (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it. None:
-            the clip stays.
+        quantile: the share of the updates that should not be shortened: the clip then follows this quantile from round
+            to round (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it.
+            None: the clip stays.
         rate: how fast the clip follows.
-        bits: the standard deviation of the noise on what each client says of the clip; it is charged too.
+        bits: the standard deviation of the noise on what each client says of the clip; this answer is charged, too.
         stricter: clients with a smaller budget.
     """
 
@@ -167,7 +167,7 @@ class Privacy:
         """Return the noise; if it was not given, the least with which the budget lasts.
 
         Args:
-            rounds: of the run.
+            rounds: the number of rounds of the run.
             share: the expected part of them in which a client is asked to train.
             one: what an update gives out; its noise is not read.
 
@@ -185,7 +185,7 @@ class Privacy:
         return [] if self.quantile is None else [Release(self.bits)]
 
     def opened(self) -> Account:
-        """Return an account of which nothing is spent."""
+        """Return a new account with nothing spent."""
         return Account(self.epsilon, self.delta, self.unit)
 
     def over(self, account: Account | None) -> Account:
@@ -223,7 +223,7 @@ class Privacy:
             samples: how many the client has.
             recipe: says how it trains.
             lr: the round's learning rate.
-            task: the update's; its work and its clip count.
+            task: the update's training task; its work and its clip count.
         """
         noise = 0.0 if self.noise is None else self.noise
         if self.unit == "client":
@@ -239,7 +239,7 @@ class Privacy:
 
         Args:
             samples: as in :meth:`level`, like the others.
-            recipe: a weight decay moves the model without bound here.
+            recipe: how the client trains; with a weight decay there is no bound.
             lr: the round's learning rate.
             task: the update's.
         """
@@ -289,7 +289,7 @@ class Accounts(Protocol):
         """Return a client's account."""
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer before it leaves; return the account after it, or None if it is not to leave."""
+        """Charge an answer before it leaves; return the account after that, or None if the answer must not leave."""
 
 
 @dataclass
@@ -327,8 +327,8 @@ class InFile:
     What it holds stays as it was opened. Who answers keeps within that and within ``rule``, whichever is less.
 
     Attributes:
-        file: where it lies.
-        rule: opens it, if it is not there yet.
+        file: the account's file.
+        rule: the rule that opens the account, if there is none yet.
     """
 
     file: AccountFile
@@ -356,16 +356,16 @@ class InFile:
 
 @dataclass(frozen=True)
 class Private:
-    """Clients behind the port, of whom nothing leaves but what their accounts allow.
+    """Clients behind the port that release only what their privacy accounts allow.
 
     Attributes:
         inner: the clients themselves.
-        rule: what is let out.
+        rule: the rule that says what is released.
         accounts: where the accounts are kept.
         recipe: how clients train.
         sizes: ``[N]``, how many samples each client joined with.
-        seed: the run's.
-        secret: the participant's own, on a network; empty: the noise comes from the run's seed.
+        seed: the run's seed.
+        secret: the participant's own secret, on a network; empty: the noise comes from the run's seed.
         own: whether these are participants on a network, whose tests are questions like any other.
     """
 
@@ -628,7 +628,7 @@ def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
 
 
 def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] | None) -> Privacy | None:
-    """Return under which privacy a participant answers a run; None: under none.
+    """Return the privacy settings with which a participant answers a run; None: it has none.
 
     An existing account stays in force, whatever a run says: no server can raise its budget or turn it off.
 

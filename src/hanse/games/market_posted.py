@@ -44,7 +44,7 @@ class Tariff:
     Attributes:
         flat: tokens for any model.
         per_thousand: tokens for each thousand samples.
-        by: of which samples: those that it was trained on ("size"), or those with which its buyer imports it
+        by: the samples that count: those the model was trained on ("size"), or those with which its buyer imports it
             ("weight").
 
     Examples:

@@ -89,7 +89,7 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         work: an estimate of the multiplications in one seat's step: its batch size times P.
         cores: the largest number of threads.
         device: "cpu" or "cuda".
-        engine: an engine that overrides the rule, which then only chooses its threads; "auto": none.
+        engine: an engine that overrides the rule, which then only chooses its threads; "auto": no engine.
 
     Examples:
         >>> rule("dense", seats=10, work=32 * 40_000, cores=4).label
@@ -144,14 +144,14 @@ def choose(
         recipe: how clients train.
         few: some samples.
         seats: how many seats train in a round.
-        batch: the size of their batches.
-        train: the engine that is asked for; "auto": by the rule.
-        threads: intra-op threads that are asked for; None: by the rule, or 1 if ``workers`` is given.
-        workers: worker threads that are asked for; None: by the rule, or 1 if ``threads`` is given.
+        batch: the seats' batch size.
+        train: the requested engine; "auto": by the rule.
+        threads: the requested number of intra-op threads; None: by the rule, or 1 if ``workers`` is given.
+        workers: the requested number of worker threads; None: by the rule, or 1 if ``threads`` is given.
         device: where models are trained.
         precision: "bf16" for forward passes in bfloat16, which only the sequential engine has.
-        payload: whether the mechanism sends a payload with its training tasks. It may add its own loss, so such seats
-            are not trained in one program.
+        payload: whether the mechanism sends a payload with its training tasks. A payload may add its own loss, so such
+            seats are not trained in one program.
         own_loop: whether the user's own training loop trains the seats, on the module itself.
         graphs: whether steps are to be recorded as CUDA graphs; None: by the rule.
 
@@ -249,7 +249,7 @@ def make_engine(
     """Return the chosen engine.
 
     Args:
-        choice: from :func:`choose` or :func:`rule`.
+        choice: the choice of :func:`choose` or :func:`rule`.
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where models are trained and scored; the native engine always works on the CPU.
         precision: "bf16" for forward passes in bfloat16; it only concerns the sequential engine.
@@ -275,7 +275,7 @@ def pick_device(name: str) -> torch.device:
     """Return the device of this name; "auto" is CUDA if there is a CUDA device, else the CPU.
 
     Raises:
-        UserError: PyTorch knows no such device, or there is none on this machine.
+        UserError: PyTorch does not know such a device, or this machine has none.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -63,7 +63,7 @@ class ModelRows:
         shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
         first_outputs: a cache of the mixed rows' first-layer outputs, by the first sample of a block. Mixtures that
             share it must have the same rows and pool.
-        among: the total number of models if these are a subset; keeps chunk sizes, and so the bits, equal.
+        among: the total number of models if these are a subset, which keeps chunk sizes, and so the bits, equal.
     """
 
     rows: Tensor
@@ -87,7 +87,7 @@ class Chunk:
         which: the positions of the C' models.
         begin: the position of the first sample.
         loss: ``[C', m]``, each sample's loss.
-        right: ``[C', m]``, whether each sample is right, or how right.
+        right: ``[C', m]``, whether, or to what degree, the answer to each sample is right.
         outputs: ``[C', k, m]``, the models' outputs; None if samples have no such outputs (texts, or judged ones).
     """
 
@@ -120,14 +120,14 @@ Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -> tuple[Tensor, Tensor]:
     """Return each sample's loss and whether it is right, both ``[C, m]``.
 
-    Of equal outputs the first class counts, as in ``argmax``.
+    Among equal outputs the first class counts, as in ``argmax``.
 
     Args:
-        problem: says which loss it is.
+        problem: the problem, whose loss is used.
         output: ``[C, k, m]``.
-        y: labels ``[m]`` of samples that all models share, or ``[C m]``, those of each model's own samples in turn; for
-            regression targets ``[.., k]``.
-        rights: False if right answers are not needed: all are then False, as for regression.
+        y: labels ``[m]`` of samples that all models share, or ``[C m]`` of each model's own samples, one model after
+            another; for regression targets ``[.., k]``.
+        rights: whether right answers are needed; if not, all are False, as for regression.
     """
     if problem.objective is not None:
         loss = problem.objective.of_models(output, y)
@@ -168,7 +168,7 @@ class ScoringEngine:
             return self.scorer.score_each(rows, pool, index)
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
-        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``."""
+        """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``."""
         with intra_op(self.threads):
             return self.scorer.outputs(rows, pool, index)
 
@@ -179,7 +179,7 @@ class Scorer:
     Args:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
         device: where models are run.
-        dtype: of weights and outputs.
+        dtype: the type of weights and outputs.
         precision: "bf16" for forward passes in bfloat16, where the module itself is run.
         crew: threads that share the work; None: the caller's alone.
         rights: whether right answers are counted, too.
@@ -315,9 +315,10 @@ class Scorer:
         Args:
             models: rows ``[C, P]``, or mixtures of rows.
             pool: the samples.
-            index: None: all samples of the pool; a tensor of positions: those, for all models; a list: one tensor for
-                each model.
-            reduce: transforms a chunk's losses and right answers, for example into weighted sums, inside the threads.
+            index: None: all samples of the pool; a tensor of positions: these samples, for all models; a list: one such
+                tensor for each model.
+            reduce: a function that transforms a chunk's losses and right answers, for example into weighted sums,
+                inside the threads.
         """
         reduce, pool = reduce or _as_they_are, self._pool.of(pool)
         if isinstance(models, Tensor):
@@ -410,7 +411,7 @@ class Scorer:
         return _parts(len(models), together), _parts(count, step)
 
     def mixes(self, models: ModelRows) -> bool:
-        """Say whether these models' first-layer outputs are mixtures of those of a few rows."""
+        """Return whether these models' first-layer outputs are mixtures of the first-layer outputs of a few rows."""
         return models.shares is not None and self.specs is not None and self.specs[0].kind == "linear"
 
     def _mixes_natively(self, models: ModelRows) -> bool:
@@ -563,12 +564,12 @@ def _even(count: int, parts: int) -> list[slice]:
 def outcomes_of(
     problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, it decides; texts
-    are scored by position.
+    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, the judge decides;
+    texts are scored by position.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        outputs: runs the model on inputs.
+        outputs: a function that runs the model on inputs.
         x: inputs ``[n, ...]``.
         y: labels or targets ``[n, ...]``.
 

@@ -61,13 +61,13 @@ class Solved:
     """The solution of one group's game, with m players.
 
     Attributes:
-        values: ``[m]``.
+        values: ``[m]``, one value per player.
         without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
         errors: standard errors ``[m]``; None for exact values.
         exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
         interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
-        beside: by smaller budget, the values and errors ``[2, m]`` that it would have given.
+        beside: the values and errors ``[2, m]`` that smaller budgets would have given, by budget.
     """
 
     values: Floats
@@ -143,7 +143,8 @@ class GameValue(ValuePart):
     """Sets up each group's game in units of ``utility``; subclasses solve it in ``solve``.
 
     Attributes:
-        utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
+        utility: what models are judged by: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or
+            import path.
         game: a coalition's model: the "average" of its members' updates, or, in the "increment" game, the old row plus
             only its members' weighted steps.
 
@@ -161,7 +162,7 @@ class GameValue(ValuePart):
     game: mixture.Game = field(default="average", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is no sum."""
+        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is not a sum."""
         if self.game == "increment":
             object.__setattr__(self, "gives", GIVES)
 
@@ -207,7 +208,7 @@ class GameValue(ValuePart):
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates = view.trained
         per_seat = np.zeros(len(updates))
@@ -331,9 +332,9 @@ class GTG(GameValue):
 
     Attributes:
         eps: the truncation threshold in units of the utility. If a round changes the utility by less, all values are 0
-            and nothing is sampled. A permutation ends once its coalition's utility is closer than this to that of all
-            seats.
-        max_permutations: None: 50 for each seat (papers.md G4).
+            and nothing is sampled. A permutation ends once its coalition's utility is within ``eps`` of the utility of
+            all seats.
+        max_permutations: the most permutations to draw; None: 50 for each seat (papers.md G4).
         check: also compute the exact values, for groups of at most 8 seats.
         stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
             (after about 20 permutations).
@@ -398,12 +399,12 @@ class Mixture(GameValue):
             coalitions fit, the values are exact. A budget that is too small for the number of seats is raised to the
             least that works.
         semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
-        alpha: of the beta-Shapley value; None: 4.
-        beta: of the beta-Shapley value; None: 1.
+        alpha: the beta-Shapley value's alpha; None: 4.
+        beta: the beta-Shapley value's beta; None: 1.
         stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
-        top: how many best seats for "top"; None: 1.
-        precision: for "payout"; None: 0.01.
+        top: for ``stop = "top"``, how many best seats to find; None: 1.
+        precision: for ``stop = "payout"``, the precision of the intervals; None: 0.01.
         sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: as ``stop``
             says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
         interactions: record which seats complement each other and which duplicate each other.
@@ -564,7 +565,7 @@ class Exact(GameValue):
 
 @dataclass(frozen=True)
 class LeaveOneOut(GameValue):
-    """The leave-one-out value: what the group loses without the seat. It evaluates m + 1 models."""
+    """The leave-one-out value: what the group loses without the seat. Takes m + 1 evaluated models."""
 
     def measure(self) -> Measure:
         """Return what a leave-one-out value is."""
@@ -624,7 +625,7 @@ class Banzhaf(GameValue):
 class FirstOrder(ValuePart):
     """PI-FL's first-order Shapley value: the validation gradient at the mixed model times each update's change.
 
-    It needs one gradient instead of 2^m models.
+    This needs one gradient instead of 2^m models.
 
     Attributes:
         normalised: True for eq. (2), whose values sum to zero and rank well. False for eq. (1), whose values depend on
@@ -636,17 +637,17 @@ class FirstOrder(ValuePart):
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a first-order value is."""
+        """Return the part's description, with what a first-order value is."""
         return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
 
-        They are 0 in a group whose mixed model has no finite gradient.
+        Values are 0 in a group whose mixed model has no finite gradient.
 
         Args:
             view: the round; ``judge``, ``trained`` and ``mixed`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
@@ -671,15 +672,15 @@ class FirstOrderAtClients(ValuePart):
     """PI-FL's first-order Shapley values (Alg. 2) on the data of the clients that trained.
 
     Each client sends the loss gradient of its group's mean update on its own data. The gradient of a group is the mean
-    over its clients, weighted by samples. It is taken at the mean of the updates weighted by reported samples, which is
-    the new model itself unless another part averages.
+    over its clients, weighted by samples. It is taken at the sample-weighted mean of the updates, which is the new
+    model itself unless the mechanism averages in another way.
 
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
         share: the share of their data on which clients compute the gradient.
-        samples: on how many samples at most; None: on all.
-        judges: whose gradients determine a client's value. "all", as in the paper: those of all clients in its group,
-            including its own. Clients are believed, so one that sends a false gradient can get the highest value.
+        samples: the most samples to compute it on; None: all of that share.
+        judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
+            group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
             "others": the clients of a group are divided at random into two halves in each round, and each half is
             judged by the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing
             that a client sends about others changes its own. No gradient counts as longer than the median of its half.
@@ -695,7 +696,9 @@ class FirstOrderAtClients(ValuePart):
     judges: Literal["auto", "others", "all"] = "auto"
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a value is, and what is wrong with values that clients compute themselves."""
+        """Return the part's description, with what a value is, and what is wrong with values that clients compute
+        themselves.
+        """
         if self.judges != "all":
             return Telling(measures=PLACE)
         return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
@@ -705,7 +708,7 @@ class FirstOrderAtClients(ValuePart):
 
         Args:
             view: the round; ``stage`` and ``trained`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         if view.stage != "close":
             return ()
@@ -725,7 +728,7 @@ class FirstOrderAtClients(ValuePart):
 
         Args:
             view: the round; ``answers``, ``trained``, ``mixed`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0
@@ -847,13 +850,13 @@ class Path(ValuePart):
 
     The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
     loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w_i)``, where w_i
-    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients for any number of updates.
-    With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
+    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients, however many updates
+    there are. With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
 
     Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``: the round's gain,
     ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this, ``value/carried``
     comes from the part of the step that is in no update (momentum, other rows mixed in) or, with ``novel``, is not new.
-    The rest is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
+    The remainder is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
     PyTorch's batch norms).
 
     A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard

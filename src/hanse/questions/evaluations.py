@@ -1,4 +1,4 @@
-"""Caches, counts and shows the evaluations of the user's function, which may take seconds each."""
+"""Caches and counts the calls of the user's function, which may take seconds each, and shows their progress."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Evaluations:
 
     Attributes:
         evaluated: number of calls of the user's function.
-        seconds: the time that they took.
+        seconds: the time that these calls took.
         expected: the largest possible number of evaluations; None: not known.
         samples: how many numbers the user's function returns, one for each test sample; 0: only their mean, or another
             worth.
@@ -147,7 +147,7 @@ class Limit:
         return max(0.0, self.seconds - self.spent) / self.each
 
     def fits(self, least: float, what: str) -> None:
-        """Raise UserError if fewer than ``least`` more evaluations fit; ``what`` needs them."""
+        """Raise UserError if fewer than ``least`` more evaluations fit; ``what`` is the method that needs so many."""
         if self.most < least:
             need = self.spent + least * self.each
             raise UserError(

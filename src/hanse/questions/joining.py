@@ -55,14 +55,14 @@ class Gain:
     """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
 
     Attributes:
-        client: its name.
+        client: the client's name.
         mechanism: the mechanism's name.
-        joined: the metric of its model after joining, on its own test rows.
-        alone: that of the model that it trained alone.
+        joined: the metric of the client's model after joining, on its own test rows.
+        alone: the metric of the model that the client trained alone.
         gain: the improvement by joining; NaN: not known.
         low: the lower end of the 95 % interval of ``gain``; NaN: not known.
-        high: its upper end.
-        samples: how many test rows it has; None: not recorded.
+        high: the upper end of that interval.
+        samples: how many test rows the client has; None: not recorded.
     """
 
     client: str
@@ -81,9 +81,9 @@ class Joining(Shown):
 
     Attributes:
         gains: a :class:`Gain` for each mechanism and client.
-        reading: the metric: its name and how it is shown.
-        splits: over how many splits of the data they are means.
-        played: sentences on the settings that were played, since other settings give other gains.
+        reading: the metric's name and how it is shown.
+        splits: the number of splits of the data over which gains are averaged.
+        played: sentences on the settings used, since other settings give other gains.
     """
 
     gains: tuple[Gain, ...]
@@ -104,7 +104,7 @@ class Joining(Shown):
     def sign(self, gain: Gain) -> int:
         """Return 1 if joining is better over the whole interval, -1 if it is worse, else 0.
 
-        Also 0 if the displayed digits show no difference.
+        The result is also 0 if the displayed digits show no difference.
         """
         nothing = self.reading.show_difference(0.0)
         if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
@@ -112,14 +112,14 @@ class Joining(Shown):
         return 1 if gain.low > 0 else -1 if gain.high < 0 else 0
 
     def of(self, mechanism: str) -> tuple[Gain, ...]:
-        """Return the gains by one mechanism. Raises UserError if it is not there."""
+        """Return the gains by one mechanism. Raises UserError if that mechanism was not played."""
         gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
         if not gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each who gains, who loses, and for whom that is open."""
+        """Return which mechanism is best, and for each mechanism who gains, who loses, and for whom that is open."""
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
@@ -146,7 +146,7 @@ class Joining(Shown):
         return [first, *each, *self.played]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row for each client: alone, and the gain by each mechanism with its interval."""
+        """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
         rows = []
         for i, client in enumerate(self.clients):
             own = [self.of(name)[i] for name in self.mechanisms]
@@ -220,9 +220,9 @@ def who_gains(
 
     Args:
         data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
-        target: of a table, the column to be predicted.
-        client: of a table, the column with the client of each row.
-        features: of a table, the columns of features; None: all others.
+        target: the column to be predicted, if the data are a table.
+        client: the column that names the client of each row, if the data are a table.
+        features: the columns of features, if the data are a table; None: all other columns.
         model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
             None: the default of ``[model]``.
         mechanisms: names, tables with options, or mechanisms put together in Python; a dictionary names them. "local",
@@ -236,9 +236,9 @@ def who_gains(
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
         splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
             splits; since these reuse the same rows, the intervals do not get narrower.
-        seed: of the first split; the others follow.
-        prepare: of a table, how columns become numbers: "auto" fills gaps, scales numbers and makes columns of words
-            and dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: they are numbers.
+        seed: the seed of the first split, from which those of the others follow.
+        prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
+            dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are numbers already.
         statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
         out: a folder for the runs, for :func:`hanse.load` and ``hanse report``; None: they are not kept.
         progress: show a bar on standard error; None: after 2 seconds, in a terminal or notebook.
@@ -248,7 +248,7 @@ def who_gains(
 
     Raises:
         UserError: the errors of :func:`hanse.run`, ``test`` or ``splits`` out of range, or data that do not say which
-            client a row belongs to: whether joining pays clients that were made up means nothing.
+            client each row belongs to (asking whether joining pays made-up clients is meaningless).
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':

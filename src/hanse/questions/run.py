@@ -162,7 +162,7 @@ class Run(PlainRun, Shown):
             others: the other runs, one at least.
 
         Raises:
-            UserError: there is none, or one is not a run.
+            UserError: no other run is given, or one is not a run.
         """
         if not others or not all(isinstance(other, PlainRun) for other in others):
             raise UserError("compare: must be given other runs, as in run.compare(other)")
@@ -175,7 +175,7 @@ class Run(PlainRun, Shown):
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
 
         Args:
-            client: its number or its name.
+            client: the participant's number or name.
 
         Raises:
             UserError: there is no such client, or the run has no directory.
@@ -251,12 +251,12 @@ class Contributions(Worths):
     Attributes:
         values: ``[n]``, the sums over the rounds, the highest first.
         standard_errors: ``[n]``, from the sampling of coalitions and the draw of the validation samples; NaN: unknown.
-        names: ``[n]``, what the clients are called.
-        updates: ``[n]``, how many of their updates were valued.
+        names: ``[n]``, the clients' names.
+        updates: ``[n]``, how many of each client's updates were valued.
         standings: the sums for clients with more than one update, for comparing them.
         called: the clients' names by number.
         told: sentences that explain the values.
-        doubts: what must be said before them, such as that the model is at chance.
+        doubts: sentences to show before the values, such as that the model is no better than chance.
     """
 
     updates: NDArray[np.int64]
@@ -346,11 +346,11 @@ class Page:
     """An HTML page, displayed in a notebook.
 
     Attributes:
-        headline: its first sentence.
+        headline: the page's first sentence.
         lines: further sentences.
         text: the page (HTML); None: it is at ``path``.
         statement: the figures of a statement.
-        path: its file; None: :meth:`save` writes it.
+        path: the page's file; None: :meth:`save` writes it.
     """
 
     headline: str

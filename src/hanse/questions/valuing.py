@@ -1,8 +1,8 @@
 """Values of contributions in one call, outside any run, by :mod:`hanse.games`.
 
 :func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model, and solves the game
-in which a coalition's model is the weighted average of its members'. :func:`shapley` (``hanse.shapley``) takes any
-function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
+in which a coalition's model is the weighted average of its members' models. :func:`shapley` (``hanse.shapley``) takes
+any function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
 data. Both return a :class:`Valuation`, and need no client or run of hanse.
 """
 
@@ -56,10 +56,10 @@ class Valuation(Worths):
         names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.
-        all_together: the worth of all together.
+        all_together: the worth of all updates together.
         nothing: the worth of no update: that of ``start``, or 0.
-        residual: for path values, the change of the worth minus their sum: the error of the integral, and any other
-            change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
+        residual: for path values, the change of the worth minus the sum of the values: the error of the integral, and
+            any other change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
         calls: how often ``evaluate`` was called; fewer than ``evaluated`` if a cache had the rest.
         seconds: how long it took.
         hints: sentences on what the values mean where that is easily missed.
@@ -137,12 +137,12 @@ def value(
             is the worth. With the array, intervals also cover the draw of the test samples.
         weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples; None: equal
             weights.
-        method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n averages), "gtg"
-            or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
+        method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
+            "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
             ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
             None: "path" if there is a ``gradient``, else "mixture".
-        start: the model before, in the form of one update, which gives the worth of no update; or that worth as a
-            number. None: 0. Shapley values sum to the worth of all updates minus that of none.
+        start: the model before the updates, in the form of one update, whose worth is that of the empty coalition; or
+            that worth as a number. None: 0. Shapley values sum to the worth of all updates minus that of none.
         gradient: for "path", takes a model in the form of one update and returns the gradient of ``evaluate`` in the
             same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
             ``torch.func.functional_call``. Missing entries, such as buffers, have gradient 0.
@@ -238,14 +238,14 @@ def shapley(
         names: ``[n]``, all different.
         method: "exact" (from all 2^n sets), "monte_carlo" or "gtg" (from sampled orders), "leave_one_out" or "banzhaf".
             None: "exact" up to seven names, else "monte_carlo".
-        nothing: the worth of the empty set, if ``worth`` cannot compute it, such as that of guessing. None: ``worth``
+        nothing: the worth of the empty set, such as that of guessing, if ``worth`` cannot compute it. None: ``worth``
             is called.
         permutations: for "monte_carlo" and "gtg", the most orders to draw; None: 100 for "monte_carlo", and for "gtg"
             50 per player.
         seed: all random draws follow from it.
         seconds: as in :func:`value`.
         progress: as in :func:`value`.
-        cache: as in :func:`value`, by the names; it belongs to one ``worth``.
+        cache: as in :func:`value`, with names as keys; use one cache for one ``worth`` only.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -303,7 +303,7 @@ class _Plan:
         n: of how many players.
         budget: the option of "mixture".
         permutations: the option of "monte_carlo" and "gtg".
-        seed: of the draws.
+        seed: the seed of the random draws.
         weights: ``[n]``, of games of averages; None: another game.
         grams: returns which updates are alike.
         game: of averages, or of steps.

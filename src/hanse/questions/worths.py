@@ -29,7 +29,7 @@ class Worths(Shown):
     Attributes:
         values: ``[n]`` float64.
         standard_errors: ``[n]``; 0 if exact, NaN if not known.
-        names: ``[n]``, what they are called.
+        names: ``[n]``, the names of the values.
     """
 
     values: Floats
@@ -55,7 +55,7 @@ class Worths(Shown):
 
     @property
     def ranked(self) -> list[int]:
-        """The positions of those of whom the highest and the lowest are named, from the highest value to the lowest."""
+        """The positions of the values among which sentences name the highest and the lowest, from highest to lowest."""
         return self.order
 
     def notes(self) -> Sequence[str]:

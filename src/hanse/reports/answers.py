@@ -85,7 +85,7 @@ def answers_of(*folders: str | Path) -> Answers:
         folders: their run directories, at least one.
 
     Raises:
-        UserError: one is no run directory, or has no finished round.
+        UserError: a path is not a run directory, or has no finished round.
     """
     groups = group_runs(load_runs(folders))
     return answers(groups, books_of(groups)[0])

@@ -141,7 +141,7 @@ def how_sure(errors: Errors, before: str) -> str:
     """Return a sentence on the 95 % intervals that are shown, or on why none is: the values are exact.
 
     Args:
-        errors: those of everything that is shown.
+        errors: the standard errors of all figures shown.
         before: what shows them, such as "Whiskers".
     """
     if errors.exact:
@@ -544,11 +544,11 @@ def by_chance(totals: Floats, measure: Measure) -> float:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the clients of one experiment were worth, the highest sum first. Over several seeds, means.
+    """What each client of one experiment was worth, highest sum first; means if there are several seeds.
 
     Attributes:
-        clients: ``[n]``, the numbers of the clients of whom any update was valued.
-        labels: what they are called.
+        clients: ``[n]``, the numbers of the clients with at least one valued update.
+        labels: the clients' names.
         seats: ``[n]``, how many of their updates were valued, over all seeds.
         rounds: ``[C]``, numbers of rounds played.
         running: ``[n, C]``, the sum of each client's values until then.

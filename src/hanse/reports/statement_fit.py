@@ -37,10 +37,10 @@ class MainFit:
             :meth:`hanse.learning.metrics.Metric.interval`); None: there is none.
         gap: why there is no value at the end; "" if there is one.
         alone: the value of the model that the client trained by itself.
-        alone_gap: why there is none.
+        alone_gap: why there is no value of that model.
         alone_recorded: that value's 95 % interval, as the client computed it; None: there is none.
         difference_error: the standard error of the difference of the two, measured on the same samples.
-        correlation: of the two values over draws of the samples, by the same jackknife; 0: not known.
+        correlation: the two values' correlation over draws of the samples, by the same jackknife; 0: not known.
         blocks: the jackknife's number of blocks of test samples.
     """
 
@@ -351,7 +351,7 @@ def find_alone(run: RunRecord) -> RunRecord | None:
 
 
 def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
-    """Return ``other``, or raise UserError if it is no run of single clients that can be compared with ``run``."""
+    """Return ``other``, or raise UserError if it is not a run of single clients that can be compared with ``run``."""
     if other.mechanism != "local":
         raise UserError(
             f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"

@@ -68,7 +68,8 @@ class Snapshot:
 def own_copy(state: LoopState) -> LoopState:
     """Return a copy of a state that parts cannot change by writing into arrays that they keep.
 
-    Another thread writes it while the next round is played. Models are shared, because every round makes a new table.
+    Another thread writes the copy while the next round is played. Models are shared, because every round makes a new
+    table.
     """
     states = {slot: {name: _copied(value) for name, value in of.items()} for slot, of in state.states.items()}
     arrays = {name: _copied(getattr(state, name)) for name in ("home", "held", "moved", "personal")}
@@ -239,8 +240,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
         device: where models and the parts' tensors are put.
 
     Raises:
-        CorruptCheckpointError: its checksum or its form is wrong.
-        UserError: another version of hanse wrote it.
+        CorruptCheckpointError: the file's checksum or form is wrong.
+        UserError: another version of hanse wrote the file.
     """
     try:
         with safe_open(path, "pt") as file:

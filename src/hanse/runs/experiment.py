@@ -99,8 +99,8 @@ def run(
         The :class:`Run`; after Ctrl-C it is ``interrupted`` and has the rounds so far.
 
     Raises:
-        UserError: the experiment cannot be run, or ``out`` is taken. This is found before round 0, all mistakes
-            together.
+        UserError: the experiment cannot be run, or ``out`` is taken. All mistakes are reported together, before round
+            0.
         MachineError: the machine failed, such as a full disk. Rounds that were written stay and can be resumed.
 
     What fails before the first round is finished leaves no directory behind.
@@ -176,8 +176,8 @@ def resume(
     rounds: int | None = None,
     progress: bool = False,
 ) -> Run:
-    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result is bit for
-    bit that of an uninterrupted run.
+    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result equals that
+    of an uninterrupted run, bit for bit.
 
     Args:
         path: the run directory.
@@ -185,8 +185,8 @@ def resume(
         model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
         observers: objects that see every remaining round.
         other_data: continue even if the data have changed; this is recorded.
-        rounds: continue to this many rounds in all, and record that in ``config.toml``. The result is that of a run
-            planned for as many rounds, except perhaps for a test after the old last round; a note then says so.
+        rounds: the total number of rounds to continue to, which is recorded in ``config.toml``. The result is that of a
+            run planned for so many rounds, except perhaps for a test after the old last round; a note then says so.
         progress: show a bar on standard error.
 
     Raises:
@@ -329,7 +329,7 @@ def run_remote(
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
 ) -> Run:
-    """Run an experiment with clients behind another federation, or continue it if its directory exists. It combines
+    """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
 
     Args:
@@ -339,7 +339,7 @@ def run_remote(
         hold: the right to write into the run directory; it is taken here.
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
-        key: the operator's, which signs the heads of the ledger; None: they are not signed.
+        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
@@ -364,8 +364,8 @@ def play_setup(
         ready: the setup. Its engine is closed at the end.
         observers: objects that see every round.
         hold: the right to write into the run directory that is to be made; None: nothing is written.
-        overwrite: whether an earlier run there may be deleted.
-        key: the operator's, which signs the heads of the ledger; None: they are not signed.
+        overwrite: whether an earlier run in that directory may be deleted.
+        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.

@@ -30,7 +30,7 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
         sizes: ``[N]``, how many samples each client has; None: not known.
 
     Raises:
-        UserError: an option is wrong, no noise is enough, or it depends on unknown sizes.
+        UserError: an option is wrong, no noise is enough, or the noise depends on unknown sizes.
     """
     given = experiment.federation.private
     if given is None:
@@ -167,7 +167,7 @@ def unfit_private(
         experiment: the experiment.
         problem: the model and its loss.
         mechanism: the mechanism.
-        acting: the behaviours by name; None: one that was already refused.
+        acting: the behaviours by name; None for a behaviour that was already refused.
         lacks: what the mechanism requires of training that a plain loop lacks; None: nothing.
     """
     given = experiment.federation.private

@@ -1,6 +1,6 @@
 """Lines of ``clients.jsonl`` as they are read (:class:`Seat`), their columns, and clients' tests after a round.
 
-They may have been written by a stranger: anything but a finite number (:func:`is_number`) becomes None.
+The lines may have been written by a stranger: anything but a finite number (:func:`is_number`) becomes None.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class SeatColumns:
         asked: the round in which the client was asked, which is earlier for late updates.
         client: the client's number.
         value: what the update was worth.
-        error: its standard error from the sampling of coalitions.
-        drawn: its standard error from the draw of the validation samples.
+        error: the value's standard error from the sampling of coalitions.
+        drawn: the value's standard error from the draw of the validation samples.
         exact: the exact value, if it was computed in addition to an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
     """
@@ -110,13 +110,13 @@ class OwnTests:
     """What clients found on their own test shares after a round, ``[n]`` each.
 
     Attributes:
-        clients: their numbers.
+        clients: the clients' numbers.
         loss: mean loss.
         accuracy: 0 to 1; NaN: there is none.
         samples: how many test samples; None: not recorded.
         error: standard error of the loss; NaN: not recorded.
         main: the run's main metric; NaN: the client has none.
-        gaps: why a client has none; empty: it has.
+        gaps: why a client has no main metric; empty: it has one.
         without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
         interval: ``[n, 2]``, the 95 % interval of the main metric; NaN: not known.
     """

@@ -128,7 +128,7 @@ def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
 
 
 def _check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise UserError if a new run cannot go to this place: it is taken, or is no run that ``overwrite`` might
+    """Raise UserError if a new run cannot go to this place: it is taken, or is not a run that ``overwrite`` might
     delete.
     """
     if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):
@@ -199,19 +199,19 @@ class RunDir:
         """Make a new run directory. If that fails, nothing new is left behind.
 
         Args:
-            path: where.
-            experiment: written last, as ``config.toml``: that file makes the directory a run.
-            hold: the right to write there; it is taken here.
+            path: where to make it.
+            experiment: the experiment, written last, as ``config.toml``: that file makes the directory a run.
+            hold: the right to write into the directory; it is taken here.
             data: the fingerprint of the data, written as ``data.json``.
             about: descriptions of the run's parts.
             shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
-            books: whether there will be transactions, so it needs a ledger.
-            key: the operator's, which signs the heads of the ledger; None: they are not signed.
+            books: whether there will be transactions, so the run needs a ledger.
+            key: the operator's key, which signs the heads of the ledger; None: they are not signed.
             committed: the run's commitment and its validation set, if it is recomputable.
 
         Raises:
-            UserError: the place is taken, another process plays there, or it cannot be written.
+            UserError: the path is taken, another process plays a run there, or it cannot be written.
             MachineError: the disk is full.
         """
         _check_free(path, overwrite=overwrite)
@@ -259,7 +259,7 @@ class RunDir:
 
         Args:
             path: the run directory.
-            experiment: its experiment.
+            experiment: the run's experiment.
             device: where the table is loaded.
             data: the fingerprint of the current data.
             names: the clients' names, for errors.
@@ -414,7 +414,7 @@ class RunDir:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has no finished round yet, so nothing is lost by deleting it."""
+        """Whether the directory has no finished round yet, so nothing is lost by deleting it."""
         return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
 
 

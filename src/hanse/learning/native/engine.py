@@ -70,13 +70,14 @@ def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
 
 
 class NativeEngine(ScoringEngine):
-    """Trains linear layers with ReLU or tanh between them, and convolutions before them, by SGD, on the CPU.
+    """Trains linear layers with ReLU or tanh between them, and convolutions before them, with SGD on the CPU.
 
-    A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
+    A seat's result, to the last bit, depends on the processor's vector width, but not on other seats or the number of
+    threads.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        workers: threads, each of which trains seats of its own.
+        workers: how many threads train, each with its own seats.
 
     Raises:
         ValueError: the model cannot be trained this way, or the compiled code is missing; the message says why.
@@ -100,8 +101,8 @@ class NativeEngine(ScoringEngine):
 
         Args:
             pool: all samples; a job's ``index`` points into them.
-            jobs: one for each seat.
-            recipe: must be SGD's.
+            jobs: one job for each seat.
+            recipe: the recipe, which must use SGD.
             lr: the learning rate.
 
         Raises:

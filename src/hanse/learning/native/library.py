@@ -48,7 +48,7 @@ class Layer(ctypes.Structure):
 class Seat(ctypes.Structure):
     """``struct seat`` of ``seats.c``, field by field: one seat's training, or a leg of it.
 
-    The caller must keep the memory that it points to alive.
+    The caller must keep the memory to which it points alive.
     """
 
     _fields_ = (
@@ -91,7 +91,7 @@ def library() -> ctypes.CDLL | str:
 
 
 def vectors_are_wide() -> bool:
-    """Say whether the compiled code uses vectors of at least 8 numbers: with 4, oneDNN's convolutions are faster."""
+    """Return whether the compiled code uses vectors of at least 8 numbers; with 4, oneDNN's convolutions are faster."""
     compiled = library()
     return not isinstance(compiled, str) and compiled.hanse_vectors() != b"plain"
 
@@ -117,7 +117,7 @@ class NativeLayers:
     """A model's layers as the compiled code runs them: convolutions, then linear layers.
 
     Attributes:
-        convolutions: each with the pooling and ReLU after it; none for a model of linear layers.
+        convolutions: the convolutions, each with the pooling and ReLU after it; none for a model of linear layers.
         dense: the linear layers.
     """
 
@@ -206,7 +206,7 @@ def _halves(layer: nn.Module) -> bool:
 def read_dense(specs: Sequence[Spec]) -> list[Layer] | None:
     """Return linear layers with the activation after each, or None for other layers or another order of them.
 
-    The last layer must be linear: outputs go to the loss as they are.
+    The last layer must be linear: its outputs go directly to the loss.
     """
     layers: list[Layer] = []
     for before, spec in zip([None, *specs], specs, strict=False):
