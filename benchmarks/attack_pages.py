@@ -74,7 +74,7 @@ def write() -> None:
     for line in {one["case"]: one for one in map(json.loads, KEPT.read_text().splitlines())}.values():
         page = ROOT / "docs" / "mechanisms" / f"{line['page']}.md"
         begin, end = f"<!-- hanse attack: {line['case']} -->", "<!-- end -->"
-        told = f"`{line['case']}`, client {line['client']}: {' '.join(line['said'])}"
+        told = f"`{line['case']}`, client {line['client']}: {' '.join(line['said'])}".replace("95 % interval", "95 %:")
         before, found, rest = page.read_text().partition(begin)
         if not found or end not in rest:
             raise SystemExit(f"{page}: has no place for {line['case']!r}: {begin}{end}")

@@ -130,8 +130,8 @@ def best_purchase(
     m = len(n)
     apart = np.broadcast_to(np.r_[0.0, d], (m + 1, m + 1))  # only the buyer's row is read
     market = Market.of(apart, np.r_[own, n], np.r_[np.inf, p], np.r_[eagerness, np.zeros(m)], lam)
-    least = np.r_[0.0, np.broadcast_to(np.asarray(least, np.float64), m)]
-    return _bought(market, 0, per_sample, least, budget)[1:]
+    minimum = np.r_[0.0, np.broadcast_to(np.asarray(least, np.float64), m)]
+    return _bought(market, 0, per_sample, minimum, budget)[1:]
 
 
 def _bought(market: Market, i: int, per_sample: float, least: Floats, budget: float = np.inf) -> Floats:

@@ -699,7 +699,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return weights of centres ``[m, m]`` within reach of what is imported, by weight as far as it is imported."""
         if self.by != "weight":
             return within_reach(W, gram, graph != 0)
-        return within_reach(within_shares(W, gram, graph, self.distance), gram, graph)
+        return within_reach(within_shares(W, gram, np.asarray(graph, np.float64), self.distance), gram, graph)
 
     # SETTLE
 

@@ -429,8 +429,9 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     then, now = (dict(toml.flat(tomllib.loads(one.to_toml()))) for one in (before, experiment))
     free = () if before.run.recomputable else MAY_CHANGE
     for key in sorted(then.keys() | now.keys()):
-        old, new = ("nothing" if key not in one else toml.inline(one[key]) for one in (then, now))
+        old, new = ("left out" if key not in one else toml.inline(one[key]) for one in (then, now))
         changed = f" --set {key}={new}" if key in now else ""
+        back = f"put {old} back" if key in then else "leave it out"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"
         if old == new or (key == "run.rounds" and not snapshot.state.finished and experiment.run.rounds >= played):
             continue
@@ -442,7 +443,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             continue
         else:
             why = f"the {played} rounds until now were played with another"
-        lines.append(f"{key}: {new}: {why}; put {old} back, or play it as a new run{anew}")
+        lines.append(f"{key}: {new}: {why}; {back}, or play it as a new run{anew}")
     if lines:
         raise UserError(*lines)
 
