@@ -6,8 +6,8 @@ run without noise, and of the values with the clients' numbers of samples; what 
 a value's 95 % interval leaves out 0; and the AUC of a server that tells a client's own samples from its test samples by
 their loss under the model that the client sent last. ``--equal`` gives all clients the same number of samples.
 ``covers`` holds the values' errors against the noise that was drawn, and counts who clearly does harm by noise alone;
-in ``mixed`` every other client has a smaller budget; ``time`` compares a round with clipping and noise with one without,
-and DP-SGD with Opacus's own loop.
+in ``mixed`` every other client has a smaller budget; ``time`` compares a round with clipping and noise with one
+without, and DP-SGD with Opacus's own loop.
 """
 
 from __future__ import annotations
