@@ -5,8 +5,9 @@ at the end; the rank correlation of the clients' path values, and of what ``by_v
 run without noise, and of the values with the clients' numbers of samples; what payments differ by, in tokens; how often
 a value's 95 % interval leaves out 0; and the AUC of a server that tells a client's own samples from its test samples by
 their loss under the model that the client sent last. ``--equal`` gives all clients the same number of samples.
-``covers`` holds the values' errors against the noise that was drawn; in ``mixed`` every other client has a smaller
-budget; ``time`` compares a round with clipping and noise with one without, and DP-SGD with Opacus's own loop.
+``covers`` holds the values' errors against the noise that was drawn, and counts who clearly does harm by noise alone;
+in ``mixed`` every other client has a smaller budget; ``time`` compares a round with clipping and noise with one
+without, and DP-SGD with Opacus's own loop.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +36,12 @@ from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import LoopEngine
 from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequential import SequentialEngine
+from hanse.reports.contributions import clearly_harmful
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/mechanisms"))
+from test_values_under_noise import sums_of_noise
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"data": {"source": "digits"}, "model": {"name": "logistic"}},
@@ -280,6 +287,10 @@ def main() -> None:
     if words.data == "covers":
         for unit, noise in itertools.product(("client", "sample"), (0.02, 0.2, 1.0)):
             print("{} noise {}: {} of {} values".format(unit, noise, *covers(noise, unit)), flush=True)
+        for value, noise in itertools.product(("path", "leave_one_out"), (0.03, 0.3)):
+            sums, errors = sums_of_noise(value, runs=60, rounds=5, noise=noise)
+            bad = clearly_harmful(sums, errors, np.full(sums.shape, 5))
+            print(f"{value}, noise alone, {noise}: {bad.sum()} of {bad.size} sums clearly harmful", flush=True)
         return
     if words.data == "time":
         warnings.filterwarnings("ignore")

@@ -27,9 +27,11 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
+from hanse.reports.statement_privacy import sitting_out
 from hanse.rounds.round import LoopState
 from hanse.runs.privacy import same_accounting
 from hanse.runs.rehearsal import rehearse
+from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
 
 pytest.importorskip("dp_accounting")
@@ -504,6 +506,7 @@ def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_st
     said = statement(tmp_path / "run", 1).short["Its privacy"]
     assert said.startswith(f"its privacy budget is {why}")
     assert said.endswith("So it sat out 2 of 2 rounds, as it says.")
+    assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said.split('. So')[0]}."]
 
 
 def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:

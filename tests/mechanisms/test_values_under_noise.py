@@ -116,6 +116,7 @@ def test_nobody_clearly_does_harm_by_noise_alone(value: str) -> None:
     totals, errors = sums_of_noise(value, runs=12, rounds=4, noise=0.3)
     assert (totals[:, 0] < 0).mean() > 0.25  # client 0 has twice the others' noise
     assert clearly_harmful(totals, errors, np.full(totals.shape, 4)).mean() <= 0.05
+    assert (totals > 1.96 * errors).mean() <= 0.05  # nor good: without a member a mean has more noise
 
 
 def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known() -> None:

@@ -597,7 +597,7 @@ class LeaveOneOut(GameValue):
         else:
             total = float(weights.sum())
             raised, moved = left_out(sample_shares(weights), noise, total, length(last), P)
-        worse = bends.by(np.maximum(raised, 0.0), P * float(np.square(weights * noise).sum()))
+        worse = bends.by(np.abs(raised), P * float(np.square(weights * noise).sum()))
         return together(moved, worse, view.round)
 
 

@@ -3,7 +3,7 @@
 Noise moves a value by chance: to first order by the slope of the loss times the noise. And it makes models worse: noise
 of the variance V at each number of a model raises the loss by about ``c V``, with ``c = tr(H) / 2`` and the loss's
 Hessian H, in every round and always upwards. A value's error contains both (:func:`together`), so nobody is said to
-have done harm by noise alone.
+have clearly done harm, or good, by noise alone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def together(chance: Floats, worse: Floats, round: int) -> Floats:
 
     Args:
         chance: the standard deviation of each value by noise, to first order.
-        worse: by how much the noise lowers each value in expectation.
+        worse: by how much the noise moves each value in expectation.
         round: r, from 0.
     """
     return np.asarray(np.hypot(chance, math.sqrt(2 * round + 1) * worse))
