@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def played(data: Any, **options: Any) -> hanse.Run:
             table().assign(ill=[np.nan if i == 7 else i % 2 for i in range(80)]),
             "column 'ill': no number (NaN) in 1 row (the first is row 7): 1 of client 'Visby'",
         ),
+        (
+            spoilt("age", 7, "unknown"),
+            "column 'age': holds numbers but for 1 of 80 rows (the first is row 7: 'unknown'): make these gaps",
+        ),
         (table().assign(ill="yes"), "all 80 labels are the same class, so there is nothing to learn"),
         (
             spoilt("ill", 7, "Yes "),
@@ -77,6 +82,26 @@ def test_one_line_each(frame: pd.DataFrame, line: str) -> None:
     assert len(wrong.value.lines) == 1
     told = wrong.value.lines[0]
     assert line in told or line.replace("[us]", "[ns]") in told or line.replace("[us]", "[s]") in told
+
+
+def test_features_that_are_not_scaled_are_warned_of_and_prepare_scales_them() -> None:
+    raw = table().assign(age=lambda t: 60 + 15 * t.age, pressure=1.0)
+    [line] = [line for line in played(raw).said if line.startswith("warning: ")]
+    assert re.match(
+        r"warning: data: DataFrame: 1 of 2 features are not scaled \(sizes up to 6\d(\.\d)?\), and a model learns "
+        r"little from such numbers: data\.source\.prepare = 'auto' scales a table's columns",
+        line,
+    )
+    assert line in str(played(raw))
+    for data, options in ((raw, {"prepare": "auto"}), (table(), {})):
+        assert not [line for line in played(data, **options).said if "not scaled" in line]
+    ruined = played(table().assign(age=lambda t: 1e31 * (60 + t.age)))
+    assert "warning: client 0 (Hope): no update in 1 of the 1 rounds that it sat in" in str(ruined)
+
+
+def test_one_client_has_nobody_to_join() -> None:
+    with pytest.raises(UserError, match="data: DataFrame: has one client, who has nobody to join"):
+        hanse.who_gains(table().assign(hospital="Hope"), target="ill", client="hospital")
 
 
 def test_an_empty_client_is_named() -> None:

@@ -141,7 +141,9 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
     assert re.match(r"The model is no better than guessing: it gets 1\d\.\d % of the test data right, and", chance)
     assert values.startswith("Values by the loss mean little here: in 1")
     said = " ".join(ended.output.split())
-    assert 0 < said.index(chance) < said.index(values) < said.index("25 rounds; on the server's test data: accuracy 0.1")
+    assert (
+        0 < said.index(chance) < said.index(values) < said.index("25 rounds; on the server's test data: accuracy 0.1")
+    )
     found = statement(tmp_path / "run", 1)
     assert found.contributed.place == 1  # the attacker: which is why it must be said
     assert found.short["Its contribution"].startswith("not reliable here (see the warning): ")

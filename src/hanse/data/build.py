@@ -8,6 +8,7 @@ imply. :func:`prepared` converts a data set to the form that its partition needs
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -64,6 +65,8 @@ from hanse.data.samples import Samples
 from hanse.data.sources import imported, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
+
+_LARGE = 10.0  # size (root mean square) of a feature that is taken as not scaled
 
 
 def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | None]:
@@ -185,7 +188,8 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         data = replace(data, augment=Augment(spec.augment, dataset.black))
     if (line := unfinite(data, dataset.test)) is not None:
         raise UserError(f"data.source: '{chosen.name}': {line}")
-    return replace(data, warnings=(*data.warnings, *_of_own_clients(dataset, spec, partition)))
+    own = (*_of_own_clients(dataset, spec, partition), *_of_scales(dataset, spec))
+    return replace(data, warnings=(*data.warnings, *own))
 
 
 def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> list[str]:
@@ -205,6 +209,22 @@ def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> l
     named = ", ".join(dataset.client_names[i] if dataset.client_names else str(i) for i in left[:LISTED])
     more = f" and {len(left) - LISTED} more" if len(left) > LISTED else ""
     return [f"data.clients = {spec.clients}: leaves out {len(left)} of the data's clients: {named}{more}"]
+
+
+def _of_scales(dataset: Dataset, spec: DataSpec) -> list[str]:
+    """Return a warning if a user's own features are so large that a model hardly learns from them; else nothing."""
+    x = dataset.train.x
+    if not isinstance(spec.source, Own) or dataset.train.inputs or x.ndim != 2 or not x.is_floating_point():
+        return []
+    sizes = torch.linalg.vector_norm(x.double(), dim=0) / math.sqrt(max(1, len(x)))
+    large = int((sizes > _LARGE).sum())
+    if not large:
+        return []
+    how = "data.source.prepare = 'auto' scales a table's columns" if spec.source.target else "scale them"
+    return [
+        f"data: {dataset.name}: {large} of {len(sizes)} features are not scaled (sizes up to "
+        f"{float(sizes.max()):,.3g}), and a model learns little from such numbers: {how}"
+    ]
 
 
 def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:

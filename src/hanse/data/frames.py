@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.preparing import Prepare, are_numbers, is_dates
+from hanse.data.preparing import Prepare, are_numbers, is_dates, words_among_numbers
 
 Features = Sequence[str] | Mapping[str, Sequence[str]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
@@ -195,6 +195,11 @@ def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | No
     """Return a line if a column of features holds anything but finite numbers, else None."""
     kind = getattr(column.dtype, "kind", "O")
     if kind not in "biuf":
+        if kind == "O" and not are_numbers(column) and (odd := words_among_numbers(column)):
+            return (
+                f"{where}: column '{column.name}': holds {odd}: make these gaps, as pandas.to_numeric(..., "
+                "errors='coerce') does, and fill them"
+            )
         example = next((v for v in column.dropna().to_list()), None)
         says = f" such as {example!r}" if example is not None else ""
         return (

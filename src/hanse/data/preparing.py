@@ -121,6 +121,10 @@ def _column(column: Any, where: str) -> _Column | str:
         return _Column(name, lambda one: _as_dates(one, timed), True, gaps)
     if are_numbers(column):
         return _Column(name, _read_numbers, True, gaps)
+    if kind == "O" and (odd := words_among_numbers(column)):
+        return (
+            f"{where}: column '{name}': holds {odd}: make these gaps, as pandas.to_numeric(..., errors='coerce') does"
+        )
     kinds = sorted(set(column.dropna().map(str).to_list()))
     if len(kinds) > MOST_KINDS:
         return (
@@ -142,6 +146,15 @@ def are_numbers(column: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def words_among_numbers(column: Any) -> str:
+    """Return which rows of a pandas column hold words where most hold numbers, or "" if that is not so."""
+    numbers = column.map(lambda one: isinstance(one, int | float) and not isinstance(one, bool))
+    rows = np.flatnonzero(~numbers.to_numpy(bool))
+    if not 0 < len(rows) < len(column) / 2:
+        return ""
+    return f"numbers but for {len(rows)} of {len(column)} rows (the first is row {rows[0]}: {column.iloc[rows[0]]!r})"
 
 
 def _as_numbers(column: Any) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ class Evaluations:
         ask: yields a question for each coalition, in their order.
         cache: the answers of earlier calls by cache key; None: no cache.
         told: called after each evaluation, with the number done, the number expected, and a text.
+        function: what messages call the user's function.
 
     Attributes:
         evaluated: number of calls of the user's function.
@@ -49,8 +50,9 @@ class Evaluations:
         ask: Callable[[Sequence[Coalition]], Iterable[Asked]],
         cache: Cache | None,
         told: Told,
+        function: str = "evaluate",
     ) -> None:
-        self._ask, self._cache, self._told = ask, cache, told
+        self._ask, self._cache, self._told, self._function = ask, cache, told, function
         self.evaluated, self.seconds = 0, 0.0
         self.expected: float | None = None
         self.samples: int | None = None
@@ -86,8 +88,8 @@ class Evaluations:
         samples = 0 if np.ndim(answer) == 0 else len(np.asarray(answer))
         if self.samples not in (None, samples):
             raise UserError(
-                f"evaluate: returned {samples or 1} numbers, and {self.samples or 1} before: must be one number, or "
-                "one for each test sample, always of the same samples"
+                f"{self._function}: returned {samples or 1} numbers, and {self.samples or 1} before: must be one "
+                "number, or one for each test sample, always of the same samples"
             )
         self.samples = samples
         return answer

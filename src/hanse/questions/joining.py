@@ -330,6 +330,8 @@ def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> 
     assert dataset is not None  # data were given, or with_own has refused them
     if dataset.client_of is None:
         raise UserError(f"data: {dataset.name}: do not say which client a row belongs to, so that nobody could join")
+    if len(set(dataset.client_of.tolist())) < 2:
+        raise UserError(f"data: {dataset.name}: has one client, who has nobody to join")
     return dataset
 
 
@@ -497,11 +499,11 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
     unit = "steps" if train.get("steps") else "epochs"
     passes = f"{train.get(unit)} {unit.removesuffix('s') if train.get(unit) == 1 else unit}"
     model = named_choice(config["model"].get("name"), "?")
-    kept = config["data"].get("client_test", 0.0)
+    kept, rounds = config["data"].get("client_test", 0.0), len(joined.metrics)
     told = [
         f"Played with {'a model given as an object' if model == OBJECT else f'model {model}'}, "
-        f"{len(joined.metrics)} rounds, lr {train.get('lr')}, {passes} a round, and {100 * kept:.0f} % of each "
-        "client's rows for tests; other settings give other gains."
+        f"{rounds} round{'' if rounds == 1 else 's'}, lr {train.get('lr')}, {passes} a round, and "
+        f"{100 * kept:.0f} % of each client's rows for tests; other settings give other gains."
     ]
     apart = [f"{key} {value}" for key, value in other.items() if train.get(key) != value]
     told += [f"Alone clients trained with {', '.join(apart)}."] if apart else []

@@ -207,15 +207,20 @@ class Run(PlainRun, Shown):
 
     def sentences(self) -> Sequence[str]:
         """Return doubts and the model's quality first, then warnings and notes on the values."""
+        from hanse.runs.observers import mostly_refused  # here: it loads what draws in a terminal
+
         main = self.record.main
         tested = [figure for line in self.metrics if (figure := figure_of(line, main))]
-        heading = f"{self.record.mechanism}, {len(self.metrics)} rounds, {self.record.num_clients} clients"
+        heading = (
+            f"{self.record.mechanism}, {_many(len(self.metrics), 'round')}, {_many(self.record.num_clients, 'client')}"
+        )
         heading += f": {tested[-1]}" if tested else ""
         heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
         sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
         warned = [line for line in self.said if line.startswith("warning: ")]
+        warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
 
@@ -378,6 +383,10 @@ class Page:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
         where = html.escape(str(self.path))
         return f'<p><b>{html.escape(self.headline)}</b></p><ul>{lines}</ul><p><a href="{where}">{where}</a></p>'
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _cell(value: Any) -> str:

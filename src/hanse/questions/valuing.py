@@ -100,7 +100,7 @@ class Valuation(Worths):
             return f"Intervals: 95 %, for {' and '.join([*found, f'the draw of the {self.samples:,} test samples'])}."
         if self.method == "path":
             return "No intervals: path values sample nothing, and what other test samples would give is not known."
-        other = "what other test samples would give is not known, unless evaluate returns one number for each sample"
+        other = "what other test samples would give is not known, unless your function returns one number for each"
         if found:
             return f"Intervals: 95 %, for {found[0]}; {other}."
         return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
@@ -421,7 +421,7 @@ def _valued(
     seconds, shown, cache = seconds_of(how[0]), how[1], how[2]
     began = time.perf_counter()
     with progress(shown, "evaluated") as told:
-        asked = Evaluations(ask, cache, told)
+        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate")
         memo = games.Memo(asked)
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
