@@ -502,9 +502,8 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
-    lines = [*said, *(f"warning: {line}" for line in setup.data.warnings)]
-    result.said = tuple(lines)
-    _tell(observers, "on_start", experiment, state.round, lines)
+    result.said = (*said, *(f"warning: {line}" for line in setup.data.warnings))
+    _tell(observers, "on_start", experiment, state.round, list(result.said))
     limits, budget, failures = experiment.run, Budget(experiment.run), 0
     budget.spend(result.metrics)  # a resumed run has used up some of its limits already
     result.over = budget.over()
