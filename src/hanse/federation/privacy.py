@@ -72,7 +72,7 @@ class Stricter(TypedDict):
     """A smaller budget for some clients, instead of the others' budget.
 
     Attributes:
-        clients: their numbers.
+        clients: the ids of the clients.
         epsilon: the budget of each.
         noise: as in :class:`Privacy`; left out: the least with which this budget lasts.
     """
@@ -175,7 +175,7 @@ class Privacy:
 
         Args:
             samples: how many the client has.
-            recipe: says how it trains.
+            recipe: how the client trains.
             work: epochs or steps instead of the recipe's.
         """
         noise = 1.0 if self.noise is None else self.noise
@@ -195,7 +195,7 @@ class Privacy:
 
         Args:
             samples: how many the client has.
-            recipe: says how it trains.
+            recipe: how the client trains.
             lr: the round's learning rate.
             task: the update's training task; its work and its clip count.
         """
@@ -272,7 +272,7 @@ class InState:
 
     Attributes:
         rule: says what a new account may spend.
-        accounts: those that spent something, by client.
+        accounts: the accounts that spent something, by client.
     """
 
     rule: Privacy

@@ -87,7 +87,7 @@ def gtg(
             ``sweeps`` if given.
         sweeps: ``sweeps[tau][k]`` is the permutation of sweep ``tau`` that begins with player ``k``. Default:
             permutations are drawn.
-        seed: keys the draw; a numpy generator is used as it is.
+        seed: the seed of the draws, or a numpy generator to use.
         running: how marginal contributions are averaged. ``permutation``: the plain mean over permutations.
             ``sweep_mean``: the mean over sweeps of the mean in each, which is the same number, rounding aside.
             ``sweep_literal``: line 17 as printed with ``tau = 1, 2, ..`` per sweep, which is biased; for reference.

@@ -170,7 +170,7 @@ def audit_run(folder: Path, told: Told = untold) -> Audit:
 
     Args:
         folder: the run directory.
-        told: called after each check of markets with the number done and the total.
+        told: a function called after each check of markets with the number done and the total.
 
     Raises:
         UserError: there is no run, it has neither a market nor such models, or it cannot be read.

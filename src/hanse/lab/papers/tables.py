@@ -191,7 +191,7 @@ class Paper:
     """A paper whose tables can be built.
 
     Attributes:
-        name: its name on the command line.
+        name: the paper's name on the command line.
         citation: title, authors and year.
         tables: the function that builds each table, by name; it takes a scale and optionally a recipe and folders of
             results, as :func:`build_table` does.
