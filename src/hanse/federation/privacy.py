@@ -272,7 +272,7 @@ class InState:
 
     Attributes:
         rule: says what a new account may spend.
-        accounts: the accounts that spent something, by client.
+        accounts: those that spent something, by client.
     """
 
     rule: Privacy
