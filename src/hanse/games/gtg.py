@@ -72,9 +72,9 @@ def gtg(
 ) -> GTGEstimate:
     """Estimate the Shapley value by GTG-Shapley: GreedyFed Alg. 2.
 
-    A sweep is ``n`` permutations, the k-th of which begins with player k. After each complete sweep the stop rule is
-    tested: every player has at least 20 stored estimates (an initial 0 and one per permutation), and for every player
-    the mean of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
+    A sweep is ``n`` permutations; the k-th begins with player k. After each complete sweep the stop rule is tested:
+    every player has at least 20 stored estimates (an initial 0 and one per permutation), and for every player the mean
+    of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
 
     Args:
         value: the utility. ``value({})`` is the worth of the round's starting model, ``value(N)`` the worth of its

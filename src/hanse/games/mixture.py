@@ -26,8 +26,8 @@ Three kinds of values are computed:
 Medians, Krum's choices and server momentum are not averages: use :func:`hanse.games.shapley.gtg` or
 :func:`hanse.games.shapley.monte_carlo` for them.
 
-Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions of which row 0 is the empty one and row 1 all
-players, ``k`` sampled pairs.
+Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions (row 0 is the empty one, row 1 all players),
+``k`` sampled pairs.
 """
 
 from __future__ import annotations
