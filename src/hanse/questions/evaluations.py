@@ -26,7 +26,7 @@ class Evaluations:
     Args:
         ask: yields a question for each coalition, in their order.
         cache: the answers of earlier calls by cache key; None: no cache.
-        told: a function called after each evaluation, with the number done, the number expected, and a text.
+        told: called after each evaluation, with the number done, the number expected, and a text.
 
     Attributes:
         evaluated: number of calls of the user's function.
