@@ -361,7 +361,7 @@ class Tested:
 
     Attributes:
         loss: the mean loss of the model that the client holds. None: there is none.
-        accuracy: from 0 to 1. None: there is none.
+        accuracy: the accuracy, from 0 to 1. None: there is none.
         num_samples: how many test samples the client has; if 0, there are no results.
         loss_error: the standard error of the loss.
         accuracy_beside: the accuracy of the task's second model, ``beside``.

@@ -47,7 +47,7 @@ class Plot:
             matched. Empty: the name is what matched.
         caption: a sentence below the chart.
         how: "lines" connects the rounds, "steps" holds each value until the next, "bars" shows only the last round.
-        factor: multiplies all values.
+        factor: the factor of all values.
     """
 
     title: Label
@@ -156,7 +156,7 @@ class Conduct:
     Attributes:
         label: the name of its clients in charts, such as "free riders".
         sentence: what the clients do.
-        clients: their ids.
+        clients: the ids of the clients.
         cheats: whether the conduct is cheating.
         rest: the name of all other clients.
         rank: a client with several conducts is listed under the lowest rank.
@@ -292,7 +292,7 @@ class Role:
     """A role that profiles give to some clients.
 
     Attributes:
-        clients: their ids.
+        clients: the ids of the clients.
     """
 
     name: Label

@@ -202,11 +202,11 @@ class SplitData(FederatedData):
         Args:
             dataset: the samples, and the source's test set.
             partition: which train samples each client has.
-            seed: keys all draws.
+            seed: the seed of all draws.
             client_test: the part of a client's samples that becomes its test share.
             client_validation: the part that becomes its validation share; with ``client_test`` below 1.
             validation: the part of the source's test set that becomes the server's validation set.
-            validation_seed: keys the cut of the test set; None for ``seed``.
+            validation_seed: the seed of the cut of the test set; None for ``seed``.
             root: the part of the source's test set on which the server itself trains.
             test_from: "own" cuts test shares from the clients' samples. All other values take them from the server's
                 test set; see :func:`hanse.data.shares.borrowed`.

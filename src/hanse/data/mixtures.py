@@ -199,7 +199,7 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
             [0, 1].
         clients: how many rows.
         distributions: how many columns, at least 2.
-        seed: keys the draw of "random".
+        seed: the seed of the draw of "random".
 
     Raises:
         UserError: fewer than two distributions.
@@ -253,7 +253,7 @@ def mixture(
         pools: the sample indices of each distribution, D arrays.
         train_mix: ``[clients, D]``, the shares that each client trains on; rows sum to 1.
         test_mix: ``[clients, D]``, the shares that each client is tested on.
-        seed: keys all draws.
+        seed: the seed of all draws.
         client_test: the part of a client's samples that it keeps for testing, 0 or more.
         client_validation: the part that it keeps for validation, 0 or more.
         sizes: how many samples each client gets; see :func:`hanse.data.partitions.client_sizes`.

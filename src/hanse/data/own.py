@@ -65,7 +65,7 @@ def from_frame(
         test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
             to below 1, with the same share of each class.
         min_samples: the fewest rows that a client may have.
-        seed: draws which rows are held out for testing.
+        seed: the seed that decides which rows are held out for testing.
         name: what the data are called in messages and records.
         prepare: how the columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and dates;
             or a scikit-learn transformer such as a ``ColumnTransformer``, which is fitted without the test set. None:
@@ -101,7 +101,7 @@ def from_arrays(
         clients: the client of each sample, ``[n]``, names or numbers; None: ``[data] partition`` distributes them.
         test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
         min_samples: the fewest samples that a client may have.
-        seed: draws which samples are held out for testing.
+        seed: the seed that decides which samples are held out for testing.
         name: what the data are called in messages and records.
 
     Raises:
@@ -141,7 +141,7 @@ def from_torch(
         target: the key of the targets, for items that are dictionaries.
         test: the share of each client's samples that becomes the test set, or another such data set.
         min_samples: the fewest samples that a client may have.
-        seed: draws which samples are held out for testing.
+        seed: the seed that decides which samples are held out for testing.
         name: what the data are called in messages and records.
 
     Raises:
@@ -174,7 +174,7 @@ def from_hugging_face(
         features: as in :func:`from_frame`.
         test: a share of each client's rows, or another data set with the same columns.
         min_samples: the fewest rows that a client may have.
-        seed: draws which rows are held out for testing.
+        seed: the seed that decides which rows are held out for testing.
         name: what the data are called in messages and records.
 
     Raises:
@@ -213,7 +213,7 @@ def as_dataset(
         features: as in :func:`from_frame`, for tables only.
         test: the share of each client's samples that becomes the test set.
         min_samples: the fewest samples that a client may have.
-        seed: draws which samples are held out for testing.
+        seed: the seed that decides which samples are held out for testing.
         name: the data's name; empty: the name of their type.
         prepare: as in :func:`from_frame`, for pandas tables only.
         statistics: as in :func:`from_frame`.
@@ -524,7 +524,7 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     Args:
         test: the share of each client's samples that is held out, or the test samples.
         min_samples: the fewest samples that a client may have.
-        seed: draws which samples are held out.
+        seed: the seed that decides which samples are held out.
         name: what the data are called.
     """
     where = f"data: {name}"

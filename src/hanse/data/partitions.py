@@ -54,7 +54,7 @@ def client_sizes(
     Args:
         samples: how many samples there are.
         clients: how many clients share them.
-        seed: draws the sizes of the power law.
+        seed: the seed of the sizes of the power law.
         law: "power" gives sizes in proportion to q with the density 3 q^2 on [0, 1] (GreedyFed, section 4.1; mean 0.75,
             standard deviation 0.19). "equal" gives the same number to each client; of the remainder, the first clients
             get one each.
@@ -79,7 +79,7 @@ def power_weights(clients: int, seed: int, attempt: int = -1) -> NDArray[np.floa
 
     Args:
         clients: how many are drawn.
-        seed: keys the draw.
+        seed: the seed of the draws.
         attempt: the number of a redraw, 0 or more; -1 for the first draw.
     """
     # 1 - U lies in (0, 1]: no client has weight zero
@@ -131,7 +131,7 @@ def label_mixes(
         clients: how many mixes are drawn.
         classes: the length of a mix.
         alpha: the concentration, above 0; a small one gives mixes of nearly one class.
-        seed: keys the draw.
+        seed: the seed of the draws.
         sampler: "log" is exact at any alpha. "float32-clamped" is what ``torch.distributions.Dirichlet`` draws in
             float32, and so what GreedyFed's published code uses: for alpha = 1e-4 the gamma variates underflow and are
             clamped, and about half of the clients get an exactly uniform mix instead of a single class.
@@ -170,7 +170,7 @@ def dirichlet(
         clients: how many clients there are, N.
         alpha: the concentration, above 0. At 100 every client has about the mix of the whole set, at 0.01 nearly a
             single class.
-        seed: keys all draws.
+        seed: the seed of all draws.
         sizes: how many samples each client gets; see :func:`client_sizes`.
         min_samples: the least that a client gets.
         sampler: how mixes are drawn; see :func:`label_mixes`.
@@ -237,7 +237,7 @@ def scaled_dirichlet(
         labels: the class of each sample, integers ``[n]`` from 0.
         clients: how many clients there are, N.
         alpha: the concentration, above 0.
-        seed: keys all draws.
+        seed: the seed of all draws.
         sizes: the law of the sizes, "power" or "equal".
         min_samples: the least that a client gets.
         sampler: how mixes are drawn, "log" or "float32-clamped".
@@ -324,7 +324,7 @@ def niid(
         labels: the class of each sample, integers ``[n]`` from 0.
         clients: how many clients there are, N.
         alpha: the concentration, above 0; with a small one, a class goes to few clients.
-        seed: keys all draws.
+        seed: the seed of all draws.
         min_samples: the least that a client gets.
         num_classes: as in :func:`dirichlet`.
 
@@ -499,7 +499,7 @@ def iid(
     Args:
         labels: one entry per sample, ``[n]``; only their number is used.
         clients: how many clients there are, N.
-        seed: keys the draw.
+        seed: the seed of the draws.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
         min_samples: the least that a client gets.
         total: how many samples are dealt in all; None for all of them.
@@ -527,7 +527,7 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
         labels: the class of each sample, integers ``[n]`` from 0.
         clients: how many clients there are, N.
         classes_per_client: how many classes each client has.
-        seed: keys all draws.
+        seed: the seed of all draws.
 
     Returns:
         The sorted sample indices of each client.
@@ -582,7 +582,7 @@ def natural(
         labels: one entry per sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
         ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
         clients: the resulting number of clients; None: all. See :func:`natural_owners` for the choice.
-        seed: keys all draws.
+        seed: the seed of all draws.
         choose: which owners take part if not all do: "random" or "largest".
         per_owner: into how many clients each owner is divided, evenly and at random.
         ordered: the samples are in order of time, so owners are divided into consecutive spans.
@@ -646,7 +646,7 @@ def natural_owners(
     Args:
         ids: the owner of each sample, ``[n]``.
         clients: the wanted number of clients, a multiple of ``per_owner``; None for all owners.
-        seed: keys the random choice.
+        seed: the seed of the random choice.
         choose: "random" from the seed, or "largest": those with most samples, ties to the lower id.
         per_owner: into how many clients each owner is divided; ``clients / per_owner`` owners take part.
 
@@ -705,7 +705,7 @@ def cluster(
         clusters: how many clusters the clients form; at most ``clients``.
         alpha_between: the concentration between clusters, above 0.
         alpha_within: the concentration inside a cluster, above 0.
-        seed: keys all draws.
+        seed: the seed of all draws.
         min_samples: the least that a client gets.
         num_classes: as in :func:`dirichlet`.
 
@@ -764,7 +764,7 @@ def skew(
         labels: the class of each sample, integers ``[n]`` from 0.
         clients: how many clients there are, at least one for each cluster.
         classes_per_client: the number of classes of a cluster; must divide the number of classes.
-        seed: keys the draw.
+        seed: the seed of the draws.
         num_classes: as in :func:`dirichlet`.
 
     Returns:

@@ -34,7 +34,7 @@ def client_shares(
         partition: the samples of each client.
         client_test: the part of a client's samples that is its test share, rounded down.
         client_validation: the part that is its validation share, rounded down.
-        seed: keys the random order.
+        seed: the seed of the random order.
         ordered: the samples are in order of time; validation and test are the last ones.
     """
     if partition.kept is not None:
@@ -81,7 +81,7 @@ def server_cut(
         test: the source's test samples.
         num_classes: None for regression, where the cut is random.
         validation: the part that becomes the validation set, from 0 to below 1.
-        seed: keys the draws.
+        seed: the seed of the draws.
         distributions: the distribution of each test sample, if there are several.
         owner_of: ``[n]``, the client of each test sample, if it is known.
         root: the part that becomes the root set, which the server itself trains on.
@@ -210,7 +210,7 @@ def borrowed(
             samples if the source names owners, else samples drawn with its class mixture. "classes": a client has the
             whole set, or its owner's samples, weighted by :func:`class_weights`.
         share: for "server", the number of test samples for each train sample of a client.
-        seed: keys the draws.
+        seed: the seed of the draws.
 
     Returns:
         The set ``tests`` itself, the positions in it of each client's test share, and the weights of these samples

@@ -50,7 +50,7 @@ class Synthetic:
     Attributes:
         alpha: the variance of the models' means; with 0 all are drawn around the same mean.
         beta: the variance of the inputs' means.
-        seed: keys all draws.
+        seed: the seed of all draws.
         samples_per_client: the size of every client; None draws 50 plus the whole part of Lognormal(4, 2), as the
             authors do.
 

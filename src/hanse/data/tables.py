@@ -149,7 +149,7 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
     Args:
         name: a key of :data:`TABLES`.
         root: unused, like ``download``: only the package is searched.
-        seed: draws the test samples.
+        seed: the seed that draws the test samples.
         download: not used.
 
     Raises:

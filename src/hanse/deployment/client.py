@@ -207,8 +207,7 @@ def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Call
 
 
 def paths_of(experiment: Experiment) -> list[str]:
-    """Return the import paths that an experiment's messages may name, for nodes that belong to the experiment's author.
-    """
+    """Return the import paths that an experiment's messages may name, for nodes of the experiment's author."""
     dumped = experiment.train.model_dump()
     said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
     names = (one.get("name") if isinstance(one, Mapping) else one for one in said)

@@ -305,8 +305,7 @@ class Loopback:
         self.processes.start(f"node{i}", command, env, self.app)
 
     def down(self) -> list[str]:
-        """Stop all processes, including a run in progress, and return the names of those that were no longer running.
-        """
+        """Stop all processes, with any run in progress, and return the names of those that had already ended."""
         names, below = self.processes.names(), self.processes.below()
         keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
         gone = self.processes.stop(*(name for name in names if name != "keeper"))

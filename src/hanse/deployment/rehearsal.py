@@ -109,8 +109,7 @@ class InProcessGrid(Grid):
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let the nodes answer messages, and return an id for each answer, by which :meth:`pull_messages` fetches it.
-        """
+        """Let the nodes answer messages, and return an id for each answer, for :meth:`pull_messages` to fetch it."""
         ids = []
         for message in messages:
             name, node = f"message {next(self._count)}", message.metadata.dst_node_id

@@ -378,7 +378,7 @@ class Joiner(OfSome):
     """Some clients join in a later round.
 
     Attributes:
-        clients: their ids.
+        clients: the ids of the clients.
         at: the first round in which they are present.
     """
 
@@ -398,7 +398,7 @@ class Leaver(OfSome):
     """Some clients leave in some round.
 
     Attributes:
-        clients: their ids.
+        clients: the ids of the clients.
         at: the first round in which they are gone.
     """
 

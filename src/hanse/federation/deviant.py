@@ -38,7 +38,7 @@ class Deviant(OfSome):
     """Some clients deviate in what they send, report and answer, and when.
 
     Attributes:
-        clients: their ids. Several deviate in the same way, and lie about gradients together.
+        clients: the ids of the clients. Several deviate in the same way, and lie about gradients together.
         second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
             "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
             opposite sign. With "turns" they are there in odd rounds and the first in even ones.

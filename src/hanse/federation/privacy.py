@@ -73,7 +73,7 @@ class Stricter(TypedDict):
     """A smaller budget for some clients, instead of the others' budget.
 
     Attributes:
-        clients: their numbers.
+        clients: the ids of the clients.
         epsilon: the budget of each.
         noise: as in :class:`Privacy`; left out: the least with which this budget lasts.
     """
@@ -197,7 +197,7 @@ class Privacy:
 
         Args:
             samples: how many the client has.
-            recipe: says how it trains.
+            recipe: how the client trains.
             work: epochs or steps instead of the recipe's.
         """
         noise = 1.0 if self.noise is None else self.noise
@@ -221,7 +221,7 @@ class Privacy:
 
         Args:
             samples: how many the client has.
-            recipe: says how it trains.
+            recipe: how the client trains.
             lr: the round's learning rate.
             task: the update's training task; its work and its clip count.
         """

@@ -54,8 +54,7 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 
 
 def faults(profile: Profile) -> list[str]:
-    """Return a line for each amount in a profile, or in one of its later changes, with which policies cannot calculate.
-    """
+    """Return a line for each amount in a profile or its later changes with which policies cannot calculate."""
     later = profile.get("later", ())
     changes = [c for c in later if isinstance(c, Mapping)] if isinstance(later, list | tuple) else []
     return [

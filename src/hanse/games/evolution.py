@@ -187,8 +187,7 @@ def _rounded(wanted: Floats, population: int) -> Floats:
 
 
 def nearest(payoff: Any) -> Floats:
-    """Return the rest point ``[k, k]``: everybody chooses the model with the highest payoff; ties are shared equally.
-    """
+    """Return the rest point ``[k, k]``: everybody chooses the model with the highest payoff; ties are split."""
     phi = as_square(payoff, "payoff")
     if len(phi) == 1:
         return np.ones((1, 1))

@@ -72,9 +72,9 @@ def gtg(
 ) -> GTGEstimate:
     """Estimate the Shapley value by GTG-Shapley: GreedyFed Alg. 2.
 
-    A sweep is ``n`` permutations, the k-th of which begins with player k. After each complete sweep the stop rule is
-    tested: every player has at least 20 stored estimates (an initial 0 and one per permutation), and for every player
-    the mean of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
+    A sweep is ``n`` permutations; the k-th begins with player k. After each complete sweep the stop rule is tested:
+    every player has at least 20 stored estimates (an initial 0 and one per permutation), and for every player the mean
+    of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
 
     Args:
         value: the utility. ``value({})`` is the worth of the round's starting model, ``value(N)`` the worth of its
@@ -87,7 +87,7 @@ def gtg(
             ``sweeps`` if given.
         sweeps: ``sweeps[tau][k]`` is the permutation of sweep ``tau`` that begins with player ``k``. Default:
             permutations are drawn.
-        seed: keys the draw; a numpy generator is used as it is.
+        seed: the seed of the draws, or a numpy generator to use.
         running: how marginal contributions are averaged. ``permutation``: the plain mean over permutations.
             ``sweep_mean``: the mean over sweeps of the mean in each, which is the same number, rounding aside.
             ``sweep_literal``: line 17 as printed with ``tau = 1, 2, ..`` per sweep, which is biased; for reference.

@@ -26,8 +26,8 @@ Three kinds of values are computed:
 Medians, Krum's choices and server momentum are not averages: use :func:`hanse.games.shapley.gtg` or
 :func:`hanse.games.shapley.monte_carlo` for them.
 
-Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions of which row 0 is the empty one and row 1 all
-players, ``k`` sampled pairs.
+Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions (row 0 is the empty one, row 1 all players),
+``k`` sampled pairs.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
     Args:
         n: number of players.
         budget: the most coalitions. Default: 10 per player.
-        seed: keys the draw; a numpy generator is used as it is.
+        seed: the seed of the draws, or a numpy generator to use.
 
     Raises:
         ValueError: ``n < 1``, or a budget below ``2 n + 2`` that does not hold all ``2**n`` coalitions either.
@@ -824,7 +824,7 @@ def mixture(
         budget: the most coalitions to evaluate, including the empty one and all players. Default: 10 per player, which
             gave errors of 1 to 2 % of the values on real games of 10 to 20 players. If the budget covers all ``2**n``,
             values are exact.
-        seed: keys the draw; a numpy generator is used as it is.
+        seed: the seed of the draws, or a numpy generator to use.
         enough: a function that decides whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
             :func:`hanse.games.mixture.top_settled`. It is called at 5 coalitions per player and at each doubling.
             Default: the whole budget is used.

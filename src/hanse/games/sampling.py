@@ -88,7 +88,7 @@ def monte_carlo(
         value: the utility; its method ``many``, if any, is used.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
-        seed: keys the draw; a numpy generator is used as it is.
+        seed: the seed of the draws, or a numpy generator to use.
 
     Raises:
         ValueError: ``n < 1``, no permutation, something that is not a permutation, or a worth that is not finite.

@@ -159,7 +159,7 @@ def play(job: Job, step: Step) -> dict[str, Any]:
 
     Args:
         job: the run.
-        step: told of every finished round.
+        step: a function told of every finished round.
 
     Returns:
         The result that :func:`attempt` describes.
@@ -192,7 +192,7 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
 
     Args:
         job: the run.
-        step: called after every finished round, and once for the rounds of an earlier start.
+        step: a function called after every finished round, and once for the rounds of an earlier start.
         runs: the folder of all run directories; :func:`folder_of` names this job's.
 
     Returns:
@@ -240,7 +240,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
 
     Args:
         job: the run.
-        step: told of every finished round.
+        step: a function told of every finished round.
         run: the function that plays the experiment with the observers that it is given.
 
     Returns:

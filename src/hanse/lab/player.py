@@ -214,8 +214,8 @@ def in_order(
     """Yield each job with its result, played in this process one after another and with one thread.
 
     Args:
-        jobs: in order.
-        step: told of every finished round and the job that played it.
+        jobs: the jobs, in order.
+        step: a function told of every finished round and the job that played it.
         work: plays one job.
     """
     for job in jobs:
@@ -238,7 +238,7 @@ def in_processes(
 
     Args:
         jobs: the jobs, in the order in which they are started.
-        step: told of every finished round and the job that played it.
+        step: a function told of every finished round and the job that played it.
         work: plays one job; a function of a module, since it is sent to the processes.
         workers: how many processes to start, at least 1; never more than there are jobs.
     """

@@ -486,7 +486,7 @@ def printed_rows(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
 
     Args:
         points: the runs.
-        rows: their rows.
+        rows: the rows of these runs.
     """
     hidden = {"key", "folder", "rounds", "best after rounds", "megabytes", "seconds"}
     asked = _asked(points, rows)

@@ -38,7 +38,7 @@ class FunctionEngine:
     The engine ignores the samples that it is given, since the function has its own.
 
     Attributes:
-        evaluate: gets a row ``[P]`` and returns figures by name.
+        evaluate: a function that gets a row ``[P]`` and returns figures by name.
         name: the engine's name.
 
     Examples:
@@ -187,7 +187,8 @@ class FunctionJudge:
     """Scores models by the user's function instead of the server's held-out samples.
 
     Attributes:
-        evaluate: gets a row ``[P]`` and returns figures by name; None: there is no function, and scoring is an error.
+        evaluate: a function that gets a row ``[P]`` and returns figures by name; None: there is none, and scoring is an
+            error.
         engine: the engine that scores rows with ``evaluate``.
     """
 

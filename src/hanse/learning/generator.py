@@ -272,7 +272,7 @@ class Schooled(NamedTuple):
     """A generator after training.
 
     Attributes:
-        row: its numbers ``[size]``.
+        row: the generator's numbers ``[size]``.
         moments: Adam's two moments, ``[2, num_parameters]``.
         steps: how many steps Adam has taken in total.
         losses: ``[steps]``, the loss at each step of this training.
@@ -304,7 +304,7 @@ def train_generator(
 
     Args:
         generator: the generator's shape.
-        row: its numbers ``[size]``.
+        row: the generator's numbers ``[size]``.
         moments: Adam's two moments ``[2, num_parameters]``, with which it continues.
         steps_before: how many steps Adam took before.
         ensemble: the heads that judge the generator.
@@ -365,7 +365,7 @@ class FromGenerator:
 
         Args:
             generator: the generator's shape.
-            row: its numbers ``[size]``.
+            row: the generator's numbers ``[size]``.
             labels: float64 ``[classes]``, the probabilities by which a client draws labels.
             alpha: the weight of the term that trains the head.
             beta: the weight of the term that pulls the model's answers.

@@ -372,9 +372,9 @@ def batch_plan(
 
     Args:
         n: how many samples the seat has.
-        recipe: says how many batches there are and how large they are.
+        recipe: the recipe, which says how many batches there are and how large they are.
         key: ``(seed, round, client, start row)``.
-        work: replaces the recipe's epochs, or its steps if it counts those.
+        work: the epochs (or steps, if the recipe counts those) instead of the recipe's.
         smallest: the smallest batch that the model can train on (2 with batch norm). A shorter last batch of an epoch
             is left out.
         before: without shuffling, how many steps after the first batch the plan begins.
@@ -409,8 +409,8 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
 
     Args:
         n: how many samples the seat has.
-        recipe: says how many batches there are and how large they are.
-        work: replaces the recipe's epochs, or its steps if it counts those.
+        recipe: the recipe, which says how many batches there are and how large they are.
+        work: the epochs (or steps, if the recipe counts those) instead of the recipe's.
         smallest: the smallest batch that the model can train on (2 with batch norm).
         before: without shuffling, how many steps after the first batch the plan begins.
     """

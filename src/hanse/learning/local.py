@@ -164,7 +164,7 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     """Return the mean loss of a batch, a scalar.
 
     Args:
-        problem: says which loss it is.
+        problem: the problem, whose loss is used.
         output: logits ``[n, k]``, or ``[n, k, T]`` for texts; or predictions with as many numbers as ``y``.
         y: labels int64 ``[n]`` or ``[n, T]``, where positions marked ``IGNORED`` do not count; or targets.
     """

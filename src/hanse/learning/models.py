@@ -294,7 +294,7 @@ def build_module(
         seed: the run's seed.
         number: the model's number, if there are several. A module given as an object keeps its own weights for 0, and
             gets new weights for other numbers.
-        options: passed on to the factory.
+        options: further options, for the factory.
 
     Raises:
         UserError: an unknown name or option, or a factory that does not return a module.
@@ -440,7 +440,7 @@ def build_problem(
             rows share those of model 0.
         objective: a loss to minimise instead of cross-entropy or the squared error. If it takes one output for two
             classes, the model has one output.
-        options: passed on to the factory.
+        options: further options, for the factory.
 
     Raises:
         UserError: see :func:`build_module`; also if no parameter trains, two share memory, or one cannot be trained.

@@ -258,7 +258,7 @@ def _loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
     """Return the loss at the end of a stack.
 
     Args:
-        problem: says which loss it is.
+        problem: the problem, whose loss is used.
         out: ``[S, k, B]``, the buffer for the gradient at the outputs.
         total: ``[S, 1, 1]``, to which reported losses are added.
     """

@@ -198,7 +198,7 @@ class Closed:
     """A round whose close was met in a log.
 
     Attributes:
-        round: its number.
+        round: the round's number.
         line: the close that the log should have there.
         record: the hash of the round's record.
         statements: each client's statement, in the order of client numbers.

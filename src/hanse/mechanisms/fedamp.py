@@ -60,7 +60,7 @@ def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Flo
     Args:
         cosine: cosines between models, ``[m, m]``; the diagonal is not read.
         self_weight: each model's weight for itself, from 0 to 1.
-        scale: multiplies the cosines in the softmax; the larger, the more the most similar model counts.
+        scale: the factor of the cosines in the softmax; the larger, the more the most similar model counts.
     """
     m = len(cosine)
     if m == 1:
@@ -145,7 +145,7 @@ class HeurFedAMP(WeighPart):
 
     Attributes:
         self_weight: each model's weight in its own centre.
-        sharpness: multiplies the cosines in the softmax over the other models.
+        sharpness: the factor of the cosines in the softmax over the other models.
     """
 
     needs = frozenset({"clients"})

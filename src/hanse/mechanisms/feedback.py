@@ -41,8 +41,8 @@ def news(view: View, state: State, more: Callable[[int], Mapping[str, Any]] = la
 
     Args:
         view: the round, before selection.
-        state: has the keys of :func:`no_news`.
-        more: returns what else a client (by its id) is told.
+        state: a state with the keys of :func:`no_news`.
+        more: a function that returns what else a client (by its id) is told.
     """
     here = view.present[~state["gone"][view.present] & ~np.isnan(state["last"][view.present])]
 
@@ -64,9 +64,9 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
     """Return the keys ``last``, ``sum`` and ``times`` of the state after a round in which some clients were valued.
 
     Args:
-        state: has the keys of :func:`no_news`.
+        state: a state with the keys of :func:`no_news`.
         clients: the ids ``[m]`` of the clients that were valued.
-        worth: their values ``[m]``.
+        worth: these clients' values ``[m]``.
     """
     last, total, times = np.full(len(state["last"]), np.nan), state["sum"].copy(), state["times"].copy()
     last[clients] = worth

@@ -235,7 +235,7 @@ def sketched(vectors: Floats, width: int, seed: int) -> Floats:
     Args:
         vectors: ``[n, P]``; returned as they are if P is at most ``width``.
         width: the length of a sketch.
-        seed: keys the random map. Sketches are comparable only if they were made with the same seed.
+        seed: the seed of the random map. Sketches are comparable only if they were made with the same seed.
     """
     length = vectors.shape[1]
     if length <= width:

@@ -151,7 +151,7 @@ def krum_scores(squared: Floats, attackers: int) -> Floats:
         attackers: how many bad updates to withstand.
 
     Examples:
-        Updates at 0, 1, 2 and 10 on a line, of which one may be bad; the last one scores worst:
+        Updates at 0, 1, 2 and 10 on a line; one may be bad, and the last one scores worst:
 
         >>> at = np.array([0.0, 1.0, 2.0, 10.0])
         >>> krum_scores(np.square(at[:, None] - at), attackers=1)

@@ -235,7 +235,7 @@ def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choic
 
     Args:
         view: the round, before selection.
-        state: has the key ``sat``.
+        state: a state with the key ``sat``.
         m: how many clients a block has.
         order: the order in which clients train. "random" is the run's random order. "id" is the order of ids, with the
             last block filled at random, as in the authors' code. "never" skips the phase.
@@ -257,7 +257,7 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
 
     Args:
         outcome: the finished round.
-        state: has the keys of :func:`no_values`.
+        state: a state with the keys of :func:`no_values`.
         averaging: "mean", or the weight of the past in an exponential average.
         start: "first": a client's first value is used unchanged. "zero": it is averaged with zero.
     """

@@ -2,9 +2,8 @@
 
 :func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` the results on the clients' own
 test data. The other functions read the figures behind them, which other charts and the comparison also use:
-:func:`own_accuracy` and :func:`own_main` over the rounds, :func:`last_tested` and :func:`utilities` by client.
-
-Clients that the experiment makes cheat are left out of all means over clients: an attacker is tested on what it sends.
+:func:`own_accuracy` and :func:`own_main` over the rounds, :func:`last_tested` and :func:`utilities` by client. Clients
+that the experiment makes cheat are left out of all means over clients: an attacker is tested on what it sends.
 """
 
 from __future__ import annotations
@@ -181,8 +180,7 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
 
     Args:
         run: the run.
-        most: how many rounds are read at most, evenly spread, if somebody cheats, since each takes reading its own
-            file. None reads all.
+        most: if somebody cheats, the most rounds to read, evenly spread, since each has its own file. None: all.
 
     Returns:
         The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``, 0 to 1.
@@ -191,7 +189,7 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
 
 
 def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return the same as :func:`own_accuracy` for the run's main metric, averaged over the clients that have it.
+    """Return what :func:`own_accuracy` returns, for the run's main metric, averaged over the clients that have it.
 
     Args:
         run: the run.

@@ -64,9 +64,9 @@ class Check:
     """One property that a run should have.
 
     Attributes:
-        name: what the property is called, such as "payments".
-        holds: whether it holds in all rounds.
-        said: if it holds, its meaning or a figure; if not, the first or worst place where it fails.
+        name: the property's name, such as "payments".
+        holds: whether the property holds in all rounds.
+        said: if the property holds, its meaning or a figure; if not, the first or worst place where it fails.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Fact:
     """A finding of an audit that is neither right nor wrong, such as who traded nothing.
 
     Attributes:
-        name: what it is about.
+        name: what the fact is about.
         said: what was found.
     """
 
@@ -92,12 +92,12 @@ class ClientSums:
     """One client's sums over the markets of a run.
 
     Attributes:
-        client: its number.
-        utility: their value to it, in tokens, by its true numbers (iPFL eq. 1).
-        bought: what it paid, in tokens.
-        sold: what it was paid, in tokens.
-        rounds_traded: in how many rounds it bought or sold anything that was delivered.
-        rounds_withheld: in how many rounds its imports were withheld because it did not pay.
+        client: the client's number.
+        utility: the client's utility over these markets, in tokens, by its true numbers (iPFL eq. 1).
+        bought: what the client paid, in tokens.
+        sold: what the client was paid, in tokens.
+        rounds_traded: the number of rounds in which the client bought or sold anything that was delivered.
+        rounds_withheld: the number of rounds in which its imports were withheld because it did not pay.
     """
 
     client: int
@@ -141,7 +141,8 @@ def load_market(folder: Path) -> list[MarketRound]:
         folder: the run directory.
 
     Raises:
-        UserError: there is no run, none of its rounds has a market, a record is damaged, or they need too much memory.
+        UserError: there is no run, none of its rounds has a market, a record is damaged, or the markets need too much
+            memory.
     """
     found, size = [], 0
     for market in recorded_markets(run_folder(folder)):
@@ -170,10 +171,10 @@ def audit_run(folder: Path, told: Told = untold) -> Audit:
 
     Args:
         folder: the run directory.
-        told: called after each check of markets with the number done and the total.
+        told: a function called after each check of markets with the number done and the total.
 
     Raises:
-        UserError: there is no run, it has neither a market nor such models, or it cannot be read.
+        UserError: there is no run, the run has neither a market nor such models, or it cannot be read.
     """
     folder = run_folder(folder)
     made = _made_rows(folder)
@@ -528,13 +529,13 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
 
 
 def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fact]:
-    """Return who traded nothing, and what the clients earned that the experiment's file makes cheat.
+    """Return who traded nothing, and what those clients earned that cheat by the experiment's file.
 
     The records do not show cheating that the file does not declare.
 
     Args:
         run: the run.
-        clients: its clients' sums over all markets.
+        clients: the sums of the run's clients over all markets.
     """
     conducts = [conduct for conduct in run.about.conducts if conduct.cheats]
     cheats = {client: conduct.label or "cheats" for conduct in conducts for client in conduct.clients}

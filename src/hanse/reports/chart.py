@@ -238,7 +238,7 @@ def ticks(labels: Sequence[str], most: int) -> list[int]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts "tier 10" behind "tier 2"."""
+    """Return a key that sorts "tier 10" after "tier 2"."""
     return [(int(x[:18]), x) if x.isdecimal() else (-1, x) for x in re.split(r"(\d+)", name)]
 
 

@@ -29,11 +29,11 @@ MOST_BUILT = 10_000  # clients of a run that is only looked at
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a report says of one split.
+    """What a report says of one split of the data.
 
     Attributes:
         name: the source, the partition and the seed.
-        groups: the labels of the experiments that use it.
+        groups: the labels of the experiments that use this split.
         counts: ``[clients, classes]``, train samples; None if there is no map.
         note: what the data set says of itself, such as that its split is not the official one.
         skipped: why there is no map; "" if there is one.
@@ -51,8 +51,8 @@ class DataFacts:
 def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
     """Return what can be said of the splits of some experiments, each split once.
 
-    At most three are built, and nothing is downloaded. What cannot be built has the reason in ``skipped``. So has a
-    source given by import path, where those are refused (:mod:`hanse.base.import_trust`).
+    At most three splits are built, and nothing is downloaded. For a split that cannot be built, ``skipped`` has the
+    reason. Sources given by import path are not built where import paths are refused (:mod:`hanse.base.import_trust`).
 
     Args:
         groups: the experiments.

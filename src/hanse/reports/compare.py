@@ -106,7 +106,7 @@ class Paired:
         mean: the mean difference.
         sd: the sample standard deviation of the differences.
         low: the lower end of the 95 % interval of the mean (Student's t).
-        high: its upper end.
+        high: the upper end of that interval.
         p: the p-value of the paired t test.
         p_sign_flip: the p-value of the exact sign-flip test, which assumes only that without a difference both signs
             are equally likely. With n pairs it cannot be below ``2 / 2^n``. None for more than 16 pairs.
@@ -405,7 +405,7 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
 
     Args:
         rows: what :func:`compare_runs` returned.
-        differences: what :func:`difference_rows` returned; none leaves out the last table.
+        differences: what :func:`difference_rows` returned; if empty, the last table is left out.
     """
     learned, explained = _table("What was learned", _LEARNED, rows), []
     if any(row["client_accuracy"] is not None for row in rows):

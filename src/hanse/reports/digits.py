@@ -31,7 +31,7 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
 def agreeing(ours: float, alone: float, half: float) -> tuple[str, str, str]:
     """Return two numbers and their difference with as few digits as it takes for the three to agree.
 
-    They have no more digits than ``half`` (the difference's error) bears, and up to two more where they must.
+    The numbers have no more digits than ``half`` (the difference's error) supports, and up to two more if necessary.
 
     Examples:
         >>> agreeing(90.625, 78.125, 18.0), agreeing(87.5, 81.25, 18.0), agreeing(90.0, 80.0, 5.0)
@@ -57,10 +57,10 @@ def points(told: str) -> str:
 
 
 def between(value: float, half: float, *, sign: bool = False) -> str:
-    """Return the two ends of an interval, "-22 to 4", with the digits that half its width bears.
+    """Return the two ends of an interval, such as "-22 to 4", with the digits that half its width supports.
 
     Args:
-        value: its middle.
+        value: the interval's middle.
         half: half its width, above 0.
         sign: write a plus, too.
     """

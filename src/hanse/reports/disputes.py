@@ -1,4 +1,4 @@
-"""A participant's dispute: its receipts and the records of the rounds, held against the books one by one.
+"""A participant's dispute: compares its receipts and the rounds' records with the books, one by one.
 
 :func:`replay` is what ``hanse statement --check-receipts`` does. A book whose hashes are right may still be a
 rewritten one; a receipt that the participant has kept shows what the book was at its time. Every difference is a
@@ -30,7 +30,7 @@ class Dispute:
 
     Attributes:
         who: the receipt or record, such as "receipt of round 3".
-        what: what they differ in, such as "balance (units)".
+        what: what differs, such as "balance (units)".
         said: what the receipt or record says of it.
         found: what the book has.
     """

@@ -60,8 +60,8 @@ class SeedGroup:
     """The runs of one experiment, one for each seed.
 
     Attributes:
-        label: what the experiment is called: its mechanism, and what sets it apart from the others of the report.
-        runs: its runs, at least one.
+        label: the experiment's name: its mechanism, and what distinguishes it from the report's other experiments.
+        runs: the experiment's runs, at least one.
 
     Examples:
         A group of one small run:
@@ -106,8 +106,8 @@ class SeedGroup:
     def same_clients(self) -> tuple[RunRecord, ...]:
         """The runs in which a client's number means the same client.
 
-        These are all runs if they share the seed of the split, else only the first: figures of client 7 may be averaged
-        only if it has the same data in all of them.
+        These are all runs if the runs share the seed of the split, else only the first: figures of client 7 may be
+        averaged only over runs in which it has the same data.
         """
         splits = {run.seeds[1] for run in self.runs}
         return self.runs if len(splits) == 1 else self.runs[:1]
@@ -124,7 +124,7 @@ class SeedGroup:
 def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
     """Return runs gathered by experiment, in order of appearance; those that differ only in their seeds are one.
 
-    Of runs that agree even in their seeds only the longest counts. They have the same numbers, and counting them twice
+    Of runs that agree even in their seeds, only the longest counts: they have the same numbers, and counting them twice
     would make the deviation too small.
 
     Args:

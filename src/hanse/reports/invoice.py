@@ -1,4 +1,4 @@
-"""One total passed on to the participants of a run, to the cent: by what their updates were worth, or by the books.
+"""Splits one total among the participants of a run, to the cent: by what their updates were worth, or by the books.
 
 :func:`invoice` makes the lines, :func:`as_csv` and :func:`as_page` write them. The parts are rounded by the largest
 remainder (:mod:`hanse.ledger.split`), so they sum to the total exactly.
@@ -50,12 +50,12 @@ class Line:
     """What one participant gets.
 
     Attributes:
-        client: its number.
-        name: what it is called.
-        share: its part of the whole, 0 to 1.
+        client: the participant's client number.
+        name: the participant's name.
+        share: the participant's part of the whole, 0 to 1.
         amount: in the smallest coin.
-        between: the 95 % interval of the amount, in the smallest coin; None: it is not known, or there is none.
-        units: the millionths of a token by which the books split, below zero too; None: it is split by value.
+        between: the 95 % interval of the amount, in the smallest coin; None: not known, or there is none.
+        units: the millionths of a token by which the total is split, possibly below zero; None: it is split by value.
     """
 
     client: int
@@ -77,7 +77,7 @@ class Invoice:
 
     Attributes:
         run: the run's name.
-        by: what it is split by.
+        by: what the total is split by.
         currency: three capital letters.
         digits: how many decimals an amount has.
         total: in the smallest coin.
@@ -105,7 +105,7 @@ class Invoice:
         return f"{Decimal(coins).scaleb(-self.digits):f}"
 
     def told(self, coins: int) -> str:
-        """Return the same for readers, with commas between thousands.
+        """Return an amount of coins for readers, with commas between thousands.
 
         Examples:
             >>> Invoice("mill", "value", "EUR", 2, 0, (), ()).told(123456)

@@ -32,7 +32,7 @@ class Books:
         held: ``[R, N]``, what each client's account and escrow hold together after each of them; NaN before it has an
             account.
         clients: the clients that ever paid or were paid, ascending.
-        pools: the other accounts, such as the pool of a tier.
+        pools: the accounts that are not clients', such as the pool of a tier.
         flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
             then ``pools``.
         kinds: the kinds of transactions, without grants, each with the tokens that they moved between accounts.

@@ -25,7 +25,7 @@ def selection(group: SeedGroup) -> Floats:
     """Return the share of rounds in which each client was selected, ``[N]``, 0 to 1.
 
     Args:
-        group: the seeds of one experiment; the mean is over those with the same clients.
+        group: the seeds of one experiment; the mean is over the runs with the same clients.
     """
     runs = group.same_clients
     most = max(run.num_clients for run in runs)

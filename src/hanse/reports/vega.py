@@ -165,7 +165,8 @@ def _check_room() -> None:
 
 
 def to_svg(spec: Spec) -> str:
-    """Return a specification as an SVG document. The same one gives the same text; texts in it stay texts.
+    """Return a specification as an SVG document. The same specification gives the same document; texts in it stay
+    texts.
 
     Raises DrawingError: the library cannot draw it, too few addresses are allowed (``ulimit -v``), or this process was
     forked from one that has drawn.

@@ -55,8 +55,7 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
 
 
 def enough_replies(experiment: Experiment, seats: int) -> int | None:
-    """Return how many sound replies end a round's training; None: all. A share is taken of the seats and rounded up.
-    """
+    """Return how many sound replies end a round's training; None: all. A share is taken of the seats and rounded up."""
     given = experiment.federation.enough
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 

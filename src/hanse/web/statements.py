@@ -28,8 +28,7 @@ YOUNG_S = 5.0  # seconds before a statement is made again, though the run has a 
 
 
 class NoStatementError(Exception):
-    """There is no such statement; says why. The message is for the operator, because it may mention other participants.
-    """
+    """There is no such statement; says why. The message is for the operator: it may mention other participants."""
 
 
 @dataclass(frozen=True)

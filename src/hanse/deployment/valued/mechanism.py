@@ -153,7 +153,7 @@ class Watched:
         """Return the aggregate that the strategy makes of some clients' replies; None if it makes none.
 
         Raises:
-            NotAgain: it cannot be made again.
+            NotAgain: the aggregate cannot be made again.
         """
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
@@ -185,7 +185,7 @@ class Watched:
         """Say whether the strategy makes the same aggregate of the sound replies again.
 
         Raises:
-            NotAgain: it cannot be made again.
+            NotAgain: the aggregate cannot be made again.
         """
         remade = self.coalition(list(self.replies)) if self.replies else None
         return self.made is not None and remade is not None and same(self.made, remade)

@@ -205,8 +205,7 @@ class Watch:
         self._now = Watched(self._form, self.plan.worth, Roster(), own_copy(arrays), tests_before=self._tests)
 
     def asked(self, nodes: Iterable[int]) -> None:
-        """Take note of the nodes that get training messages. New nodes become clients, in ascending order of their ids.
-        """
+        """Take note of the nodes that get training messages. New nodes become clients, in ascending order of ids."""
         if self._now is None:
             return
         new = sorted(node for node in set(nodes) if f"node {node}" not in self.members.by_key)

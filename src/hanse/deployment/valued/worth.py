@@ -40,8 +40,7 @@ Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
 
 
 class NoWorthError(Exception):
-    """A model could not be judged; says why in one line. This becomes a gap in the record, and never ends a training.
-    """
+    """A model could not be judged; says why in one line. It becomes a gap in the record, and never ends a training."""
 
 
 FIRST = "(of the initial arrays, the model before the first round)"

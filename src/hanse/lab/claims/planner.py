@@ -111,7 +111,7 @@ def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) 
 
     Args:
         verdicts: the claims of a paper.
-        runs: its kept runs.
+        runs: the paper's kept runs.
         failed: keys of runs that failed, which are not tried again.
     """
     seconds = costs(runs)

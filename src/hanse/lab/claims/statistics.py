@@ -288,9 +288,9 @@ def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
     look; None: more than 10,000.
 
     Args:
-        found: its effect now.
+        found: the claim's present effect.
         margin: the smallest effect that matters.
-        level: Holm's level for it.
+        level: Holm's level for the claim.
     """
     spread = found.error * math.sqrt(found.seeds)
     away = max(abs(found.mean), margin - found.mean)
@@ -312,10 +312,10 @@ def chance_to_decide(found: Effect | None, margin: float, at: int, level: float)
     so far.
 
     Args:
-        found: its effect now; None: nothing is known, and half is returned.
+        found: the claim's present effect; None: nothing is known, and half is returned.
         margin: the smallest effect that matters.
         at: seeds at that look.
-        level: Holm's level for it.
+        level: Holm's level for the claim.
     """
     now = look(at)
     if found is None or now is None:

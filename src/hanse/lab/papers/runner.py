@@ -203,7 +203,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
 
     Args:
         job: the run.
-        step: told of every finished round.
+        step: a function told of every finished round.
 
     Returns:
         The result that :func:`hanse.lab.job.attempt` describes. If money moved, it also has ``audit``: for each check

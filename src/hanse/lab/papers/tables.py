@@ -5,8 +5,8 @@ add a table or to understand a file. :func:`load_paper` reads a paper, :func:`bu
 :class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind it.
 :func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
 
-A cell is one algorithm in one setting. Its *variants* are the hyper-parameters that the paper tried, of which it
-reports the best. A variant is an experiment as nested plain values, without seeds.
+A cell is one algorithm in one setting. Its *variants* are the hyper-parameters that the paper tried; the paper reports
+the best. A variant is an experiment as nested plain values, without seeds.
 
 **The grid.** A file lists ``groups`` (the blocks of the printed table), ``columns`` and ``rows``; a cell is one of
 each. An entry of these lists is a table with a ``name``; or a name alone, which ``[group.NAME]``, ``[column.NAME]`` or
@@ -191,7 +191,7 @@ class Paper:
     """A paper whose tables can be built.
 
     Attributes:
-        name: its name on the command line.
+        name: the paper's name on the command line.
         citation: title, authors and year.
         tables: the function that builds each table, by name; it takes a scale and optionally a recipe and folders of
             results, as :func:`build_table` does.

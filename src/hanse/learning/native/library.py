@@ -100,7 +100,7 @@ def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
     It can train linear layers with ReLU or tanh between them, and before them convolutions with ReLU and pooling
-    by 2, all of which train, with cross-entropy or the squared error.
+    by 2, if all of them train, with cross-entropy or the squared error.
     """
     compiled = library()
     if isinstance(compiled, str):
